@@ -8,6 +8,8 @@ directly, as tests do, is taken as it is.
 Units stand at the end of each name: `_bytes`, `_s`, `_ms`. Zero means "off" or "choose for me" only where it says so.
 """
 
+# ruff: noqa: RUF009 - `setting` is dataclasses.field with a description
+
 from __future__ import annotations
 
 from dataclasses import Field, dataclass, field, fields
@@ -105,7 +107,7 @@ class StreamPolicy:
         "durability",
         Kind.CHOICE,
         Durability.ASYNC,
-        "when a message is on the disk: async (when the kernel likes), interval, or always (before its acknowledgement)",
+        "when a message is on the disk: async (when the kernel likes), interval, always (before its acknowledgement)",
         choices=tuple(Durability),
     )
     interval_ms: int = setting(
@@ -176,9 +178,7 @@ class Settings:
         "listen", "port", Kind.COUNT, 5_050, "TCP port for everything", low=1, high=65_535, zero="any free port"
     )
 
-    metrics_host: str = setting(
-        "metrics", "host", Kind.TEXT, "127.0.0.1", "address of /metrics, /healthz and /readyz"
-    )
+    metrics_host: str = setting("metrics", "host", Kind.TEXT, "127.0.0.1", "address of /metrics, /healthz and /readyz")
     metrics_port: int = setting(
         "metrics", "port", Kind.COUNT, 5_051, "its TCP port", low=1, high=65_535, zero="any free port"
     )
