@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, generate_latest, values
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -34,7 +34,7 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """Undo what a sink sets for its process."""
     monkeypatch.setenv(metrics_export.DIRECTORY_VARIABLE, "/nonexistent")
-    monkeypatch.setattr(metrics_export.values, "ValueClass", metrics_export.values.ValueClass)
+    monkeypatch.setattr(values, "ValueClass", values.ValueClass)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def open_worker(tmp_path: Path) -> Iterator[Callable[[int], WorkerMetrics]]:
 
 def text(directory: Path) -> str:
     registry = CollectorRegistry()
-    MultiProcessCollector(registry, str(directory))
+    MultiProcessCollector(registry, str(directory))  # type: ignore[no-untyped-call]
     return generate_latest(registry).decode()
 
 
