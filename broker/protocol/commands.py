@@ -1,0 +1,168 @@
+"""What a peer can ask for: one small immutable class a command. Stream names are bytes of valid UTF-8.
+
+A codec's output is a row of these, in the order the bytes came. Besides what the peer asked for it may hold `Reply`
+(bytes to send back: telnet's option answers) and `Invalid` (what to tell the peer about a bad line).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias
+
+from broker.protocol.errors import PeerError
+
+FromKind: TypeAlias = Literal["time", "seq", "new"]
+
+
+class From(NamedTuple):
+    """A place in a stream: the first message at or after a time (µs since the epoch; 0 is the start), a seq, or the end."""
+
+    kind: FromKind
+    value: int
+
+
+FROM_NEW = From("new", 0)
+
+
+@dataclass(slots=True)
+class Staged:
+    """A run of `pub` lines. Not frozen, because it is made once a read and freezing doubles its cost.
+
+    groups: (stream, messages, unstamped frames back to back), one a stream, in order of first appearance;
+    order: the index into `groups` of each message, when it was asked for, else empty.
+    """
+
+    groups: list[tuple[bytes, int, bytearray]]
+    order: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """`skip`: messages at exactly the time `start` that are left out (only with a time)."""
+
+    stream: bytes
+    start: From
+    skip: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    stream: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """From here on each publish is answered, or not."""
+
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Help:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    stream: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Unmaster:
+    stream: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Slave:
+    host: str
+    port: int
+    stream: bytes
+    start: From
+
+
+@dataclass(frozen=True, slots=True)
+class Unslave:
+    stream: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Drop what is before `start` (a time or a seq)."""
+
+    stream: bytes
+    start: From
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    prefix: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    stream: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Conns:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Quit:
+    """Stop the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """A line that is no command. The peer hears `error`; the connection lives unless it is fatal."""
+
+    error: PeerError
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Bytes to send back before anything else is done."""
+
+    data: bytes
+
+
+Command: TypeAlias = (
+    Staged
+    | Subscribe
+    | Unsubscribe
+    | Ack
+    | Ping
+    | Help
+    | Close
+    | Master
+    | Unmaster
+    | Slave
+    | Unslave
+    | Trim
+    | Streams
+    | Stat
+    | Workers
+    | Conns
+    | Quit
+    | Invalid
+    | Reply
+)
+
+ADMIN: frozenset[type] = frozenset({Master, Unmaster, Slave, Unslave, Trim, Streams, Stat, Workers, Conns, Quit})
+"""The commands that only a peer on the same machine may give."""

@@ -1,0 +1,69 @@
+"""What can go wrong on the wire: every error code with its one-line meaning, and the two kinds of error.
+
+    Exception
+    ├── PeerError    the peer sent something wrong: it hears `err CODE text`, and loses its connection when it is fatal
+    └── UsageError   our own code used this package wrongly: a bug
+
+Anything else that leaves this package because of bytes from the network is a bug too.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Code(StrEnum):
+    """The machine-readable word of an `err` answer. `meaning` says in one line what happened and what to do."""
+
+    _value_: str
+    meaning: str
+
+    def __new__(cls, word: str, meaning: str) -> Code:
+        member = str.__new__(cls, word)
+        member._value_ = word
+        member.meaning = meaning
+        return member
+
+    COMMAND = "command", "no such command; `help` lists them"
+    USAGE = "usage", "the command's arguments are missing, too many or malformed; the answer shows its form"
+    NAME = "name", "not a stream name: 1 to 200 bytes of UTF-8 without white space, control characters or `|`"
+    RESERVED = "reserved", "names that begin with `$` belong to the broker; choose another"
+    FROM = "from", "not a place in a stream: 0, a time in microseconds, `#SEQ` or `new`"
+    LINE = "line", "the line is longer than `max_line_bytes`; it was discarded"
+    SIZE = "size", "the message is larger than `max_message_bytes`; it was discarded"
+    INCOMPLETE = "incomplete", "the connection ended in the middle of a line; that line was discarded"
+    DENIED = "denied", "this command is only for connections from the broker's own machine"
+    DISABLED = "disabled", "the stream takes no messages here; an administrator can make this node its master"
+    UNAVAILABLE = "unavailable", "the stream cannot be reached now; try again"
+    FULL = "full", "the disk is full; publish again when there is space"
+    DAMAGED = "damaged", "the stream's files are damaged; `tailrace check` shows where"
+    UNKNOWN = "unknown", "there is no such stream"
+    SUBSCRIBED = "subscribed", "this connection has a subscription of this stream; `unsub` it first"
+    UNSUBSCRIBED = "unsubscribed", "this connection has no subscription of this stream"
+    CONNECTIONS = "connections", "the node has reached `max_connections`; the connection is closed"
+    SUBSCRIPTIONS = "subscriptions", "this connection has reached `max_subscriptions`"
+    STREAMS = "streams", "this connection has made `max_streams_connection` streams and may make no more"
+    NODESTREAMS = "nodestreams", "the node has reached `max_streams`"
+    OVERLOADED = "overloaded", "the broker is too far behind; send more slowly, then again"
+    UNSUPPORTED = "unsupported", "this broker does not do that"
+    CLOSING = "closing", "the broker closes this connection because it stops or is told to; connect again"
+    TRIMMED = "trimmed", "the messages asked for, or about to be sent, are no longer kept; subscribe again"
+    SLOW = "slow", "this connection read too slowly and is closed; subscribe again from the last seq seen"
+    PROTOCOL = "protocol", "these bytes are no protocol spoken here; the connection is closed"
+
+
+class PeerError(Exception):
+    """The peer sent something wrong. `text` says what, where and what to do; `fatal`: the connection must die."""
+
+    def __init__(self, code: Code, text: str, *, fatal: bool = False) -> None:
+        super().__init__(code, text)
+        self.code = code
+        self.text = text
+        self.fatal = fatal
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.text}"
+
+
+class UsageError(Exception):
+    """This package was used wrongly by its own side."""
