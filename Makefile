@@ -1,0 +1,73 @@
+# `make help` lists the targets. Needs Python >= 3.11, make and, for the compiled build, a C compiler.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+.PHONY: help setup leaves run test lint format bench clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?=
+
+# Whatever the compiled leaves are made of.
+LEAF_SOURCES := $(wildcard */*_cy.py */*/*_cy.py */*.pxd */*/*.pxd */*.h */*/*.h) shard/leaves.py setup.py
+LINT_PATHS := $(wildcard shard broker supervisor tailrace spark bench tests setup.py)
+PYTEST ?= $(BIN)/python -m pytest
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
+
+setup: $(VENV)/.leaves  ## make .venv, install tailrace and what its tests need, build the leaves
+
+leaves: $(VENV)/.leaves  ## build the compiled leaves anew when their sources have changed
+
+$(VENV)/.made: scripts/find-python
+	@python="$(PYTHON)"; python="$${python:-$$(scripts/find-python)}" && [ -n "$$python" ] || exit 1; \
+	echo "making $(VENV) with $$python ($$("$$python" --version))"; \
+	"$$python" -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }
+	@touch $@
+
+# The leaves are built by their own rule, where the message about a missing compiler can be seen.
+$(VENV)/.installed: $(VENV)/.made pyproject.toml
+	env -u TAILRACE_REQUIRE_COMPILED TAILRACE_DISABLE_COMPILED=1 \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+$(VENV)/.leaves: $(VENV)/.installed $(LEAF_SOURCES)
+	@rm -f shard/*_cy.*.so broker/protocol/*_cy.*.so
+	$(BIN)/python setup.py --quiet build_ext --inplace
+	-@$(BIN)/python -m shard.leaves
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.installed
+	env -u TAILRACE_REQUIRE_COMPILED TAILRACE_DISABLE_COMPILED=1 \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
+	@touch $@
+
+run: setup  ## a broker on 127.0.0.1:5050, its data in ./data, its metrics on 127.0.0.1:5051
+	$(BIN)/tailrace serve --host 127.0.0.1 --port 5050 --metrics-host 127.0.0.1 --metrics-port 5051 --data ./data
+
+lint: setup  ## ruff and mypy --strict
+	$(BIN)/ruff check $(LINT_PATHS)
+	$(BIN)/mypy $(LINT_PATHS)
+
+format: setup  ## let ruff sort the imports and mend what it can
+	$(BIN)/ruff check --fix $(LINT_PATHS)
+
+test: setup  ## everything: lint, then the whole suite with the compiled leaves and again with the interpreted ones
+	scripts/install-system-packages
+	$(MAKE) --no-print-directory lint
+	@if [ "$$($(BIN)/python -c 'from shard.leaves import build; print(build())')" = compiled ]; then \
+		echo "== the suite, compiled"; $(PYTEST) || exit 1; \
+	else \
+		echo "== no compiled leaves here: the suite runs interpreted only"; \
+	fi
+	@echo "== the suite, interpreted"; TAILRACE_INTERPRETED=1 $(PYTEST)
+
+bench: setup $(VENV)/.bench  ## compare with NATS, JetStream, Redis and mosquitto on this machine
+	scripts/install-system-packages
+	$(BIN)/python -m bench
+
+clean:  ## remove what make has made (not ./data)
+	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -f shard/*_cy.*.so broker/protocol/*_cy.*.so
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

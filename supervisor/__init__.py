@@ -1,0 +1,1 @@
+"""The parent process: configuration, fork, restart, signals, readiness and the metrics endpoint."""
