@@ -1,0 +1,122 @@
+# The C side of frame_cy.py, also for other leaves: `from shard.frame_cy cimport crc32c_extend` in their own .pxd.
+#
+# crc32c_extend() takes and gives the finished checksum (0 for no bytes), so that a long run can be done in pieces.
+# The processor's instruction is chosen at the first call: the code for it is compiled by a function attribute, so that
+# no flag is needed and one binary runs on every machine of its architecture.
+
+from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.bytearray cimport PyByteArray_AS_STRING
+from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+
+cdef extern from *:
+    """
+    #ifndef TAILRACE_CRC32C
+    #define TAILRACE_CRC32C
+    #include <stddef.h>
+    #include <stdint.h>
+    #include <string.h>
+
+    #if defined(__BYTE_ORDER__) && __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+    #error "the compiled leaves are written for little-endian machines; build with TAILRACE_DISABLE_COMPILED=1"
+    #endif
+
+    static inline uint16_t tr_load16(const uint8_t *p) { uint16_t v; memcpy(&v, p, 2); return v; }
+    static inline uint32_t tr_load32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return v; }
+    static inline uint64_t tr_load64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return v; }
+    static inline void tr_store32(uint8_t *p, uint32_t v) { memcpy(p, &v, 4); }
+    static inline void tr_store64(uint8_t *p, uint64_t v) { memcpy(p, &v, 8); }
+
+    /* Eight tables ("slicing by eight") for machines without the instruction; filled once. */
+    static uint32_t tr_crc_table[8][256];
+
+    static void tr_crc_fill(void) {
+        for (uint32_t n = 0; n < 256; n++) {
+            uint32_t crc = n;
+            for (int bit = 0; bit < 8; bit++) crc = (crc & 1) ? (crc >> 1) ^ 0x82F63B78u : crc >> 1;
+            tr_crc_table[0][n] = crc;
+        }
+        for (uint32_t n = 0; n < 256; n++)
+            for (int k = 1; k < 8; k++)
+                tr_crc_table[k][n] = (tr_crc_table[k - 1][n] >> 8) ^ tr_crc_table[0][tr_crc_table[k - 1][n] & 0xFF];
+    }
+
+    static uint32_t tr_crc_tables(uint32_t crc, const uint8_t *p, size_t length) {
+        crc = ~crc;
+        while (length >= 8) {
+            uint64_t v = tr_load64(p) ^ crc;
+            crc = tr_crc_table[7][v & 0xFF] ^ tr_crc_table[6][(v >> 8) & 0xFF] ^ tr_crc_table[5][(v >> 16) & 0xFF]
+                ^ tr_crc_table[4][(v >> 24) & 0xFF] ^ tr_crc_table[3][(v >> 32) & 0xFF]
+                ^ tr_crc_table[2][(v >> 40) & 0xFF] ^ tr_crc_table[1][(v >> 48) & 0xFF] ^ tr_crc_table[0][v >> 56];
+            p += 8; length -= 8;
+        }
+        while (length--) crc = (crc >> 8) ^ tr_crc_table[0][(crc ^ *p++) & 0xFF];
+        return ~crc;
+    }
+
+    #if defined(__x86_64__)
+    #define TAILRACE_CRC_NAME "sse4.2"
+    __attribute__((target("sse4.2")))
+    static uint32_t tr_crc_hardware(uint32_t crc, const uint8_t *p, size_t length) {
+        uint64_t c = ~crc;
+        while (length >= 8) { c = __builtin_ia32_crc32di(c, tr_load64(p)); p += 8; length -= 8; }
+        if (length & 4) { c = __builtin_ia32_crc32si((uint32_t)c, tr_load32(p)); p += 4; }
+        if (length & 2) { c = __builtin_ia32_crc32hi((uint32_t)c, tr_load16(p)); p += 2; }
+        if (length & 1) c = __builtin_ia32_crc32qi((uint32_t)c, *p);
+        return ~(uint32_t)c;
+    }
+    static int tr_crc_has_hardware(void) { return __builtin_cpu_supports("sse4.2") != 0; }
+    #elif defined(__aarch64__) && defined(__linux__)
+    #define TAILRACE_CRC_NAME "armv8"
+    #include <sys/auxv.h>
+    __attribute__((target("arch=armv8-a+crc")))
+    static uint32_t tr_crc_hardware(uint32_t crc, const uint8_t *p, size_t length) {
+        uint32_t c = ~crc;
+        while (length >= 8) {
+            uint64_t v = tr_load64(p);
+            __asm__("crc32cx %w0, %w0, %x1" : "+r"(c) : "r"(v));
+            p += 8; length -= 8;
+        }
+        if (length & 4) { uint32_t v = tr_load32(p); __asm__("crc32cw %w0, %w0, %w1" : "+r"(c) : "r"(v)); p += 4; }
+        if (length & 2) { uint32_t v = tr_load16(p); __asm__("crc32ch %w0, %w0, %w1" : "+r"(c) : "r"(v)); p += 2; }
+        if (length & 1) { uint32_t v = *p; __asm__("crc32cb %w0, %w0, %w1" : "+r"(c) : "r"(v)); }
+        return ~c;
+    }
+    static int tr_crc_has_hardware(void) { return (getauxval(AT_HWCAP) & (1ul << 7)) != 0; }
+    #else
+    #define TAILRACE_CRC_NAME "tables"
+    static uint32_t tr_crc_hardware(uint32_t crc, const uint8_t *p, size_t length) { return tr_crc_tables(crc, p, length); }
+    static int tr_crc_has_hardware(void) { return 0; }
+    #endif
+
+    /* 0: not looked yet, 1: instruction, 2: tables. Two threads may look at once; they find the same. */
+    static int tr_crc_choice = 0;
+
+    static int tr_crc_choose(void) {
+        tr_crc_fill();
+        tr_crc_choice = tr_crc_has_hardware() ? 1 : 2;
+        return tr_crc_choice;
+    }
+
+    static inline uint32_t crc32c_extend(uint32_t crc, const uint8_t *p, size_t length) {
+        int choice = tr_crc_choice ? tr_crc_choice : tr_crc_choose();
+        return choice == 1 ? tr_crc_hardware(crc, p, length) : tr_crc_tables(crc, p, length);
+    }
+
+    static uint32_t crc32c_by_tables(uint32_t crc, const uint8_t *p, size_t length) {
+        if (!tr_crc_choice) tr_crc_choose();
+        return tr_crc_tables(crc, p, length);
+    }
+
+    static const char *crc32c_name(void) {
+        return (tr_crc_choice ? tr_crc_choice : tr_crc_choose()) == 1 ? TAILRACE_CRC_NAME : "tables";
+    }
+    #endif
+    """
+    uint16_t tr_load16(const uint8_t *p) noexcept nogil
+    uint32_t tr_load32(const uint8_t *p) noexcept nogil
+    uint64_t tr_load64(const uint8_t *p) noexcept nogil
+    void tr_store32(uint8_t *p, uint32_t v) noexcept nogil
+    void tr_store64(uint8_t *p, uint64_t v) noexcept nogil
+    uint32_t crc32c_extend(uint32_t crc, const uint8_t *p, size_t length) noexcept nogil
+    uint32_t crc32c_by_tables(uint32_t crc, const uint8_t *p, size_t length) noexcept nogil
+    const char *crc32c_name() noexcept nogil

@@ -1,0 +1,288 @@
+"""Leaf: stamp whole frames, check whole frames, CRC-32C. Stateless; bytes in, bytes out.
+
+Compiled, the bodies are loops over pointers and the processor's CRC instruction (frame_cy.pxd). Interpreted, they are
+`struct`, slices and list comprehensions over the google-crc32c wheel. Both give the same bytes, which a property test
+holds them to. Load this module through `shard.leaves`.
+
+A frame's length is believed only after it was compared with the bytes that are there and with MAX_FRAME_BYTES.
+"""
+# ruff: noqa: F821 (the names under TYPE_CHECKING come from frame_cy.pxd)
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from shard import _cython_shim as cython
+
+from shard.frame import (
+    FAULT_CRC,
+    FAULT_LENGTH,
+    FAULT_SEQ,
+    FAULT_SHORT,
+    HEADER_BYTES,
+    INDEX_ENTRY,
+    INDEX_ENTRY_BYTES,
+    MAX_FRAME_BYTES,
+)
+
+if TYPE_CHECKING:
+    # From frame_cy.pxd; they exist in the compiled module only.
+    Py_buffer: Any
+    PyBUF_SIMPLE: int
+    PyBUF_WRITABLE: int
+    PyBuffer_Release: Any
+    PyByteArray_AS_STRING: Any
+    PyObject_GetBuffer: Any
+    crc32c_by_tables: Any
+    crc32c_extend: Any
+    crc32c_name: Any
+    tr_load16: Any
+    tr_load32: Any
+    tr_load64: Any
+    tr_store32: Any
+    tr_store64: Any
+
+_FRAME_MAX = cython.declare(cython.uint, MAX_FRAME_BYTES)
+_HEADER = cython.declare(cython.uint, HEADER_BYTES)
+_ENTRY = cython.declare(cython.uint, INDEX_ENTRY_BYTES)
+
+
+def is_compiled() -> bool:
+    """Whether this copy of the module is the compiled one."""
+    return bool(cython.compiled)
+
+
+def crc_instruction() -> str:
+    """What computes the checksum here: "sse4.2", "armv8", "tables", or "google-crc32c" when interpreted."""
+    if cython.compiled:
+        return bytes(crc32c_name()).decode()
+    else:
+        return "google-crc32c"
+
+
+def crc32c(data: bytes | bytearray | memoryview) -> int:
+    """CRC-32C (Castagnoli) of the bytes of any contiguous buffer."""
+    if cython.compiled:
+        return _crc_pointers(data, False)
+    else:
+        return int(_crc32c_value(bytes(data)))
+
+
+def crc32c_tables(data: bytes | bytearray | memoryview) -> int:
+    """The same by the tables of machines without the instruction, so that a test can hold the two equal."""
+    if cython.compiled:
+        return _crc_pointers(data, True)
+    else:
+        return crc32c(data)
+
+
+def stamp(frames: bytearray | memoryview, seq: int, timestamp_us: int, epoch: int, offset: int) -> bytearray:
+    """Stamp whole unstamped frames in place: seq, seq+1, …, one timestamp and epoch, and each its checksum.
+
+    Gives their index entries, 24 bytes each, with content offsets counted from `offset`. The caller knows from their
+    number how many frames there were. ValueError when a length is impossible, or the lengths do not add up to
+    len(frames); the frames may then be half stamped.
+    """
+    if cython.compiled:
+        return _stamp_pointers(frames, seq, timestamp_us, epoch, offset)
+    else:
+        return _stamp_slices(frames, seq, timestamp_us, epoch, offset)
+
+
+def check(frames: bytes | bytearray | memoryview, start: int, end: int, seq: int) -> tuple[int, int, str]:
+    """Walk whole stamped frames in frames[start:end] that should be seq, seq+1, …
+
+    Gives (count, bytes, fault): how many whole and right frames there are, how many bytes they take, and what stopped
+    the walk: "" (the end), or one of the FAULT_ constants of `shard.frame`. ValueError if start:end is outside the
+    buffer.
+    """
+    if cython.compiled:
+        return _check_pointers(frames, start, end, seq)
+    else:
+        return _check_slices(frames, start, end, seq)
+
+
+def _misfit(position: int, length: int, size: int) -> ValueError:
+    return ValueError(f"the frame at byte {position} of {size} says that it is {length} bytes long")
+
+
+# Interpreted bodies.
+
+if not cython.compiled:
+    import struct
+
+    from google_crc32c import value as _crc32c_value
+
+    _LENGTH_AT = struct.Struct("<I").unpack_from
+    _CRC_INTO = struct.Struct("<I").pack_into
+    _STAMP_INTO = struct.Struct("<QQI").pack_into
+    _HEADER_AT = struct.Struct("<IIQQIHH").unpack_from
+
+    def _stamp_slices(
+        frames: bytearray | memoryview, seq: int, timestamp_us: int, epoch: int, offset: int
+    ) -> bytearray:
+        source = bytes(frames)
+        position, size, entries = 0, len(source), []
+        length_at, stamp_into, crc_into = _LENGTH_AT, _STAMP_INTO, _CRC_INTO
+        crc_of, entry = _crc32c_value, INDEX_ENTRY.pack
+        while position < size:
+            length = length_at(source, position)[0] if size - position >= 4 else 0
+            end = position + length
+            if not 32 <= length <= MAX_FRAME_BYTES or end > size:
+                raise _misfit(position, length, size)
+            if source[position + 30] + 256 * source[position + 31] > length - 32:
+                raise _misfit(position, length, size)
+            stamp_into(frames, position + 8, seq, timestamp_us, epoch)
+            crc_into(frames, position + 4, crc_of(bytes(frames[position + 8 : end])))
+            entries.append(entry(timestamp_us, offset + position, length, epoch))
+            position = end
+            seq += 1
+        return bytearray(b"".join(entries))
+
+    def _check_slices(frames: bytes | bytearray | memoryview, start: int, end: int, seq: int) -> tuple[int, int, str]:
+        if not 0 <= start <= end <= len(frames):
+            raise ValueError(f"bytes {start} to {end} of a buffer of {len(frames)}")
+        source = bytes(memoryview(frames)[start:end])
+        position, size, first = 0, len(source), seq
+        header_at, crc_of = _HEADER_AT, _crc32c_value
+        while position < size:
+            if size - position < 32:
+                return seq - first, position, FAULT_SHORT
+            length, crc, number, _, _, _, metadata_bytes = header_at(source, position)
+            if not 32 <= length <= MAX_FRAME_BYTES or metadata_bytes > length - 32:
+                return seq - first, position, FAULT_LENGTH
+            if length > size - position:
+                return seq - first, position, FAULT_SHORT
+            if crc_of(source[position + 8 : position + length]) != crc:
+                return seq - first, position, FAULT_CRC
+            if number != seq:
+                return seq - first, position, FAULT_SEQ
+            position += length
+            seq += 1
+        return seq - first, position, ""
+
+
+# Compiled bodies.
+
+
+@cython.cfunc
+def _crc_pointers(data: object, tables: cython.bint) -> object:
+    view: Py_buffer
+    value: cython.uint
+    PyObject_GetBuffer(data, cython.address(view), PyBUF_SIMPLE)
+    source: cython.p_uchar = cython.cast(cython.p_uchar, view.buf)
+    if tables:
+        value = crc32c_by_tables(0, source, view.len)
+    else:
+        value = crc32c_extend(0, source, view.len)
+    PyBuffer_Release(cython.address(view))
+    return value
+
+
+@cython.cfunc
+def _stamp_pointers(
+    frames: object,
+    seq: cython.ulonglong,
+    timestamp_us: cython.ulonglong,
+    epoch: cython.uint,
+    offset: cython.ulonglong,
+) -> bytearray:
+    view: Py_buffer
+    PyObject_GetBuffer(frames, cython.address(view), PyBUF_WRITABLE)
+    first: cython.p_uchar = cython.cast(cython.p_uchar, view.buf)
+    size: cython.Py_ssize_t = view.len
+    try:
+        count: cython.Py_ssize_t = _count_pointers(first, size)
+        entries: bytearray = bytearray(count * _ENTRY)
+        entry: cython.p_uchar = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(entries))
+        _stamp_run(first, size, entry, seq, timestamp_us, epoch, offset)
+    finally:
+        PyBuffer_Release(cython.address(view))
+    return entries
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _count_pointers(first: cython.p_uchar, size: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """How many frames fill `size` bytes exactly; ValueError as `stamp`."""
+    position: cython.Py_ssize_t = 0
+    count: cython.Py_ssize_t = 0
+    length: cython.uint
+    while position < size:
+        length = tr_load32(first + position) if size - position >= 4 else 0
+        if length < _HEADER or length > _FRAME_MAX or length > size - position:
+            raise _misfit(position, length, size)
+        if tr_load16(first + position + 30) > length - _HEADER:
+            raise _misfit(position, length, size)
+        position += length
+        count += 1
+    return count
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _stamp_run(
+    first: cython.p_uchar,
+    size: cython.Py_ssize_t,
+    entry: cython.p_uchar,
+    seq: cython.ulonglong,
+    timestamp_us: cython.ulonglong,
+    epoch: cython.uint,
+    offset: cython.ulonglong,
+) -> cython.void:
+    position: cython.Py_ssize_t = 0
+    length: cython.uint
+    frame: cython.p_uchar
+    while position < size:
+        frame = first + position
+        length = tr_load32(frame)
+        tr_store64(frame + 8, seq)
+        tr_store64(frame + 16, timestamp_us)
+        tr_store32(frame + 24, epoch)
+        tr_store32(frame + 4, crc32c_extend(0, frame + 8, length - 8))
+        tr_store64(entry, timestamp_us)
+        tr_store64(entry + 8, offset + position)
+        tr_store32(entry + 16, length)
+        tr_store32(entry + 20, epoch)
+        entry += 24
+        position += length
+        seq += 1
+
+
+@cython.cfunc
+def _check_pointers(frames: object, start: cython.Py_ssize_t, end: cython.Py_ssize_t, seq: cython.ulonglong) -> tuple:
+    view: Py_buffer
+    PyObject_GetBuffer(frames, cython.address(view), PyBUF_SIMPLE)
+    first: cython.p_uchar = cython.cast(cython.p_uchar, view.buf)
+    position: cython.Py_ssize_t = start
+    count: cython.Py_ssize_t = 0
+    length: cython.uint
+    fault: str = ""
+    try:
+        if start < 0 or start > end or end > view.len:
+            raise ValueError(f"bytes {start} to {end} of a buffer of {view.len}")
+        while position < end:
+            if end - position < 32:
+                fault = FAULT_SHORT
+                break
+            length = tr_load32(first + position)
+            if length < _HEADER or length > _FRAME_MAX or tr_load16(first + position + 30) > length - _HEADER:
+                fault = FAULT_LENGTH
+                break
+            if length > end - position:
+                fault = FAULT_SHORT
+                break
+            if crc32c_extend(0, first + position + 8, length - 8) != tr_load32(first + position + 4):
+                fault = FAULT_CRC
+                break
+            if tr_load64(first + position + 8) != seq + count:
+                fault = FAULT_SEQ
+                break
+            position += length
+            count += 1
+    finally:
+        PyBuffer_Release(cython.address(view))
+    return count, position - start, fault
