@@ -28,14 +28,17 @@ HOUR_S = 3_600
 DAY_S = 86_400
 YEAR_S = 365 * DAY_S
 
-# `pub NAME |` + payload + CRLF: what a line needs beyond its payload, with the longest name and room for blanks.
+# `pub NAME |` + payload + CRLF: what a line takes beyond its payload, with the longest name and some blanks; and what
+# the default gives it, so that a message just over its limit gets the error about a message, not the one about a line.
+LINE_OVERHEAD_MIN_BYTES = 256
 LINE_OVERHEAD_BYTES = 4_096
 
 
 class Kind(StrEnum):
     """What a value is, which decides how it may be written and how a wrong one is explained."""
 
-    TEXT = "text"
+    PATTERN = "pattern"
+    HOST = "host"
     PATH = "path"
     FLAG = "true or false"
     COUNT = "count"
@@ -98,7 +101,7 @@ class StreamPolicy:
     pattern: str = setting(
         "stream",
         "pattern",
-        Kind.TEXT,
+        Kind.PATTERN,
         "*",
         "the streams it is for, as a shell pattern over the whole name: * ? [abc]; the first section that matches wins",
     )
@@ -173,12 +176,12 @@ class Settings:
         "whether the first pub or sub of an unknown stream makes it; otherwise only the command master does",
     )
 
-    host: str = setting("listen", "host", Kind.TEXT, "127.0.0.1", "address the broker listens on")
+    host: str = setting("listen", "host", Kind.HOST, "127.0.0.1", "address the broker listens on")
     port: int = setting(
         "listen", "port", Kind.COUNT, 5_050, "TCP port for everything", low=1, high=65_535, zero="any free port"
     )
 
-    metrics_host: str = setting("metrics", "host", Kind.TEXT, "127.0.0.1", "address of /metrics, /healthz and /readyz")
+    metrics_host: str = setting("metrics", "host", Kind.HOST, "127.0.0.1", "address of /metrics, /healthz and /readyz")
     metrics_port: int = setting(
         "metrics", "port", Kind.COUNT, 5_051, "its TCP port", low=1, high=65_535, zero="any free port"
     )

@@ -1,0 +1,249 @@
+"""The configuration of a node: a TOML file and flags, validated whole, into `broker.settings.Settings`.
+
+Every wrong key and value is found in one run and told with its place, so that an operator mends a file once. Flags win
+over the file; what neither names has its default.
+"""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import Field, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from broker.settings import Settings, Spec, StreamPolicy, described_fields, spec_of
+from supervisor.config_lines import Lines
+from supervisor.config_relations import find_conflicts
+from supervisor.config_values import WrongValue, parse_value, show, suggest
+
+FILE_MAX_BYTES = 1 << 20
+STREAM_SECTION = "stream"
+STREAM_SECTIONS_MAX = 1_000  # each is tried in turn when a stream opens
+
+_TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong. `place` is `FILE:LINE`, `FILE` or a flag."""
+
+    place: str
+    text: str
+    line: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.text}"
+
+
+class ConfigError(Exception):
+    """The configuration cannot be used: `faults` says everything that is wrong with it, in the order of the file."""
+
+    def __init__(self, faults: list[Fault]) -> None:
+        self.faults = faults
+        super().__init__("\n".join(map(str, faults)))
+
+
+def load(path: Path | None = None, flags: Mapping[str, object] | None = None) -> Settings:
+    """Read `path` (None: no file), lay `flags` over it and validate everything.
+
+    `flags` maps field names of `Settings` to what was given on the command line, text or (for switches) bool; a field
+    that is absent or None was not given. Raises ConfigError.
+    """
+    text = "" if path is None else _read(path)
+    tables = _parse(str(path), text)
+    reader = _Reader(str(path), Lines(text))
+    reader.read_tables(tables)
+    reader.read_flags(flags or {})
+    return reader.finish()
+
+
+def flag_name(field_name: str) -> str:
+    """The flag that sets the field: `--max-line-bytes` for `max_line_bytes`."""
+    return "--" + field_name.replace("_", "-")
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_MAX_BYTES + 1)
+    except OSError as error:
+        raise ConfigError([Fault(str(path), f"cannot be read: {error.strerror}")]) from error
+    if len(content) > FILE_MAX_BYTES:
+        raise ConfigError([Fault(str(path), f"is larger than the {FILE_MAX_BYTES:,} bytes a configuration may have")])
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content[: error.start].count(b"\n") + 1
+        text = f"is not UTF-8: byte 0x{content[error.start]:02x}"
+        raise ConfigError([Fault(f"{path}:{line}", text, line)]) from error
+
+
+def _parse(name: str, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except ValueError as error:  # TOMLDecodeError, or int() refusing thousands of digits
+        message = str(error)
+        place = _TOML_PLACE.search(message)
+        what = message[: place.start()] if place else message.split(":")[0]
+        line = int(place[1]) if place and place[1] else text.rstrip().count("\n") + 1
+        column = f" (column {place[2]})" if place and place[2] else ""
+        raise ConfigError([Fault(f"{name}:{line}", f"is not TOML: {what}{column}", line)]) from error
+    except RecursionError as error:
+        raise ConfigError([Fault(name, "is not usable TOML: arrays or tables nested far too deep")]) from error
+
+
+class _Reader:
+    """Collects values and faults; `finish` makes of them the settings or the error."""
+
+    def __init__(self, file: str, lines: Lines) -> None:
+        self._file = file
+        self._lines = lines
+        self._faults: list[Fault] = []
+        self._values: dict[str, Any] = {}
+        self._faulty: set[str] = set()  # fields whose value could not be used
+        self._places: dict[str, tuple[str, int]] = {}  # of each value: where it was written
+        self._streams: list[StreamPolicy] = []
+        self._sections: dict[str, dict[str, Field[Any]]] = {}
+        for each in described_fields():
+            spec = spec_of(each)
+            self._sections.setdefault(spec.section, {})[spec.key] = each
+
+    # --- the file
+
+    def read_tables(self, tables: dict[str, Any]) -> None:
+        for name, table in tables.items():
+            if name == STREAM_SECTION:
+                self._read_streams(table)
+            elif name not in self._sections:
+                self._unknown_section(name, table)
+            elif not isinstance(table, dict):
+                self._fault(self._lines.section(name), f"[{name}] must be a section, not {show(table)}")
+            else:
+                self._read_section(name, table)
+
+    def _read_section(self, section: str, table: dict[str, Any]) -> None:
+        known = self._sections[section]
+        for key, raw in table.items():
+            line = self._lines.key(section, key)
+            if key not in known:
+                self._fault(line, f"[{section}] {_word(key)}: no such key{self._key_hint(section, key)}")
+                continue
+            value = self._parse(known[key], raw, line, f"[{section}] ")
+            if value is not None:
+                self._values[known[key].name] = value
+                self._places[known[key].name] = (self._place(line), line or 0)
+
+    def _read_streams(self, sections: object) -> None:
+        if not isinstance(sections, list) or not all(isinstance(each, dict) for each in sections):
+            self._fault(
+                self._lines.section(STREAM_SECTION), "[stream] must be written [[stream]], once for each pattern"
+            )
+            return
+        if len(sections) > STREAM_SECTIONS_MAX:
+            line = self._lines.section(STREAM_SECTION, STREAM_SECTIONS_MAX)
+            self._fault(line, f"{len(sections):,} [[stream]] sections; at most {STREAM_SECTIONS_MAX:,} are allowed")
+            return
+        for occurrence, table in enumerate(sections):
+            self._read_stream(occurrence, table)
+
+    def _read_stream(self, occurrence: int, table: dict[str, Any]) -> None:
+        known = {spec_of(each).key: each for each in fields(StreamPolicy)}
+        values: dict[str, Any] = {}
+        for key, raw in table.items():
+            line = self._lines.key(STREAM_SECTION, key, occurrence)
+            if key not in known:
+                self._fault(line, f"[[stream]] {_word(key)}: no such key{_did_you_mean(key, list(known))}")
+            else:
+                values[key] = self._parse(known[key], raw, line, "[[stream]] ")
+        line = self._lines.section(STREAM_SECTION, occurrence)
+        if "pattern" not in table:
+            self._fault(line, '[[stream]] pattern is missing; pattern = "*" is for every stream')
+        elif "interval_ms" in table and table.get("durability") != "interval":
+            self._fault(line, '[[stream]] interval_ms has no effect unless durability = "interval"')
+        elif None not in values.values():
+            self._add_stream(StreamPolicy(**values), line)
+
+    def _add_stream(self, policy: StreamPolicy, line: int | None) -> None:
+        for earlier in self._streams:
+            if earlier.pattern in ("*", policy.pattern):
+                self._fault(line, f'[[stream]] is never used: an earlier section, "{earlier.pattern}", matches first')
+                return
+        self._streams.append(policy)
+
+    # --- flags
+
+    def read_flags(self, flags: Mapping[str, object]) -> None:
+        known = {each.name: each for each in described_fields()}
+        for name, raw in flags.items():
+            if raw is None:
+                continue
+            value = self._parse(known[name], raw, None, "", flag_name(name))
+            if value is not None:
+                self._values[name] = value
+                self._places[name] = (flag_name(name), 0)
+
+    # --- the outcome
+
+    def finish(self) -> Settings:
+        settings = Settings(**self._values, streams=tuple(self._streams))
+        for names, text in find_conflicts(settings):
+            if not self._faulty.intersection(names):
+                self._conflict(names, text)
+        if self._faults:
+            raise ConfigError(sorted(self._faults, key=lambda fault: fault.line))
+        return settings
+
+    def _conflict(self, names: tuple[str, ...], text: str) -> None:
+        """A fault between fields, told at the last of them that was written (defaults agree with each other)."""
+        place, line = max((self._places[name] for name in names if name in self._places), key=lambda each: each[1])
+        self._faults.append(Fault(place, text, line))
+
+    # --- helpers
+
+    def _parse(self, field: Field[Any], raw: object, line: int | None, prefix: str, flag: str = "") -> Any:
+        spec: Spec = spec_of(field)
+        whole = isinstance(field.default, int)
+        try:
+            return parse_value(spec, raw, whole=whole, from_flag=bool(flag))
+        except WrongValue as wrong:
+            self._faulty.add(field.name)
+            if flag:
+                self._faults.append(Fault(flag, str(wrong)))
+            else:
+                self._fault(line, f"{prefix}{spec.key}: {wrong}")
+            return None
+
+    def _unknown_section(self, name: str, table: object) -> None:
+        if isinstance(table, dict) or (isinstance(table, list) and table and isinstance(table[0], dict)):
+            hint = _did_you_mean(f"[{name}]", self._section_names())
+            self._fault(self._lines.section(name), f"[{_word(name)}]: no such section{hint}")
+        else:
+            hint = self._key_hint("", name)
+            self._fault(self._lines.key("", name), f"{_word(name)}: stands outside any section{hint}")
+
+    def _key_hint(self, section: str, key: str) -> str:
+        homes = [f"[{name}]" for name, keys in self._sections.items() if key in keys and name != section]
+        if homes:
+            return f"; it belongs in {' or '.join(homes)}"
+        return _did_you_mean(key, list(self._sections[section]) if section else self._section_names())
+
+    def _section_names(self) -> list[str]:
+        return [*(f"[{name}]" for name in self._sections), f"[[{STREAM_SECTION}]]"]
+
+    def _fault(self, line: int | None, text: str) -> None:
+        self._faults.append(Fault(self._place(line), text, line or 0))
+
+    def _place(self, line: int | None) -> str:
+        return f"{self._file}:{line}" if line else self._file
+
+
+def _word(key: str) -> str:
+    """A key as it was written, unless it holds what a message should not."""
+    return key if key.isidentifier() else show(key)
+
+
+def _did_you_mean(word: str, known: list[str]) -> str:
+    near = suggest(word, known)
+    return f"; did you mean {near}?" if near else f"; known are {', '.join(known)}"

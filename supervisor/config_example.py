@@ -1,0 +1,94 @@
+"""The documented example, `deploy/tailrace.toml`, made from the settings themselves.
+
+Every key stands there once, commented out, with its default and what it is for. To renew the file after a change of
+`broker.settings`: `python -m supervisor.config_example > deploy/tailrace.toml` (a test says when it is due).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import textwrap
+from dataclasses import Field, fields
+from pathlib import Path
+from typing import Any
+
+from broker.settings import Kind, Spec, StreamPolicy, described_fields, spec_of
+from supervisor.config_values import format_number
+
+_WIDTH = 116
+
+_OPENING = """\
+# tailrace: every key with its default. A key that is commented out has that default.
+#
+# Check a file without starting anything:   tailrace serve --config FILE --check-config
+# Flags of `tailrace serve` win over this file; each key is a flag, see `tailrace serve --help`.
+#
+# Sizes are numbers of bytes or text such as "8 MiB" (B kB MB GB TB KiB MiB GiB TiB PiB).
+# Times are numbers in the unit at the end of their key's name, or text such as "30 s" (ms s min h d w).
+"""
+
+_STREAM_OPENING = """\
+# How long and how safely streams are kept. As many [[stream]] sections as needed; the first whose pattern matches a
+# stream's name holds for it, and a stream that none matches has the defaults below. For example:
+#
+#   [[stream]]
+#   pattern = "orders.*"
+#   durability = "always"
+#
+#   [[stream]]
+#   pattern = "log.*"
+#   max_age_s = "7 d"
+#   max_bytes = "20 GiB"
+#
+"""
+
+_SECTION_TITLES = {
+    "node": "The node and its data.",
+    "listen": "Where clients connect.",
+    "metrics": "Where Prometheus and probes connect.",
+    "limits": "Bounds on what peers and streams may take.",
+    "timing": "How long things may take.",
+}
+
+
+def render_example() -> str:
+    """The text of the documented example file."""
+    parts = [_OPENING]
+    section = ""
+    for each in described_fields():
+        spec = spec_of(each)
+        if spec.section != section:
+            section = spec.section
+            parts.append(f"\n# {_SECTION_TITLES[section]}\n[{section}]\n")
+        parts.append(_entry(spec, each))
+    parts.append(f"\n{_STREAM_OPENING}#[[stream]]\n")
+    parts.extend(_entry(spec_of(each), each) for each in fields(StreamPolicy))
+    return "".join(parts)
+
+
+def _entry(spec: Spec, field: Field[Any]) -> str:
+    doc = textwrap.wrap(_sentence(spec), _WIDTH, initial_indent="# ", subsequent_indent="# ")
+    return "\n".join(doc) + f"\n#{spec.key} = {_literal(spec, field.default)}\n"
+
+
+def _sentence(spec: Spec) -> str:
+    text = spec.doc[0].upper() + spec.doc[1:]
+    if spec.high:
+        text += f" ({format_number(spec.kind, spec.low)} to {format_number(spec.kind, spec.high)})"
+    return f"{text}. 0: {spec.zero}." if spec.zero else f"{text}."
+
+
+def _literal(spec: Spec, default: object) -> str:
+    if isinstance(default, bool):
+        return str(default).lower()
+    if spec.kind is Kind.COUNT:
+        return str(default)
+    if isinstance(default, int | float):
+        text = format_number(spec.kind, default)
+        return str(default) if text == "0" or "," in text else json.dumps(text)
+    return json.dumps(str(default) if isinstance(default, Path) else default)
+
+
+if __name__ == "__main__":
+    sys.stdout.write(render_example())

@@ -1,0 +1,55 @@
+"""What must hold between settings that are each in their own range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from broker.settings import LINE_OVERHEAD_MIN_BYTES, Settings
+
+Conflict = tuple[tuple[str, ...], str]  # the fields concerned, what is wrong and what to do
+
+
+def find_conflicts(settings: Settings) -> Iterator[Conflict]:
+    """Every relation that does not hold, in no particular order. The defaults hold all of them."""
+    yield from _ports(settings)
+    yield from _sizes(settings)
+
+
+def _ports(settings: Settings) -> Iterator[Conflict]:
+    if settings.port and settings.port == settings.metrics_port and settings.host == settings.metrics_host:
+        text = f"[listen] and [metrics] are both {settings.host} port {settings.port}; give one of them another port"
+        yield ("host", "port", "metrics_host", "metrics_port"), text
+
+
+def _sizes(settings: Settings) -> Iterator[Conflict]:
+    line_bytes = settings.max_message_bytes + LINE_OVERHEAD_MIN_BYTES
+    yield from _at_least(settings, "max_line_bytes", line_bytes, "max_message_bytes", "so that a line holds a message")
+    yield from _at_least(
+        settings, "max_partial_bytes", settings.max_line_bytes, "max_line_bytes", "so that one line can arrive at all"
+    )
+    yield from _at_least(
+        settings,
+        "link_window_bytes",
+        settings.max_message_bytes,
+        "max_message_bytes",
+        "so that the largest message can be passed to its owner",
+    )
+    yield from _at_least(
+        settings, "rendering_cache_bytes", 2 * settings.chunk_bytes, "chunk_bytes", "so that it holds two chunks"
+    )
+
+
+def _at_least(settings: Settings, name: str, least_bytes: int, other: str, why: str) -> Iterator[Conflict]:
+    actual_bytes: int = getattr(settings, name)
+    if actual_bytes < least_bytes:
+        other_bytes: int = getattr(settings, other)
+        text = (
+            f"[limits] {name} is {_bytes(actual_bytes)} but {other} is {_bytes(other_bytes)}: "
+            f"{name} must be at least {_bytes(least_bytes)}, {why}"
+        )
+        yield (name, other), text
+
+
+def _bytes(number: int) -> str:
+    """Plain bytes: two numbers in different units are hard to compare."""
+    return f"{number:,} bytes"

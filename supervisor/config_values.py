@@ -1,0 +1,214 @@
+"""One value of the configuration: from what the operator wrote to what the program uses, and back to text.
+
+Sizes and times may be numbers in the unit of the key's name or text such as "8 MiB", "30 s", "7 d". Every message names
+what was written, what is allowed and the unit.
+"""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import math
+import re
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from pathlib import Path
+
+from broker.settings import DAY_S, HOUR_S, MINUTE_S, Durability, Kind, Spec
+
+BYTE_UNITS = {
+    "B": 1,
+    "kB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+    "TiB": 1 << 40,
+    "PiB": 1 << 50,
+}
+MS_UNITS = {
+    "ms": 1,
+    "s": 1_000,
+    "min": MINUTE_S * 1_000,
+    "h": HOUR_S * 1_000,
+    "d": DAY_S * 1_000,
+    "w": 7 * DAY_S * 1_000,
+}
+# Only what is written back exactly: no decimal multiples, no weeks.
+_BYTE_TEXT_UNITS = ("PiB", "TiB", "GiB", "MiB", "KiB")
+_MS_TEXT_UNITS = ("d", "h", "min", "s")
+
+_QUANTITY = re.compile(r"([0-9][0-9_]{0,30}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)")
+_WHOLE = re.compile(r"[+-]?[0-9][0-9_]{0,30}")
+_UNIT_NAMES = {Kind.BYTES: "bytes", Kind.SECONDS: "s", Kind.MILLISECONDS: "ms"}
+_SHOWN_CHARACTERS = 60
+_SHOWN_NUMBER_MAX = 10**24
+
+Value = int | float | bool | str | Path | Durability
+
+
+class WrongValue(ValueError):
+    """A value that cannot be used; the text says why and what would do."""
+
+
+def parse_value(spec: Spec, raw: object, *, whole: bool, from_flag: bool = False) -> Value:
+    """The value of a key. `whole` asks for an integer; `from_flag` says that `raw` is text from the command line.
+
+    Raises WrongValue.
+    """
+    if spec.kind is Kind.FLAG:
+        return _parse_flag(raw)
+    if spec.kind is Kind.CHOICE:
+        return _parse_choice(spec, raw)
+    if spec.kind in _TEXT_PARSERS:
+        return _TEXT_PARSERS[spec.kind](_parse_text(raw))
+    number = _parse_number(spec, raw, from_flag)
+    _check_range(spec, number)
+    if whole and number != int(number):
+        raise WrongValue(f"{show(raw)} is not a whole number of {_UNIT_NAMES.get(spec.kind, 'anything')}")
+    return int(number) if whole else float(number)
+
+
+def show(raw: object) -> str:
+    """What was written, short enough for one line, without anything a terminal would act on."""
+    text = repr(raw) if not isinstance(raw, str) else '"' + raw.encode("unicode_escape").decode("ascii") + '"'
+    if isinstance(raw, bool):
+        text = str(raw).lower()
+    return text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
+
+
+def suggest(word: str, known: list[str]) -> str:
+    """The known word most like `word`, or ""."""
+    by_lower = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(word.lower(), list(by_lower), 1, 0.6)
+    return by_lower[near[0]] if near else ""
+
+
+# --- text and choices -------------------------------------------------------------------------------------------------
+
+
+def _parse_flag(raw: object) -> bool:
+    if isinstance(raw, bool):
+        return raw
+    raise WrongValue(f"must be true or false, not {show(raw)}")
+
+
+def _parse_choice(spec: Spec, raw: object) -> Durability:
+    if isinstance(raw, str) and raw in spec.choices:
+        return Durability(raw)
+    near = suggest(raw, list(spec.choices)) if isinstance(raw, str) else ""
+    hint = f'; did you mean "{near}"?' if near else ""
+    raise WrongValue(f"must be one of {', '.join(spec.choices)}, not {show(raw)}{hint}")
+
+
+def _parse_text(raw: object) -> str:
+    if not isinstance(raw, str):
+        raise WrongValue(f"must be text in quotes, not {show(raw)}")
+    if not raw:
+        raise WrongValue("must not be empty")
+    if not raw.isprintable():
+        raise WrongValue(f"must not contain control characters: {show(raw)}")
+    return raw
+
+
+def _parse_host(text: str) -> str:
+    if " " in text:
+        raise WrongValue(f"{show(text)} is neither an address nor a host name")
+    if ":" in text or text.replace(".", "").isdigit():
+        try:
+            ipaddress.ip_address(text)
+        except ValueError:
+            raise WrongValue(f"{show(text)} is not an IP address; the port is a key of its own") from None
+    return text
+
+
+def _parse_pattern(text: str) -> str:
+    if " " in text or "|" in text:
+        raise WrongValue(f'{show(text)} matches no stream: names contain neither blanks nor "|"')
+    return text
+
+
+_TEXT_PARSERS: Mapping[Kind, Callable[[str], Value]] = {
+    Kind.PATH: Path,
+    Kind.HOST: _parse_host,
+    Kind.PATTERN: _parse_pattern,
+}
+
+
+# --- numbers ----------------------------------------------------------------------------------------------------------
+
+
+def _parse_number(spec: Spec, raw: object, from_flag: bool) -> Fraction:
+    if isinstance(raw, bool):
+        raise WrongValue(f"must be {_form(spec)}, not {show(raw)}")
+    if isinstance(raw, int):
+        return Fraction(raw)
+    if isinstance(raw, float) and spec.kind is not Kind.COUNT and math.isfinite(raw):
+        return Fraction(str(raw))
+    if isinstance(raw, str):
+        return _parse_number_text(spec, raw.strip(), from_flag)
+    raise WrongValue(f"must be {_form(spec)}, not {show(raw)}")
+
+
+def _parse_number_text(spec: Spec, text: str, from_flag: bool) -> Fraction:
+    if from_flag and _WHOLE.fullmatch(text):
+        return Fraction(text)
+    matched = _QUANTITY.fullmatch(text)
+    if spec.kind is Kind.COUNT or matched is None or not (from_flag or matched[2]):
+        raise WrongValue(f"must be {_form(spec)}, not {show(text)}")
+    number = Fraction(matched[1])
+    return number if not matched[2] else number * _unit_factor(spec, matched[2])
+
+
+def _unit_factor(spec: Spec, unit: str) -> Fraction:
+    units = BYTE_UNITS if spec.kind is Kind.BYTES else MS_UNITS
+    if unit not in units:
+        near = suggest(unit, list(units))
+        hint = f'; did you mean "{near}"?' if near else ""
+        raise WrongValue(f'unknown unit "{unit[:_SHOWN_CHARACTERS]}"; units are {", ".join(units)}{hint}')
+    return Fraction(units[unit]) / (1_000 if spec.kind is Kind.SECONDS else 1)
+
+
+def _form(spec: Spec) -> str:
+    if spec.kind is Kind.COUNT:
+        return "a whole number"
+    if spec.kind is Kind.BYTES:
+        return 'a number of bytes or text such as "8 MiB"'
+    return f'a number of {spec.kind} or text such as "30 s"'
+
+
+def _check_range(spec: Spec, number: Fraction) -> None:
+    if number == 0 and spec.zero:
+        return
+    if Fraction(str(spec.low)) <= number <= Fraction(str(spec.high)):
+        return
+    written = format_number(spec.kind, number) if abs(number) < _SHOWN_NUMBER_MAX else "a number out of all bounds"
+    allowed = f"from {format_number(spec.kind, spec.low)} to {format_number(spec.kind, spec.high)}"
+    zero = f"0 ({spec.zero}) or " if spec.zero else ""
+    raise WrongValue(f"must be {zero}{allowed}, not {written}")
+
+
+def format_number(kind: Kind, number: float | Fraction) -> str:
+    """A number with its unit, exact, in the largest unit that divides it."""
+    exact = Fraction(str(number))
+    if kind is Kind.COUNT:
+        return _decimal(exact)
+    if kind is Kind.BYTES:
+        return _in_units(exact, [(BYTE_UNITS[unit], unit) for unit in _BYTE_TEXT_UNITS], "B")
+    scale = 1_000 if kind is Kind.SECONDS else 1
+    return _in_units(exact * scale, [(MS_UNITS[unit], unit) for unit in _MS_TEXT_UNITS], "ms")
+
+
+def _in_units(number: Fraction, units: list[tuple[int, str]], least: str) -> str:
+    if number == 0:
+        return "0"
+    for factor, unit in units:
+        if number % factor == 0:
+            return f"{_decimal(number / factor)} {unit}"
+    return f"{_decimal(number)} {least}"
+
+
+def _decimal(number: Fraction) -> str:
+    return f"{number.numerator:,}" if number.denominator == 1 else f"{float(number):,}"

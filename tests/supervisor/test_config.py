@@ -1,0 +1,231 @@
+"""Loading: everything that is wrong is named at once, each with its place."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from broker.settings import Durability, Settings, StreamPolicy, described_fields
+from supervisor.config import FILE_MAX_BYTES, STREAM_SECTIONS_MAX, ConfigError, flag_name, load
+from supervisor.config_example import render_example
+
+EXAMPLE = Path(__file__).parents[2] / "deploy" / "tailrace.toml"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "t.toml"
+
+
+def faults(file: Path, text: str | bytes, **flags: object) -> list[str]:
+    """What is said of `text`, with the file's name cut off."""
+    file.write_bytes(text.encode() if isinstance(text, str) else text)
+    with pytest.raises(ConfigError) as caught:
+        load(file, flags)
+    assert str(caught.value) == "\n".join(map(str, caught.value.faults))
+    return [str(fault).removeprefix(str(file)) for fault in caught.value.faults]
+
+
+def test_nothing_given_is_the_defaults(file: Path) -> None:
+    file.write_text("# nothing\n[listen]\n")
+    assert load() == Settings()
+    assert load(file) == Settings()
+    assert load(None, {"port": None}) == Settings()
+
+
+def test_file_and_flags_and_who_wins(file: Path) -> None:
+    file.write_text(
+        '[node]\ndata = "/d"\nauto_master = false\n[listen]\nport = 7\n[limits]\nchunk_bytes = "1 MiB"\n'
+        '[timing]\nstall_timeout_s = "1.5 s"\n'
+        '[[stream]]\npattern = "o.*"\ndurability = "interval"\ninterval_ms = "20 ms"\n'
+        '[[stream]]\npattern = "*"\nmax_age_s = "7 d"\n'
+    )
+    assert load(file, {"port": "8", "workers": "3", "metrics_host": "::1"}) == Settings(
+        data=Path("/d"),
+        auto_master=False,
+        port=8,
+        workers=3,
+        metrics_host="::1",
+        chunk_bytes=1 << 20,
+        stall_timeout_s=1.5,
+        streams=(
+            StreamPolicy("o.*", Durability.INTERVAL, interval_ms=20),
+            StreamPolicy("*", max_age_s=7 * 86_400),
+        ),
+    )
+
+
+def test_values_have_the_types_that_are_declared(file: Path) -> None:
+    file.write_text("[timing]\nstall_timeout_s = 3\n[limits]\nchunk_bytes = 8192\n")
+    loaded = load(file)
+    for field in described_fields():
+        assert type(getattr(loaded, field.name)) is type(getattr(Settings(), field.name)), field.name
+
+
+def test_everything_wrong_is_named_at_once_with_its_line(file: Path) -> None:
+    text = """port = 1
+[node]
+workrs = 4
+shards = 0
+
+[limts]
+x = 1
+[listen]
+max_streams = 4
+port = "5050"
+[[stream]]
+max_age = 3
+"""
+    assert faults(file, text, workers="900") == [
+        "--workers: must be 0 (one a processor) or from 1 to 256, not 900",
+        ":1: port: stands outside any section; it belongs in [listen] or [metrics]",
+        ":3: [node] workrs: no such key; did you mean workers?",
+        ":4: [node] shards: must be from 1 to 4,096, not 0",
+        ":6: [limts]: no such section; did you mean [limits]?",
+        ":9: [listen] max_streams: no such key; it belongs in [limits]",
+        ':10: [listen] port: must be a whole number, not "5050"',
+        ':11: [[stream]] pattern is missing; pattern = "*" is for every stream',
+        ":12: [[stream]] max_age: no such key; did you mean max_age_s?",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x = [\n\n", r":1: is not TOML: Invalid value"),
+        ("[listen]\nport 3\n", r":2: is not TOML: .*\(column 6\)"),
+        ("[listen]\n[listen]\n", r":2: is not TOML: Cannot declare .*"),
+        ("[listen]\nport = " + "9" * 5_000, r":2: is not TOML: Exceeds the limit .*conversion"),
+        ("x = " + "[" * 100_000, r": is not usable TOML: arrays or tables nested far too deep"),
+        (b"[listen]\nhost = '\xff'", r":2: is not UTF-8: byte 0xff"),
+        ("colour = 1", r":1: colour: stands outside any section; known are \[node\], .*"),
+        ("listen = 3", r":1: \[listen\] must be a section, not 3"),
+        ("[stream]\npattern = 'x'", r":1: \[stream\] must be written \[\[stream\]\], once for each pattern"),
+        ("listen = {prt = 3}", r":1: \[listen\] prt: no such key; did you mean port\?"),
+        ('[listen]\n"a\\u001b" = 3', r':1: \[listen\] "a\\x1b": no such key; known are host, port'),
+        ('[[stream]]\npattern = "*"\n[[stream]]\npattern = "x"', r':3: .*is never used: .*"\*", matches first'),
+        ('[[stream]]\npattern = "x"\n[[stream]]\npattern = "x"', r':3: .*is never used: .*"x", matches first'),
+        ('[[stream]]\npattern = "x"\ninterval_ms = 3', r":1: .*interval_ms has no effect unless .*"),
+    ],
+)
+def test_one_fault_each(file: Path, text: str | bytes, expected: str) -> None:
+    (told,) = faults(file, text)
+    assert re.fullmatch(expected, told), told
+
+
+def test_a_wrong_value_is_told_and_nothing_that_follows_from_it(file: Path) -> None:
+    """A faulty field has its default meanwhile; a conflict of that default would be noise."""
+    (told,) = faults(
+        file, '[limits]\nmax_line_bytes = "2 GiB"\nmax_message_bytes = "64 MiB"\nlink_window_bytes = "64 MiB"\n'
+    )
+    assert told == ":2: [limits] max_line_bytes: must be from 1 KiB to 1 GiB, not 2 GiB"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("[limits]\nmax_message_bytes = '9 MiB'", "max_line_bytes must be at least 9,437,440 bytes, so that a line"),
+        (
+            "[limits]\nmax_partial_bytes = '1 MiB'",
+            "max_partial_bytes must be at least 8,392,704 bytes, so that one line",
+        ),
+        (
+            "[limits]\nlink_window_bytes = '1 MiB'",
+            "link_window_bytes must be at least 8,388,608 bytes, so that the largest",
+        ),
+        (
+            "[limits]\nchunk_bytes = '64 MiB'",
+            "rendering_cache_bytes must be at least 134,217,728 bytes, so that it holds",
+        ),
+        ("[metrics]\nport = 5050", "[listen] and [metrics] are both 127.0.0.1 port 5050"),
+    ],
+)
+def test_relations_between_settings(file: Path, text: str, expected: str) -> None:
+    (told,) = faults(file, text)
+    assert told.startswith(":2: ")
+    assert expected in told
+
+
+def test_a_relation_broken_by_a_flag_names_the_flag() -> None:
+    with pytest.raises(ConfigError, match=r"^--metrics-port: .*are both"):
+        load(None, {"metrics_port": "5050"})
+    assert load(None, {"metrics_port": "5050", "port": "5051"}).port == 5_051
+    assert load(None, {"metrics_port": "0", "port": "0"}).port == 0
+
+
+def test_files_that_cannot_be_read(tmp_path: Path, file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"missing\.toml: cannot be read: No such file or directory"):
+        load(tmp_path / "missing.toml")
+    with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
+        load(tmp_path)
+    assert faults(file, b"#" * (FILE_MAX_BYTES + 1)) == [
+        ": is larger than the 1,048,576 bytes a configuration may have"
+    ]
+
+
+def test_too_many_stream_sections(file: Path) -> None:
+    text = "".join(f'[[stream]]\npattern = "s{number}"\n' for number in range(STREAM_SECTIONS_MAX + 1))
+    assert faults(file, text) == [":2001: 1,001 [[stream]] sections; at most 1,000 are allowed"]
+
+
+def test_a_byte_order_mark_does_no_harm(file: Path) -> None:
+    file.write_bytes(b"\xef\xbb\xbf[listen]\nport = 1\n")
+    assert load(file).port == 1
+
+
+def test_the_example_is_what_the_settings_say() -> None:
+    assert EXAMPLE.read_text() == render_example(), (
+        "renew it: python -m supervisor.config_example > deploy/tailrace.toml"
+    )
+
+
+def test_the_example_is_the_defaults_commented_out_or_not(file: Path) -> None:
+    text = EXAMPLE.read_text()
+    assert load(EXAMPLE) == Settings()
+    uncommented = re.sub(r"^#(?=\[\[|\w+ = )", "", text, flags=re.MULTILINE)
+    keys = re.findall(r"^(\w+) = ", uncommented, flags=re.MULTILINE)
+    assert len(keys) == len(described_fields()) + 5
+    uncommented = uncommented.replace(
+        "\ninterval_ms = ", "\n#interval_ms = "
+    )  # has no effect with the default durability
+    file.write_text(uncommented)
+    assert load(file) == Settings(streams=(StreamPolicy(),))
+
+
+def test_flag_names() -> None:
+    assert flag_name("max_line_bytes") == "--max-line-bytes"
+
+
+KEYS = st.sampled_from(["port", "host", "pattern", "durability", "interval_ms", "max_age_s", "x", '"\\u0007"'])
+VALUES = st.one_of(
+    st.sampled_from(["true", "nan", "1979-05-27", "[1]", "{a = 1}", '"*"', '"8 MiB"', '"interval"', "-0.0", "9e999"]),
+    st.integers(-(10**30), 10**30).map(str),
+)
+HEADERS = st.sampled_from(["[listen]", "[metrics]", "[limits]", "[[stream]]", "[x.y]", "[[listen]]"])
+ANY_LINES = st.lists(st.one_of(HEADERS, st.tuples(KEYS, VALUES).map(" = ".join)), max_size=12)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@given(lines=ANY_LINES)
+def test_any_file_gives_settings_or_faults_with_lines_of_it(lines: list[str], tmp_path: Path) -> None:
+    file = tmp_path / "any.toml"
+    file.write_text("\n".join(lines))
+    try:
+        load(file)
+    except ConfigError as error:
+        assert error.faults
+        for fault in error.faults:
+            assert 1 <= fault.line <= max(1, len(lines)), (lines, fault)
+            assert str(fault).isprintable()
+
+
+def test_reading_stays_within_its_recursion(file: Path) -> None:
+    """The guard against deep nesting must not have changed the interpreter's limit."""
+    before = sys.getrecursionlimit()
+    faults(file, "x = " + "[" * 100_000)
+    assert sys.getrecursionlimit() == before
