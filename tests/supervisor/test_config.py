@@ -107,7 +107,7 @@ max_age = 3
         ("listen = 3", r":1: \[listen\] must be a section, not 3"),
         ("[stream]\npattern = 'x'", r":1: \[stream\] must be written \[\[stream\]\], once for each pattern"),
         ("listen = {prt = 3}", r":1: \[listen\] prt: no such key; did you mean port\?"),
-        ('[listen]\n"a\\u001b" = 3', r':1: \[listen\] "a\\x1b": no such key; known are host, port'),
+        ('[listen]\n"a\\u001b" = 3', r':2: \[listen\] "a\\x1b": no such key; known are host, port'),
         ('[[stream]]\npattern = "*"\n[[stream]]\npattern = "x"', r':3: .*is never used: .*"\*", matches first'),
         ('[[stream]]\npattern = "x"\n[[stream]]\npattern = "x"', r':3: .*is never used: .*"x", matches first'),
         ('[[stream]]\npattern = "x"\ninterval_ms = 3', r":1: .*interval_ms has no effect unless .*"),
