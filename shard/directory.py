@@ -1,0 +1,116 @@
+"""The data directory: node.json and one folder a shard.
+
+node.json is written last, so a directory that has one is whole. The number of shards is fixed when it is made.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from shard.errors import DirectoryError
+from shard.files import NEW_SUFFIX, replace_file, sync_directory
+from shard.lock import LOCK_NAME
+from shard.names import shard_of
+
+FORMAT_VERSION = 1
+NODE_FILE = "node.json"
+SHARDS_DEFAULT = 64
+SHARDS_MAX = 4_096
+
+_MADE_BEFORE_NODE_FILE = (LOCK_NAME, "lost+found", NODE_FILE + NEW_SUFFIX)
+
+
+@dataclass(frozen=True, slots=True)
+class DataDirectory:
+    """A data directory that was found whole."""
+
+    path: Path
+    shards: int
+    node_id: str
+
+    def shard_path(self, shard: int) -> Path:
+        return self.path / shard_folder(shard)
+
+    def shard_paths(self) -> list[Path]:
+        return [self.shard_path(shard) for shard in range(self.shards)]
+
+    def shard_of(self, name: str) -> int:
+        return shard_of(name.encode(), self.shards)
+
+    def stream_directory(self, name: str) -> Path:
+        """The folder of the shard that the stream belongs to."""
+        return self.shard_path(self.shard_of(name))
+
+
+def shard_folder(shard: int) -> str:
+    return f"shard-{shard:02d}"
+
+
+def data_dir_exists(path: Path) -> bool:
+    """Whether `path` was made a data directory; it may still be refused by `open_data_dir`."""
+    return (path / NODE_FILE).exists()
+
+
+def open_data_dir(path: Path) -> DataDirectory:
+    """Read and check node.json and that every shard's folder is there. Raises DirectoryError."""
+    try:
+        text = (path / NODE_FILE).read_text()
+    except FileNotFoundError:
+        raise DirectoryError(path, f"is no tailrace data directory: it has no {NODE_FILE}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise DirectoryError(path, f"{NODE_FILE} cannot be read: {error}") from error
+    directory = _parse_node(path, text)
+    for shard_path in directory.shard_paths():
+        if not shard_path.is_dir():
+            raise DirectoryError(path, f"{NODE_FILE} says {directory.shards} shards, but {shard_path.name} is missing")
+    return directory
+
+
+def make_data_dir(path: Path, shards: int = SHARDS_DEFAULT) -> DataDirectory:
+    """Make `path`, which must not exist yet or be empty, a data directory. Raises DirectoryError.
+
+    An attempt that was cut short is taken up again.
+    """
+    if not 1 <= shards <= SHARDS_MAX:
+        raise DirectoryError(path, f"cannot have {shards} shards: 1 to {SHARDS_MAX}")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        _require_empty(path)
+        for shard in range(shards):
+            (path / shard_folder(shard)).mkdir(exist_ok=True)
+        node = {"format": FORMAT_VERSION, "shards": shards, "node_id": secrets.token_hex(8)}
+        replace_file(path / NODE_FILE, json.dumps(node, indent=1).encode() + b"\n")
+        sync_directory(path.resolve().parent)
+    except OSError as error:
+        raise DirectoryError(path, f"cannot be made a data directory: {error}") from error
+    return open_data_dir(path)
+
+
+def _require_empty(path: Path) -> None:
+    for entry in os.scandir(path):
+        if entry.name in _MADE_BEFORE_NODE_FILE:
+            continue
+        if entry.name.startswith("shard-") and entry.is_dir() and not os.listdir(entry):
+            continue
+        raise DirectoryError(path, f"is no tailrace data directory and not empty: {entry.name!r} is in it")
+
+
+def _parse_node(path: Path, text: str) -> DataDirectory:
+    try:
+        node = json.loads(text)
+    except ValueError as error:
+        raise DirectoryError(path, f"{NODE_FILE} is damaged: {error}") from error
+    if not isinstance(node, dict):
+        raise DirectoryError(path, f"{NODE_FILE} is damaged: it holds no table")
+    version, shards, node_id = node.get("format"), node.get("shards"), node.get("node_id")
+    if version != FORMAT_VERSION:
+        raise DirectoryError(path, f"{NODE_FILE} says format {version!r}; this program reads format {FORMAT_VERSION}")
+    if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= SHARDS_MAX:
+        raise DirectoryError(path, f"{NODE_FILE} is damaged: shards = {shards!r}")
+    if not isinstance(node_id, str) or not node_id:
+        raise DirectoryError(path, f"{NODE_FILE} is damaged: node_id = {node_id!r}")
+    return DataDirectory(path, shards, node_id)

@@ -1,0 +1,85 @@
+"""What can go wrong in storage.
+
+    StorageError
+    ├── StreamMissing      no such stream here
+    ├── StreamDamaged      a file of the stream is not what was written; that stream alone refuses
+    │   └── MetaDamaged    only its .meta file
+    ├── StorageFull        no space, or no quota; nothing was committed, try again when there is space
+    ├── Trimmed            the message was there once and has been trimmed
+    ├── ShardLocked        another process owns the shard, or the data directory
+    └── DirectoryError     the data directory cannot be used as it is
+
+InvalidName is a ValueError: it is about what somebody asked for, not about storage. An error of the disk itself is
+the OSError that the system gave, except for "no space" (`is_full`).
+"""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+_FULL = frozenset((errno.ENOSPC, errno.EDQUOT))
+
+
+class StorageError(Exception):
+    """The root of this tree."""
+
+
+class StreamMissing(StorageError):
+    def __init__(self, name: str, directory: Path) -> None:
+        super().__init__(f"no stream {name!r} in {directory}")
+        self.name = name
+        self.directory = directory
+
+
+class StreamDamaged(StorageError):
+    """`file` differs from what was written, from byte `offset` on; `cause` says how."""
+
+    def __init__(self, name: str, file: Path, offset: int, cause: str) -> None:
+        super().__init__(f"stream {name!r} is damaged: {file} at byte {offset}: {cause}")
+        self.name = name
+        self.file = file
+        self.offset = offset
+        self.cause = cause
+
+
+class MetaDamaged(StreamDamaged):
+    """The .meta file cannot be read; content and index are not concerned."""
+
+
+class StorageFull(StorageError):
+    def __init__(self, name: str, file: Path, wanted_bytes: int) -> None:
+        super().__init__(f"no space for {wanted_bytes} more bytes of stream {name!r} in {file}")
+        self.name = name
+        self.file = file
+        self.wanted_bytes = wanted_bytes
+
+
+class Trimmed(StorageError):
+    def __init__(self, name: str, seq: int, first_seq: int) -> None:
+        super().__init__(f"message {seq} of stream {name!r} was trimmed; the first one kept is {first_seq}")
+        self.name = name
+        self.seq = seq
+        self.first_seq = first_seq
+
+
+class ShardLocked(StorageError):
+    """`holder_pid` is 0 when the holder did not say."""
+
+    def __init__(self, path: Path, holder_pid: int) -> None:
+        holder = f"process {holder_pid}" if holder_pid else "another process"
+        super().__init__(f"{path} is locked by {holder}")
+        self.path = path
+        self.holder_pid = holder_pid
+
+
+class DirectoryError(StorageError):
+    def __init__(self, path: Path, cause: str) -> None:
+        super().__init__(f"{path}: {cause}")
+        self.path = path
+        self.cause = cause
+
+
+def is_full(error: OSError) -> bool:
+    """Whether the system said "no space left" or "over quota"."""
+    return error.errno in _FULL

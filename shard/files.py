@@ -1,0 +1,90 @@
+"""The system calls that storage needs and Python's `os` lacks or leaves unsafe: whole writes, atomic replacement,
+hole punching, syncfs."""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+from pathlib import Path
+
+FALLOC_FL_KEEP_SIZE = 0x01
+FALLOC_FL_PUNCH_HOLE = 0x02
+NEW_SUFFIX = ".new"
+"""Of files that are being made; one that is found was left by a crash and is worth nothing."""
+
+# CDLL, not PyDLL: the calls below may wait for the disk, and other threads go on meanwhile.
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+_libc.syncfs.argtypes = (ctypes.c_int,)
+
+
+def write_all(fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
+    """pwrite until everything is written. Raises OSError; some of it may then be in the file."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(fd, view, offset)
+        if written == 0:
+            raise OSError(errno.EIO, f"wrote nothing of {len(view)} bytes at {offset}")
+        view = view[written:]
+        offset += written
+
+
+def read_all(fd: int, size: int, offset: int) -> bytes:
+    """`size` bytes from `offset` on, fewer only where the file ends."""
+    data = os.pread(fd, size, offset)
+    if len(data) in (size, 0):
+        return data
+    parts = [data]
+    while data:
+        size -= len(data)
+        offset += len(data)
+        data = os.pread(fd, size, offset) if size else b""
+        parts.append(data)
+    return b"".join(parts)
+
+
+def replace_file(path: Path, data: bytes) -> None:
+    """Put `data` in the place of `path`, whole or not at all, and on the disk before this returns. Raises OSError."""
+    new = path.with_name(path.name + NEW_SUFFIX)
+    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        write_all(fd, data, 0)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.rename(new, path)
+    sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    """Put the names in a directory on the disk. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sync_file_system(path: Path) -> None:
+    """syncfs: put everything written so far to the file system that holds `path` on the disk. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if _libc.syncfs(fd) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(path))
+    finally:
+        os.close(fd)
+
+
+def punch_hole(fd: int, start: int, end: int) -> bool:
+    """Give the blocks of bytes start..end back; they read as zeros from now on, offsets stay as they are.
+
+    False where the file system cannot do it. Raises OSError.
+    """
+    if _libc.fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, start, end - start) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EOPNOTSUPP, errno.ENOSYS):
+        return False
+    raise OSError(code, os.strerror(code))

@@ -1,0 +1,96 @@
+"""Names of streams: what is one, which file names and which shard it gets.
+
+A name is 1 to 200 bytes of UTF-8 without white space, control characters or `|`. `25` is a name, `a/b` and `..` are
+names; none of them reaches the file system as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+import zlib
+from typing import Final
+from urllib.parse import quote, unquote
+
+NAME_BYTES_MAX: Final = 200
+STEM_BYTES_MAX: Final = 200
+"""Longer percent-encodings are replaced by a hash; with the longest suffix a file name stays below 255 bytes."""
+HASHED_PREFIX: Final = "="
+"""Begins the stems that are hashes. Percent-encoding never gives this character."""
+
+_PLAIN = re.compile(rb"[!-{}~]{1,200}")
+_UNESCAPED = re.compile(r"[A-Za-z0-9_.~-]{1,200}")
+
+
+class InvalidName(ValueError):
+    """Not a stream's name; the text says why."""
+
+
+def name_bytes_valid(name: bytes) -> bool:
+    """Whether these bytes are a stream's name. Reserved names are valid."""
+    if _PLAIN.fullmatch(name):
+        return True
+    if not 0 < len(name) <= NAME_BYTES_MAX:
+        return False
+    try:
+        return _bad_character(name.decode()) == ""
+    except UnicodeDecodeError:
+        return False
+
+
+def validate_name(name: str) -> str:
+    """The name itself. Raises InvalidName."""
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError:
+        raise InvalidName(f"the stream name {name!r} has no UTF-8 form") from None
+    if not 0 < size <= NAME_BYTES_MAX:
+        raise InvalidName(f"a stream name has 1 to {NAME_BYTES_MAX} bytes of UTF-8; this one has {size}")
+    bad = _bad_character(name)
+    if bad:
+        rule = "white space, control characters and | are not allowed"
+        raise InvalidName(f"the stream name {name!r} has {bad!r} in it: {rule}")
+    return name
+
+
+def is_reserved(name: str | bytes) -> bool:
+    """Whether the name begins with `$`: the broker's own."""
+    return name[:1] in ("$", b"$")
+
+
+def file_stem(name: str) -> str:
+    """What the stream's files are called up to the suffix: the name percent-encoded, or `=` and a hash where that is long."""
+    stem = quote(name, safe="")
+    if len(stem) <= STEM_BYTES_MAX:
+        return stem
+    return HASHED_PREFIX + hashlib.blake2b(name.encode(), digest_size=20).hexdigest()
+
+
+def stem_is_hashed(stem: str) -> bool:
+    """Whether the name cannot be told from this stem; it stands in the .meta file then."""
+    return stem.startswith(HASHED_PREFIX)
+
+
+def name_of_stem(stem: str) -> str | None:
+    """The name a percent-encoded stem stands for; None when `file_stem` would not have made this stem."""
+    if _UNESCAPED.fullmatch(stem):
+        return stem
+    try:
+        name = validate_name(unquote(stem, errors="strict"))
+    except (UnicodeDecodeError, InvalidName):
+        return None
+    return name if file_stem(name) == stem else None
+
+
+def shard_of(name: bytes, shards: int = 64) -> int:
+    """Which of `shards` shards the stream belongs to. Never changes for a data directory."""
+    return zlib.crc32(name) % shards
+
+
+def _bad_character(name: str) -> str:
+    """The first character that no name may have, or ""."""
+    for character in name:
+        if character == "|" or character.isspace() or unicodedata.category(character) == "Cc":
+            return character
+    return ""
