@@ -1,0 +1,141 @@
+"""How connections come in: from the listener, or from a sibling that has too many or is being replaced.
+
+Every worker listens on the same port (SO_REUSEPORT) and the kernel spreads connections by hash. A worker that holds far
+more than the least loaded one passes a fresh connection on, before it has read a byte of it. A worker that is being
+replaced passes all its connections to its successor, with what they were in the middle of. Both are one act, `adopt`.
+"""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import logging
+import select
+import socket
+import time
+from typing import TYPE_CHECKING, Any
+
+from broker import handover
+from broker.client import Client
+from broker.protocol.errors import Code
+
+if TYPE_CHECKING:
+    from broker.worker import Worker
+
+log = logging.getLogger(__name__)
+
+ACCEPTS_A_TURN = 128
+SKEW_CONNECTIONS = 16  # how many more than the least loaded worker, beyond a quarter, count as far more
+RETRY_S = 0.5  # when descriptors have run out
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 60, 15, 4
+OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+
+
+class Acceptor:
+    def __init__(self, worker: Worker, listener: socket.socket) -> None:
+        self.worker = worker
+        self._listener = listener
+        self._listening = False
+        self._retry_at_s = 0.0
+
+    def start(self) -> None:
+        self._listener.setblocking(False)
+        self.worker.poller.register(self._listener.fileno(), select.EPOLLIN, self._on_event)
+        self._listening = True
+
+    def stop(self) -> None:
+        """Accept no more here. The supervisor keeps the listener open, so what is queued waits for the successor."""
+        if self._listening:
+            self.worker.poller.unregister(self._listener.fileno())
+            self._listening = False
+        self._listener.close()
+
+    def retry(self) -> None:
+        """From the timer: listen again after descriptors had run out."""
+        if self._retry_at_s and time.monotonic() >= self._retry_at_s and self._listening:
+            self._retry_at_s = 0.0
+            self.worker.poller.modify(self._listener.fileno(), select.EPOLLIN)
+
+    def _on_event(self, _mask: int) -> None:
+        for _ in range(ACCEPTS_A_TURN):
+            try:
+                sock, address = self._listener.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                return
+            except OSError as error:
+                if error.errno not in OUT_OF_RESOURCES:
+                    raise
+                log.error("cannot accept: %s; trying again in %s s", error.strerror, RETRY_S)
+                self._retry_at_s = time.monotonic() + RETRY_S
+                self.worker.poller.modify(self._listener.fileno(), 0)
+                return
+            self._accepted(sock, address)
+
+    def _accepted(self, sock: socket.socket, address: tuple[Any, ...]) -> None:
+        worker = self.worker
+        worker.metrics.accepted += 1
+        peer = format_peer(address)
+        local = is_loopback(address[0])
+        limit = worker.settings.max_connections
+        if worker.board.total_connections() >= limit:
+            client = self._make(sock, peer, local)
+            client.refuse(Code.CONNECTIONS, f"this node has {limit} connections, which is its limit; try again later")
+            client.finish()
+            return
+        target = self._least_loaded()
+        if target is not None and (link := worker.siblings.link_to(target)) is not None:
+            worker.metrics.handed_over += 1
+            worker.siblings.hand_over(link, sock.detach(), {"peer": peer, "local": local})
+            return
+        self._make(sock, peer, local)
+
+    def _least_loaded(self) -> int | None:
+        """A slot that should have the next connection rather than this one; None for this one."""
+        own = len(self.worker.clients)
+        if own < SKEW_CONNECTIONS:
+            return None
+        slots = [slot for slot in self.worker.board if slot.state == self.worker.board_ready]
+        least = min(slots, key=lambda slot: slot.connections, default=None)
+        if least is None or least.index == self.worker.slot:
+            return None
+        return least.index if own > least.connections * 5 // 4 + SKEW_CONNECTIONS else None
+
+    def adopt(self, sock: socket.socket, state: dict[str, Any]) -> None:
+        """Take a connection that a sibling handed over, where that one left it."""
+        client = self._make(sock, state["peer"], state["local"])
+        if "codec" in state:
+            handover.restore(client, state)
+
+    def _make(self, sock: socket.socket, peer: str, local: bool) -> Client:
+        sock.setblocking(False)
+        try:
+            tune(sock)
+        except OSError:
+            log.debug("connection from %s was gone before it was tuned", peer)
+        client = Client(self.worker, sock, peer, local)
+        self.worker.add_client(client)
+        return client
+
+
+def tune(sock: socket.socket) -> None:
+    """Small answers at once; dead peers found by the kernel, since the line protocol has no heartbeat."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address is of this machine's loopback: 127.0.0.0/8, ::1, and the former mapped into IPv6."""
+    address = ipaddress.ip_address(host.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return address.is_loopback
+
+
+def format_peer(address: tuple[Any, ...]) -> str:
+    host, port = address[0], address[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+

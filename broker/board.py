@@ -1,0 +1,85 @@
+"""The board: one shared page of numbers that the supervisor and every worker can read without a message.
+
+Made by the supervisor as an anonymous shared mapping before the first fork. Each cell is one aligned 8-byte integer
+with one writer: the worker that holds the slot (or the supervisor, for `pid`, `generation` and `restarts`), so no
+lock is needed. A reader may see one cell newer than another; nothing here needs more than that.
+"""
+
+from __future__ import annotations
+
+import mmap
+import time
+from collections.abc import Iterator
+
+STATE_EMPTY, STATE_STARTING, STATE_READY, STATE_DRAINING = range(4)
+STATE_NAMES = ("empty", "starting", "ready", "draining")
+
+_CELLS = ("pid", "generation", "state", "beat_ns", "connections", "streams", "restarts", "subscriptions")
+_SLOT_BYTES = 128  # two cache lines, so that two workers' beats never share one
+
+
+def _cell(index: int) -> property:
+    def get(self: SlotView) -> int:
+        return self._cells[index]
+
+    def put(self: SlotView, value: int) -> None:
+        self._cells[index] = value
+
+    return property(get, put)
+
+
+class SlotView:
+    """The cells of one worker slot; plain integers, 0 until written."""
+
+    __slots__ = ("_cells", "index")
+
+    def __init__(self, index: int, cells: memoryview) -> None:
+        self.index = index
+        self._cells = cells
+
+    pid = _cell(0)
+    generation = _cell(1)
+    state = _cell(2)
+    beat_ns = _cell(3)
+    connections = _cell(4)
+    streams = _cell(5)
+    restarts = _cell(6)
+    subscriptions = _cell(7)
+
+    def beat(self) -> None:
+        """Say that the work loop moves (CLOCK_MONOTONIC, the same clock in every process of the machine)."""
+        self._cells[3] = time.monotonic_ns()
+
+    def beat_age_s(self) -> float:
+        return (time.monotonic_ns() - self.beat_ns) / 1e9
+
+    @property
+    def state_name(self) -> str:
+        return STATE_NAMES[self.state]
+
+
+class Board:
+    """`slots` slots of shared cells. Inherited through fork; never pickled, never on disk."""
+
+    __slots__ = ("_mapping", "_views", "slots")
+
+    def __init__(self, slots: int) -> None:
+        if slots < 1:
+            raise ValueError(f"a board needs at least one slot, not {slots}")
+        self.slots = slots
+        self._mapping = mmap.mmap(-1, slots * _SLOT_BYTES)
+        cells = memoryview(self._mapping).cast("Q")
+        step = _SLOT_BYTES // 8
+        self._views = [SlotView(i, cells[i * step : i * step + len(_CELLS)]) for i in range(slots)]
+
+    def slot(self, index: int) -> SlotView:
+        return self._views[index]
+
+    def __iter__(self) -> Iterator[SlotView]:
+        return iter(self._views)
+
+    def total_connections(self) -> int:
+        return sum(view.connections for view in self._views)
+
+    def total_streams(self) -> int:
+        return sum(view.streams for view in self._views)

@@ -1,0 +1,242 @@
+"""What each line command does, once it is parsed: one method a command, found by its type.
+
+Publishing is not here: it never leaves the fast path (`Client`, `Router`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.client import Client
+from broker.owner import Refused
+from broker.protocol import answers
+from broker.protocol import commands as c
+from broker.protocol.errors import Code
+from broker.publish import Pending
+from shard.errors import StorageError, StreamDamaged, StreamMissing
+from shard.reader import StreamReader
+
+if TYPE_CHECKING:
+    from broker.worker import Worker
+
+GATHER_COLUMNS_STREAMS = ("stream", "role", "epoch")
+GATHER_COLUMNS_CONNS = ("worker", "peer", "age_s", "subscriptions", "unsent_bytes", "lag_messages")
+WORKER_COLUMNS = ("worker", "pid", "state", "beat_age_s", "connections", "subscriptions", "streams", "restarts")
+
+
+class Commands:
+    """The commands of one worker."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self._table: Mapping[type, Callable[[Client, Any], None]] = {
+            c.Subscribe: self.subscribe,
+            c.Unsubscribe: self.unsubscribe,
+            c.Ack: self.ack,
+            c.Ping: self.ping,
+            c.Help: self.help,
+            c.Master: self.master,
+            c.Unmaster: self.unmaster,
+            c.Slave: self.replication,
+            c.Unslave: self.replication,
+            c.Trim: self.trim,
+            c.Streams: self.streams,
+            c.Stat: self.stat,
+            c.Workers: self.workers,
+            c.Conns: self.conns,
+            c.Quit: self.quit,
+        }
+
+    def execute(self, client: Client, command: object) -> None:
+        kind = type(command)
+        if kind in c.ADMIN and not client.local:
+            client.refuse(Code.DENIED, "this command is only for connections from this machine")
+            return
+        self._table[kind](client, command)
+
+    # --- for everybody ----------------------------------------------------------------------------------------------
+
+    def ack(self, client: Client, command: c.Ack) -> None:
+        client.answer(answers.ok_ack(command.on))
+
+    def ping(self, client: Client, _command: c.Ping) -> None:
+        client.answer(answers.pong())
+
+    def help(self, client: Client, _command: c.Help) -> None:
+        client.answer(answers.help_text(admin=client.local))
+
+    def subscribe(self, client: Client, command: c.Subscribe) -> None:
+        name = command.stream
+        limit = self.worker.settings.max_subscriptions
+        if name in client.cursors:
+            client.refuse(Code.SUBSCRIBED, f"this connection is subscribed to {command.stream.decode()} already")
+            return
+        if len(client.cursors) >= limit:
+            client.refuse(Code.SUBSCRIPTIONS, f"this connection has {limit} subscriptions, which is its limit")
+            return
+        pending = Pending(client.answers_ready)
+        client.pend(pending)
+        if command.start.kind != "new" and self._readable(name):
+            self._subscribe_here(client, pending, name, command)
+            return
+        if not client.may_create():
+            pending.settle(self._refusal(Refused(Code.STREAMS, "this connection has made as many streams as it may")))
+            return
+
+        def ensured(value: Any) -> None:
+            if isinstance(value, Refused):
+                pending.settle(self._refusal(value))
+                return
+            if value < 0:
+                client.count_created()
+            if not client.closed:
+                self._subscribe_here(client, pending, name, command, value)
+
+        self.worker.router.call(name, "ensure", [name], ensured)
+
+    def _readable(self, name: bytes) -> bool:
+        try:
+            self.worker.readers.get(name)
+        except StreamMissing:
+            return False
+        except (StorageError, OSError):
+            return True  # let the subscription meet it, and say what it is
+        return True
+
+    def _subscribe_here(
+        self, client: Client, pending: Pending, name: bytes, command: c.Subscribe, end_seq: int = 0
+    ) -> None:
+        worker = self.worker
+        try:
+            reader = worker.readers.get(name)
+            seq = first_seq_of(reader, command, end_seq)
+            cursor = worker.fanout.subscribe(client, name, seq, remote=worker.router.slot_of(name) in worker.routes)
+        except StreamDamaged as damage:
+            pending.settle(self._refusal(Refused(Code.DAMAGED, str(damage))))
+            return
+        except (StorageError, OSError) as error:
+            pending.settle(self._refusal(Refused(Code.UNAVAILABLE, f"cannot read {command.stream.decode()}: {error}")))
+            return
+        client.cursors[name] = cursor
+        pending.after = lambda: worker.fanout.start(cursor)
+        pending.settle(answers.ok_sub(name, seq))
+
+    def unsubscribe(self, client: Client, command: c.Unsubscribe) -> None:
+        name = command.stream
+        cursor = client.cursors.pop(name, None)
+        if cursor is None:
+            client.refuse(Code.UNSUBSCRIBED, f"this connection is not subscribed to {command.stream.decode()}")
+            return
+        self.worker.fanout.end(cursor)
+        client.answer(answers.ok_unsub(name))
+
+    # --- for administrators -----------------------------------------------------------------------------------------
+
+    def master(self, client: Client, command: c.Master) -> None:
+        self._ask(client, command.stream, "master", [], lambda epoch: answers.ok("master", command.stream, epoch))
+
+    def unmaster(self, client: Client, command: c.Unmaster) -> None:
+        self._ask(client, command.stream, "unmaster", [], lambda epoch: answers.ok("unmaster", command.stream, epoch))
+
+    def trim(self, client: Client, command: c.Trim) -> None:
+        place = list(command.start)
+
+        def render(value: list[int]) -> bytes:
+            return answers.ok("trim", command.stream, value[0], value[1])
+
+        self._ask(client, command.stream, "trim", [place], render)
+
+    def stat(self, client: Client, command: c.Stat) -> None:
+        def render(value: dict[str, Any]) -> bytes:
+            return answers.table(("field", "value"), [list(item) for item in value.items()])
+
+        self._ask(client, command.stream, "stat", [], render)
+
+    def replication(self, client: Client, _command: c.Slave | c.Unslave) -> None:
+        client.refuse(Code.UNSUPPORTED, "this version does not replicate")
+
+    def quit(self, client: Client, _command: c.Quit) -> None:
+        client.answer(answers.ok("quit"))
+        self.worker.ask_to_quit()
+
+    def workers(self, client: Client, _command: c.Workers) -> None:
+        rows = [
+            [
+                slot.index,
+                slot.pid,
+                slot.state_name,
+                f"{slot.beat_age_s():.3f}",
+                slot.connections,
+                slot.subscriptions,
+                slot.streams,
+                slot.restarts,
+            ]
+            for slot in self.worker.board
+        ]
+        client.answer(answers.table(WORKER_COLUMNS, rows))
+
+    def streams(self, client: Client, command: c.Streams) -> None:
+        def render(rows: list[list[Any]]) -> bytes:
+            decoded = [[name.decode(), role, epoch] for name, role, epoch in sorted(rows)]
+            return answers.table(GATHER_COLUMNS_STREAMS, decoded)
+
+        self._gather(client, "streams", [command.prefix], render)
+
+    def conns(self, client: Client, _command: c.Conns) -> None:
+        self._gather(client, "conns", [], lambda rows: answers.table(GATHER_COLUMNS_CONNS, sorted(rows)))
+
+    # --- asking owners ----------------------------------------------------------------------------------------------
+
+    def _ask(
+        self, client: Client, stream: bytes, verb: str, args: list[Any], render: Callable[[Any], bytes]
+    ) -> None:
+        """Ask the owner of one stream and answer what it says."""
+        pending = Pending(client.answers_ready)
+        client.pend(pending)
+
+        def done(value: Any) -> None:
+            pending.settle(self._refusal(value) if isinstance(value, Refused) else render(value))
+
+        self.worker.router.call(stream, verb, [stream, *args], done)
+
+    def _gather(self, client: Client, verb: str, args: list[Any], render: Callable[[list[Any]], bytes]) -> None:
+        """Ask every worker and answer with all their rows; one that is down makes the answer an error, not a shorter
+        list.
+        """
+        pending = Pending(client.answers_ready)
+        client.pend(pending)
+        waiting = set(range(self.worker.slots))
+        rows: list[Any] = []
+
+        def done_by(slot: int) -> Callable[[Any], None]:
+            def done(value: Any) -> None:
+                if isinstance(value, Refused):
+                    pending.settle(self._refusal(value))
+                    return
+                rows.extend(value)
+                waiting.discard(slot)
+                if not waiting:
+                    pending.settle(render(rows))
+
+            return done
+
+        for slot in range(self.worker.slots):
+            self.worker.call_slot(slot, verb, args, done_by(slot))
+
+    def _refusal(self, refused: Refused) -> bytes:
+        self.worker.metrics.refused.add(refused.code)
+        return answers.err(refused.code, refused.text)
+
+
+def first_seq_of(reader: StreamReader, command: c.Subscribe, end_seq: int) -> int:
+    """The seq of the first message a subscription gets: never before what is kept, nor after the end.
+
+    `end_seq` is the end that the owner told, after it had done what this connection published before.
+    """
+    start = command.start
+    if start.kind == "new":
+        return max(end_seq, reader.first_seq())
+    if start.kind == "seq":
+        return min(max(start.value, reader.first_seq()), reader.next_seq())
+    return reader.seq_at(start.value, command.skip)

@@ -1,0 +1,279 @@
+"""What a worker owns: the shards of its slot, their streams' names and roles, and the logs that are open.
+
+All streams are known by name; at most `max_open_streams` of them are open, the least recently used are closed. An idle
+stream is one dictionary entry. Opening is where damage shows: that stream then refuses with `damaged`, the others go
+on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+
+from broker.metrics import WorkerMetrics
+from broker.protocol.errors import Code
+from broker.publish import Batch
+from broker.settings import Durability, Settings, StreamPolicy
+from shard import catalog
+from shard.directory import DataDirectory
+from shard.errors import ShardLocked, StorageError, StorageFull, StreamDamaged
+from shard.lock import ShardLock
+from shard.log import StreamLog
+from shard.meta import Role, StreamMeta
+from shard.names import shard_of
+
+log = logging.getLogger(__name__)
+
+LOCK_PATIENCE_S = 5.0  # a predecessor that is leaving gives its locks back well within this
+LOCK_RETRY_S = 0.02
+
+
+class Refused(Exception):
+    """A publish or a call that the owner does not do, with the code for its sender."""
+
+    def __init__(self, code: Code, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+class OpenStream:
+    """A stream whose log is open, with what every append needs at hand."""
+
+    __slots__ = ("epoch", "log", "name", "policy", "sync_due_s", "syncing", "waiting")
+
+    def __init__(self, name: bytes, stream_log: StreamLog, epoch: int, policy: StreamPolicy) -> None:
+        self.name = name
+        self.log = stream_log
+        self.epoch = epoch
+        self.policy = policy
+        self.syncing = False
+        self.sync_due_s = 0.0  # 0: nothing to sync
+        self.waiting: list[tuple[Batch, int]] = []  # appended under `always`, to be told when synced
+
+    @property
+    def idle(self) -> bool:
+        return not self.syncing and not self.waiting
+
+
+class Owner:
+    """The shards `slot`, `slot + slots`, ... of the data directory."""
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        slot: int,
+        slots: int,
+        settings: Settings,
+        boot_id: str,
+        metrics: WorkerMetrics,
+        *,
+        total_streams: Callable[[], int],
+        clock_us: Callable[[], int],
+    ) -> None:
+        self.directory = directory
+        self.settings = settings
+        self.metrics = metrics
+        self.owning = False
+        self.shards = list(range(slot, directory.shards, slots))
+        self.names: dict[bytes, None] = {}
+        self.metas: dict[bytes, StreamMeta] = {}  # only of streams that differ from the default
+        self.damaged: dict[bytes, StreamDamaged] = {}
+        self.open: OrderedDict[bytes, OpenStream] = OrderedDict()
+        self.dirty: dict[bytes, OpenStream] = {}  # appended to since the last sync
+        self.unsynced: set[bytes] = set()  # closed before they were synced; what a clean stop still has to mark
+        self.grown: dict[bytes, int] = {}  # name: next seq, since the last `take_grown`
+        self.on_trim: Callable[[OpenStream, int], None] = lambda _stream, _dropped: None
+        self._boot_id = boot_id
+        self._total_streams = total_streams
+        self._clock_us = clock_us
+        self._locks: list[ShardLock] = []
+
+    # --- the shards -------------------------------------------------------------------------------------------------
+
+    def take(self) -> None:
+        """Lock the shards and read their catalogs. Raises ShardLocked when another process does not let go."""
+        deadline_s = time.monotonic() + LOCK_PATIENCE_S
+        for shard in self.shards:
+            path = self.directory.shard_path(shard)
+            self._locks.append(_lock(path, deadline_s))
+            for entry in catalog.scan(path):
+                name = entry.name.encode()
+                self.names[name] = None
+                if entry.meta is not None:
+                    self.metas[name] = entry.meta
+        self.owning = True
+
+    def release(self) -> None:
+        """Close every log and give the locks back; a successor may take them at once."""
+        for stream in self.open.values():
+            self._close(stream)
+        self.open.clear()
+        self.owning = False
+        for lock in self._locks:
+            lock.release()
+        self._locks.clear()
+
+    def shard_path(self, name: bytes) -> Path:
+        return self.directory.shard_path(shard_of(name, self.directory.shards))
+
+    # --- publishing -------------------------------------------------------------------------------------------------
+
+    def append(self, batch: Batch, now_s: float) -> None:
+        """Append one batch and tell its parts; under `always` they are told when it is synced."""
+        try:
+            stream = self.open.get(batch.name)
+            if stream is None:
+                stream = self._for_publish(batch)
+            else:
+                self.open.move_to_end(batch.name)
+            if stream.epoch == 0:
+                raise Refused(Code.DISABLED, "this stream is disabled here; an administrator can make it a master")
+            first_seq = stream.log.append(batch.take_frames(), batch.count, self._clock_us(), stream.epoch)
+        except Refused as refused:
+            batch.refused(refused.code, refused.text)
+            return
+        except StorageFull as full:
+            batch.refused(Code.FULL, str(full))
+            return
+        except OSError as error:
+            log.error("cannot append to stream %r: %s", batch.name, error)
+            batch.refused(Code.UNAVAILABLE, f"the disk refused this: {error.strerror}; nothing of it was logged")
+            return
+        self.grown[batch.name] = first_seq + batch.count
+        self._schedule_sync(stream, now_s)
+        if stream.policy.durability is Durability.ALWAYS:
+            stream.waiting.append((batch, first_seq))
+        else:
+            batch.published(first_seq)
+
+    def _schedule_sync(self, stream: OpenStream, now_s: float) -> None:
+        if stream.sync_due_s:
+            return
+        policy = stream.policy
+        if policy.durability is Durability.ASYNC:
+            stream.sync_due_s = now_s + self.settings.async_sync_s
+        elif policy.durability is Durability.INTERVAL:
+            stream.sync_due_s = now_s + policy.interval_ms / 1000
+        else:
+            stream.sync_due_s = now_s
+        self.dirty[stream.name] = stream
+
+    def _for_publish(self, batch: Batch) -> OpenStream:
+        if batch.name not in self.names:
+            creator = batch.creator()
+            if creator is None:
+                limit = self.settings.max_streams_connection
+                raise Refused(Code.STREAMS, f"this connection has made {limit} streams, which is its limit")
+            self.create(batch.name)
+            creator.count_created()
+        return self.stream(batch.name)
+
+    # --- streams ----------------------------------------------------------------------------------------------------
+
+    def create(self, name: bytes, *, by_command: bool = False) -> None:
+        """Make a stream that is not known here. Raises Refused."""
+        if not by_command and not self.settings.auto_master:
+            raise Refused(Code.DISABLED, "no such stream, and this node makes none by itself; an administrator can")
+        if self._total_streams() >= self.settings.max_streams:
+            raise Refused(Code.NODESTREAMS, f"this node has {self.settings.max_streams} streams, which is its limit")
+        self._open(name, create=True)
+        self.names[name] = None
+
+    def stream(self, name: bytes) -> OpenStream:
+        """The open stream, opened if need be. Raises Refused (`unknown`, `damaged`, `full`, `unavailable`)."""
+        stream = self.open.get(name)
+        if stream is not None:
+            self.open.move_to_end(name)
+            return stream
+        if name not in self.names:
+            raise Refused(Code.UNKNOWN, "no such stream here")
+        return self._open(name, create=False)
+
+    def role(self, name: bytes) -> Role:
+        meta = self.metas.get(name)
+        return Role.MASTER if meta is None else meta.role
+
+    def epoch(self, name: bytes) -> int:
+        meta = self.metas.get(name)
+        return 1 if meta is None else meta.epoch
+
+    def _open(self, name: bytes, *, create: bool) -> OpenStream:
+        if name in self.damaged:
+            raise Refused(Code.DAMAGED, str(self.damaged[name]))
+        text = name.decode()
+        try:
+            stream_log = StreamLog.open(self.shard_path(name), text, create=create, boot_id=self._boot_id)
+        except StreamDamaged as damage:
+            self.note_damage(name, damage)
+            raise Refused(Code.DAMAGED, str(damage)) from damage
+        except StorageFull as full:
+            raise Refused(Code.FULL, str(full)) from full
+        except (OSError, StorageError) as error:
+            log.error("cannot open stream %r: %s", text, error)
+            raise Refused(Code.UNAVAILABLE, f"this stream cannot be opened: {error}") from error
+        self.metrics.torn_bytes += stream_log.torn_bytes
+        # Epoch 0 stands for "not the master here": one comparison on the append path tells.
+        epoch = self.epoch(name) if self.role(name) is Role.MASTER else 0
+        stream = OpenStream(name, stream_log, epoch, self.settings.policy(text))
+        self.open[name] = stream
+        self._close_least_used()
+        return stream
+
+    def note_damage(self, name: bytes, damage: StreamDamaged) -> None:
+        """Remember that a stream is damaged: it refuses until the node is restarted after a repair."""
+        if name not in self.damaged:
+            log.error("stream refused: %s", damage)
+            self.metrics.damaged_streams += 1
+            self.damaged[name] = damage
+
+    def trim(self, stream: OpenStream, seq: int) -> None:
+        """Drop the messages before `seq`; `on_trim` hears how many."""
+        dropped = seq - stream.log.first_seq
+        stream.log.trim(seq)
+        self.on_trim(stream, dropped)
+
+    def _close_least_used(self) -> None:
+        excess = len(self.open) - self.settings.max_open_streams
+        for name in list(self.open)[: max(excess, 0)]:
+            stream = self.open[name]
+            if stream.idle:
+                del self.open[name]
+                self._close(stream)
+
+    def _close(self, stream: OpenStream) -> None:
+        if self.dirty.pop(stream.name, None) is not None:
+            self.unsynced.add(stream.name)
+        stream.log.close()
+
+    def take_grown(self) -> dict[bytes, int]:
+        grown, self.grown = self.grown, {}
+        return grown
+
+    def batches_synced(self, stream: OpenStream, upto: int, error: OSError | None) -> None:
+        """Tell the parts of every batch that ended before seq `upto` and waited for the disk."""
+        still = []
+        for batch, first_seq in stream.waiting:
+            if error is not None:
+                text = f"logged, but the disk refused to sync it: {error.strerror}"
+                batch.refused(Code.UNAVAILABLE, text)
+            elif first_seq + batch.count <= upto:
+                batch.published(first_seq)
+            else:
+                still.append((batch, first_seq))
+        stream.waiting = still
+
+
+def _lock(path: Path, deadline_s: float) -> ShardLock:
+    while True:
+        lock = ShardLock(path)
+        try:
+            lock.acquire()
+            return lock
+        except ShardLocked:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(LOCK_RETRY_S)

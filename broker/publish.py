@@ -1,0 +1,174 @@
+"""From the edge to the log: what one turn publishes to one stream, and who wants to hear how it went.
+
+A `Batch` gathers, for one stream and one turn of the loop, the staged frames of every connection (and of every sibling)
+that published to it, in the order they came. It is appended, or forwarded, as one. The parts of a batch that nobody
+waits for (a client without `ack on` whose stream lives here) cost one tuple; the others have a `Sink` that is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from broker.protocol import answers
+from broker.protocol.errors import Code
+
+
+class Sink(Protocol):
+    """Somebody who waits for the outcome of a part of a batch; `key` is what the sink gave with the part."""
+
+    def published(self, key: int, first_seq: int) -> None: ...
+
+    def refused(self, key: int, code: Code, text: str) -> None: ...
+
+    def may_create(self) -> bool: ...
+
+    def count_created(self) -> None: ...
+
+
+class QuietPublisher(Protocol):
+    """A publisher that hears nothing unless its publish fails."""
+
+    def publish_refused(self, name: bytes, count: int, code: Code, text: str) -> None: ...
+
+    def may_create(self) -> bool: ...
+
+    def count_created(self) -> None: ...
+
+
+class Batch:
+    """The publishes of one turn to one stream. `frames` are whole unstamped frames."""
+
+    __slots__ = ("count", "frames", "name", "nbytes", "parts", "quiet", "slot")
+
+    def __init__(self, name: bytes, slot: int) -> None:
+        self.name = name
+        self.slot = slot
+        self.count = 0
+        self.nbytes = 0
+        self.frames: list[bytearray] = []
+        self.quiet: list[tuple[QuietPublisher, int]] = []
+        self.parts: list[tuple[Sink, int, int]] = []  # sink, key, messages of the batch before this part
+
+    def add_quiet(self, publisher: QuietPublisher, count: int, frames: bytearray) -> None:
+        self.quiet.append((publisher, count))
+        self.frames.append(frames)
+        self.count += count
+        self.nbytes += len(frames)
+
+    def add(self, sink: Sink, key: int, count: int, frames: bytearray) -> None:
+        self.parts.append((sink, key, self.count))
+        self.frames.append(frames)
+        self.count += count
+        self.nbytes += len(frames)
+
+    def take_frames(self) -> bytearray:
+        """All frames as one run that may be stamped in place. The batch keeps no hold on them."""
+        frames, self.frames = self.frames, []
+        return frames[0] if len(frames) == 1 else bytearray(b"").join(frames)
+
+    def creator(self) -> Sink | QuietPublisher | None:
+        """Who of the publishers may still create a stream; None when each has reached its limit."""
+        for publisher, _count in self.quiet:
+            if publisher.may_create():
+                return publisher
+        for sink, _key, _base in self.parts:
+            if sink.may_create():
+                return sink
+        return None
+
+    def published(self, first_seq: int) -> None:
+        for sink, key, base in self.parts:
+            sink.published(key, first_seq + base)
+
+    def refused(self, code: Code, text: str) -> None:
+        for publisher, count in self.quiet:
+            publisher.publish_refused(self.name, count, code, text)
+        for sink, key, _base in self.parts:
+            sink.refused(key, code, text)
+
+
+class Pending:
+    """A place in a connection's row of answers that is filled later; what comes after it waits."""
+
+    __slots__ = ("_ready", "after", "text")
+
+    def __init__(self, ready: Callable[[], None], after: Callable[[], None] | None = None) -> None:
+        self._ready = ready
+        self.after = after  # called when the answer has taken its place in the output
+        self.text: bytes | None = None
+
+    def settle(self, text: bytes) -> None:
+        """Fill the place; only the first filling counts (a time-out and a late answer may both come)."""
+        if self.text is None:
+            self.text = text
+            self._ready()
+
+
+class Creator(Protocol):
+    def may_create(self) -> bool: ...
+
+    def count_created(self) -> None: ...
+
+
+class Publication(Pending):
+    """What one read of one connection published: settled when every stream of it has an outcome.
+
+    With `order` (the stream's index of each message, `ack on`) it becomes one answer a message, in the order they were
+    sent; without, only the failures are told.
+    """
+
+    __slots__ = ("_counts", "_creator", "_first_seqs", "_names", "_order", "_refusals", "_waiting")
+
+    def __init__(
+        self, ready: Callable[[], None], creator: Creator, groups: list[tuple[bytes, int, bytearray]], order: list[int]
+    ) -> None:
+        super().__init__(ready)
+        self._creator = creator
+        self._names = [name for name, _count, _frames in groups]
+        self._counts = [count for _name, count, _frames in groups]
+        self._order = order
+        self._first_seqs = [0] * len(groups)
+        self._refusals: dict[int, tuple[Code, str]] = {}
+        self._waiting = len(groups)
+
+    def published(self, key: int, first_seq: int) -> None:
+        self._first_seqs[key] = first_seq
+        self._count_down()
+
+    def refused(self, key: int, code: Code, text: str) -> None:
+        self._refusals[key] = (code, text)
+        self._count_down()
+
+    def may_create(self) -> bool:
+        return self._creator.may_create()
+
+    def count_created(self) -> None:
+        self._creator.count_created()
+
+    def _count_down(self) -> None:
+        self._waiting -= 1
+        if not self._waiting:
+            self.settle(self._render())
+
+    def _render(self) -> bytes:
+        if not self._order:
+            return b"".join(
+                answers.publish_refused(self._names[key], self._counts[key], code, text)
+                for key, (code, text) in self._refusals.items()
+            )
+        if not self._refusals:
+            return answers.ok_pub(self._names, self._order, self._first_seqs)
+        return b"".join(self._one_by_one())
+
+    def _one_by_one(self) -> list[bytes]:
+        """An answer a message where some were refused, so that a client can pair answers with what it sent."""
+        lines = []
+        next_seqs = list(self._first_seqs)
+        for key in self._order:
+            if key in self._refusals:
+                lines.append(answers.publish_refused(self._names[key], 1, *self._refusals[key]))
+            else:
+                lines.append(answers.ok_pub([self._names[key]], [0], [next_seqs[key]]))
+                next_seqs[key] += 1
+        return lines

@@ -1,0 +1,44 @@
+"""The stream files that a worker has open to read, the least recently used closed first.
+
+Nobody keeps a reader beyond the turn of the loop: ask again, it is a dictionary look-up.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from shard.directory import DataDirectory
+from shard.names import shard_of
+from shard.reader import StreamReader
+
+
+class Readers:
+    def __init__(self, directory: DataDirectory, max_open: int) -> None:
+        self._directory = directory
+        self._max_open = max_open
+        self._open: OrderedDict[bytes, StreamReader] = OrderedDict()
+
+    def get(self, name: bytes) -> StreamReader:
+        """The reader of a stream. Raises StreamMissing, StreamDamaged, OSError."""
+        reader = self._open.get(name)
+        if reader is not None:
+            self._open.move_to_end(name)
+            return reader
+        path = self._directory.shard_path(shard_of(name, self._directory.shards))
+        reader = self._open[name] = StreamReader.open(path, name.decode())
+        if len(self._open) > self._max_open:
+            self._open.popitem(last=False)[1].close()
+        return reader
+
+    def forget(self, name: bytes) -> None:
+        reader = self._open.pop(name, None)
+        if reader is not None:
+            reader.close()
+
+    def close(self) -> None:
+        for reader in self._open.values():
+            reader.close()
+        self._open.clear()
+
+    def __len__(self) -> int:
+        return len(self._open)

@@ -1,0 +1,101 @@
+"""Chunks of a stream in the form a text subscriber gets them, made once and shared.
+
+A rendering is a pure function of the stream's frames and of where it begins, so one that was dropped from the cache in
+the middle of being sent can be made again: what a slow subscriber holds is a number (how much of it was sent), never
+the bytes. That keeps memory flat whatever the subscribers do.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import NamedTuple
+
+from broker.readers import Readers
+from shard.errors import StreamDamaged
+from shard.frame import HEADER_BYTES
+from shard.leaves import load
+
+_line = load("broker.protocol.line_cy")
+
+_LENGTH_BYTES = 4
+
+
+class Rendering(NamedTuple):
+    """`text` holds the messages from the seq it was made for up to `next_seq`; the frame after them is at
+    `next_offset`.
+    """
+
+    text: bytes
+    next_seq: int
+    next_offset: int
+
+
+class Trimmed(Exception):
+    """The place is no longer kept; the stream now begins at `first_seq`."""
+
+    def __init__(self, first_seq: int) -> None:
+        super().__init__(f"trimmed before seq {first_seq}")
+        self.first_seq = first_seq
+
+
+class Renderings:
+    """Makes renderings and keeps the latest `cache_bytes` of them."""
+
+    def __init__(self, readers: Readers, chunk_bytes: int, cache_bytes: int) -> None:
+        self._readers = readers
+        self._chunk_bytes = chunk_bytes
+        self._cache_bytes = cache_bytes
+        self._cached: OrderedDict[tuple[bytes, int], Rendering] = OrderedDict()
+        self._held_bytes = 0
+        self._buffer = memoryview(bytearray(chunk_bytes))
+
+    def get(self, name: bytes, seq: int, offset: int, end_seq: int, end_offset: int) -> Rendering:
+        """The messages of stream `name` from `seq`, whose frame is at `offset`, up to a chunk and before `end_seq`.
+
+        Raises Trimmed when the place is gone, StreamDamaged when its frame is not whole and right, OSError.
+        """
+        key = (name, seq)
+        rendering = self._cached.get(key)
+        if rendering is None:
+            rendering = self._make(name, seq, offset, end_seq, end_offset)
+            self._keep(key, rendering)
+        return rendering
+
+    def clear(self) -> None:
+        self._cached.clear()
+        self._held_bytes = 0
+
+    def _keep(self, key: tuple[bytes, int], rendering: Rendering) -> None:
+        self._cached[key] = rendering
+        self._held_bytes += len(rendering.text)
+        while self._held_bytes > self._cache_bytes and len(self._cached) > 1:
+            self._held_bytes -= len(self._cached.popitem(last=False)[1].text)
+
+    def _make(self, name: bytes, seq: int, offset: int, end_seq: int, end_offset: int) -> Rendering:
+        buffer, count = self._read(name, offset, end_offset)
+        text, frames, used, fault = _line.render(
+            buffer, 0, count, seq, end_seq, b"msg " + name + b" ", True, self._chunk_bytes
+        )
+        if not frames:
+            self._explain(name, seq, offset, fault)
+        return Rendering(text, seq + frames, offset + used)
+
+    def _read(self, name: bytes, offset: int, end_offset: int) -> tuple[memoryview, int]:
+        """A chunk of content from `offset`, or, where one frame is larger than a chunk, that frame."""
+        reader = self._readers.get(name)
+        room = end_offset - offset
+        buffer = self._buffer
+        count = reader.read_into(buffer[: min(room, self._chunk_bytes)], offset)
+        length = int.from_bytes(buffer[:_LENGTH_BYTES], "little") if count >= HEADER_BYTES else 0
+        if count < length <= room:
+            buffer = memoryview(bytearray(length))
+            count = reader.read_into(buffer, offset)
+        return buffer, count
+
+    def _explain(self, name: bytes, seq: int, offset: int, fault: str) -> None:
+        reader = self._readers.get(name)
+        first_seq = reader.first_seq()
+        if seq < first_seq:
+            raise Trimmed(first_seq)
+        cause = f"the frame of seq {seq} is wrong: {fault or 'not whole'}"
+        raise StreamDamaged(name.decode(), reader.path, offset, cause)

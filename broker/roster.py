@@ -1,0 +1,140 @@
+"""What is done to all connections of a worker at once, from the coarse timer or when the worker is to leave."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING, Any
+
+from broker import handover
+from broker.client import LINGER_S, Client, Pause
+from broker.fanout import Cursor, Park
+from broker.protocol.errors import Code
+
+if TYPE_CHECKING:
+    from broker.worker import Worker
+
+log = logging.getLogger(__name__)
+
+HANDOVERS_A_TICK = 512
+
+
+# --- watching ---------------------------------------------------------------------------------------------------------
+
+
+def drop_stalled(worker: Worker) -> None:
+    """Close what takes nothing for `stall_timeout_s`, what lingers too long, and subscribers past `max_lag_bytes`."""
+    stalled_before_s = worker.now_s - worker.settings.stall_timeout_s
+    for client in list(worker.clients.values()):
+        if client.blocked and client.progress_s < stalled_before_s:
+            log.info("dropping %s: it took nothing for %s s", client.peer, worker.settings.stall_timeout_s)
+            client.close("stalled")
+        elif worker.settings.max_lag_bytes:
+            _drop_slow(worker, client)
+    for client in list(worker.lingering):
+        if client.lingering_since_s < worker.now_s - LINGER_S:
+            client.close("lingered")
+
+
+def _drop_slow(worker: Worker, client: Client) -> None:
+    for cursor in client.cursors.values():
+        if lag_bytes(cursor) > worker.settings.max_lag_bytes:
+            limit = worker.settings.max_lag_bytes
+            text = f"{cursor.feed.name.decode()}: more than {limit} bytes behind, at seq {cursor.seq}"
+            client.refuse(Code.SLOW, text)
+            client.finish()
+            return
+
+
+def lag_bytes(cursor: Cursor) -> int:
+    """Content bytes between a cursor and the end of its stream, as far as known here."""
+    if cursor.seq >= cursor.feed.end_seq or cursor.offset < 0:
+        return 0
+    return max(cursor.feed.end_offset - cursor.offset, 0)
+
+
+def measure(worker: Worker) -> None:
+    """Write down what is so now: gauges of the metrics, cells of the board."""
+    metrics = worker.metrics
+    parked = dict.fromkeys((park.value for park in Park), 0)
+    subscriptions = 0
+    lag_bytes_max = 0
+    for client in worker.clients.values():
+        for cursor in client.cursors.values():
+            subscriptions += 1
+            parked[cursor.park()] += 1
+            lag_bytes_max = max(lag_bytes_max, lag_bytes(cursor))
+    metrics.parked = parked
+    metrics.subscriptions = subscriptions
+    metrics.lag_bytes_max = lag_bytes_max
+    metrics.connections = len(worker.clients)
+    metrics.partial_bytes = worker.partial_bytes
+    metrics.link_queue_bytes = worker.siblings.queued_bytes()
+    metrics.streams = len(worker.owner.names)
+    metrics.open_streams = len(worker.owner.open) + len(worker.readers)
+    metrics.damaged_streams = len(worker.owner.damaged)
+    slot = worker.board.slot(worker.slot)
+    if worker.owner.owning:
+        slot.streams = len(worker.owner.names)
+        slot.subscriptions = subscriptions
+
+
+def connections(worker: Worker) -> list[list[Any]]:
+    """A row for each connection: worker, peer, age_s, subscriptions, unsent_bytes, lag_messages (of the furthest
+    behind).
+    """
+    rows: list[list[Any]] = []
+    for client in worker.clients.values():
+        lag = max((cursor.feed.end_seq - cursor.seq for cursor in client.cursors.values()), default=0)
+        age_s = round(worker.now_s - client.accepted_s, 1)
+        rows.append([worker.slot, client.peer, age_s, len(client.cursors), len(client.out), max(lag, 0)])
+    return rows
+
+
+# --- leaving ----------------------------------------------------------------------------------------------------------
+
+
+def move_on(worker: Worker) -> None:
+    """A tick of retiring or draining: see whether this worker's clients have what they are owed."""
+    from broker.worker import Phase  # the worker imports this module
+
+    late = time.monotonic() > worker.drain_deadline_s
+    if worker.phase is Phase.RETIRED:
+        hand_all_over(worker)
+        if late or not worker.clients:
+            finish_all(worker)
+            worker.phase = Phase.LEAVING
+    elif late or drained(worker):
+        worker.phase = Phase.DRAINED
+        worker.control.send("drained")
+
+
+def drained(worker: Worker) -> bool:
+    """Whether nothing that was read from a client is still without its answer. Stops reading from them first."""
+    waiting = False
+    for client in list(worker.clients.values()):
+        if not client.paused & Pause.DRAIN:
+            client.pause(Pause.DRAIN)
+        waiting = waiting or bool(client.answers) or bool(client.out)
+    return not waiting and not any(route.bytes_held for route in worker.routes.values())
+
+
+def hand_all_over(worker: Worker) -> None:
+    """Give the successor every connection that is between two answers; the others follow at a later tick."""
+    route = worker.routes[worker.slot]
+    link = route.link
+    if link is None:
+        return  # the successor does not own the shards yet
+    given = 0
+    for client in list(worker.clients.values()):
+        if given < HANDOVERS_A_TICK and handover.possible(client):
+            worker.siblings.hand_over(link, *handover.detach(client))
+            worker.metrics.handed_over += 1
+            given += 1
+
+
+def finish_all(worker: Worker) -> None:
+    for client in list(worker.clients.values()):
+        client.refuse(Code.CLOSING, "this worker is being replaced; connect again")
+        client.flush_answers()
+        client.close("replaced")

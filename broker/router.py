@@ -1,0 +1,191 @@
+"""Where a publish or a call goes: into the logs of this worker, or to the sibling that owns the stream.
+
+Publishes are staged per stream through a turn of the loop and go on as one batch each, in `flush`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from itertools import count
+from typing import Any
+
+from broker.link import Link
+from broker.metrics import WorkerMetrics
+from broker.owner import Owner, Refused
+from broker.owner_calls import CALLS
+from broker.protocol import sibling
+from broker.protocol.commands import Staged
+from broker.protocol.errors import Code
+from broker.publish import Batch, Pending, Publication, QuietPublisher
+from broker.routes import Request, Route
+from shard.names import shard_of
+
+CALL_BYTES = 256  # what a call counts for in its route's window
+
+Done = Callable[[Any | Refused], None]
+
+
+class Publisher(QuietPublisher):
+    """What the router needs of a client that publishes."""
+
+    def answers_ready(self) -> None: ...
+
+    def pend(self, pending: Pending) -> None: ...
+
+    def pause_for(self, route: Route) -> None: ...
+
+
+class Forward(Request):
+    """The batches of one turn for one owner."""
+
+    def __init__(self, request_id: int, batches: list[Batch]) -> None:
+        self.request_id = request_id
+        self.since_s = 0.0
+        self.nbytes = sum(batch.nbytes for batch in batches)
+        self._batches = batches
+        self._frames = [frames for batch in batches for frames in batch.frames]
+
+    def send(self, link: Link) -> None:
+        groups = [(batch.name, batch.count, batch.nbytes, batch.creator() is not None) for batch in self._batches]
+        link.queue(sibling.pack_forward(self.request_id, groups), *self._frames)
+
+    def fail(self, code: Code, text: str) -> None:
+        for batch in self._batches:
+            batch.refused(code, text)
+
+    def answered(self, results: list[tuple[int, bool, str, str]]) -> None:
+        for batch, (first_seq, created, code, text) in zip(self._batches, results, strict=True):
+            creator = batch.creator() if created else None
+            if creator is not None:
+                creator.count_created()
+            if code:
+                batch.refused(Code(code), text)
+            else:
+                batch.published(first_seq)
+
+
+class Call(Request):
+    """One verb for one owner."""
+
+    def __init__(self, request_id: int, verb: str, args: list[Any], done: Done) -> None:
+        self.request_id = request_id
+        self.since_s = 0.0
+        self.nbytes = CALL_BYTES
+        self._verb = verb
+        self._args = args
+        self._done = done
+
+    def send(self, link: Link) -> None:
+        link.queue(sibling.pack_call(self.request_id, self._verb, self._args))
+
+    def fail(self, code: Code, text: str) -> None:
+        self._done(Refused(code, text))
+
+    def answered(self, value: Any, code: str, text: str) -> None:
+        self._done(Refused(Code(code), text) if code else value)
+
+
+class Router:
+    """One a worker. `owner_slots` maps a shard to the slot that owns it: shard % slots."""
+
+    def __init__(self, owner: Owner, routes: dict[int, Route], slots: int, shards: int, metrics: WorkerMetrics) -> None:
+        self.owner = owner
+        self.routes = routes
+        self._slots = slots
+        self._shards = shards
+        self._metrics = metrics
+        self._staged: dict[bytes, Batch] = {}
+        self.staged_bytes = 0
+        self._ids = count(1)
+
+    def slot_of(self, name: bytes) -> int:
+        return shard_of(name, self._shards) % self._slots
+
+    # --- publishing -------------------------------------------------------------------------------------------------
+
+    def batch(self, name: bytes) -> Batch:
+        """This turn's batch of a stream."""
+        batch = self._staged.get(name)
+        if batch is None:
+            batch = self._staged[name] = Batch(name, self.slot_of(name))
+        return batch
+
+    def publish(self, client: Publisher, staged: Staged) -> None:
+        """Take what one read of one connection published."""
+        if staged.order:
+            self._metrics.line.messages_in += len(staged.order)
+            self._publish_awaited(client, staged.groups, staged.order)
+            return
+        remote = []
+        messages = 0
+        for group in staged.groups:
+            messages += group[1]
+            batch = self._staged.get(group[0]) or self.batch(group[0])
+            if batch.slot in self.routes:
+                remote.append(group)
+            else:
+                batch.add_quiet(client, group[1], group[2])
+                self.staged_bytes += len(group[2])
+        self._metrics.line.messages_in += messages
+        if remote:
+            self._publish_awaited(client, remote, [])
+
+    def _publish_awaited(self, client: Publisher, groups: list[tuple[bytes, int, bytearray]], order: list[int]) -> None:
+        publication = Publication(client.answers_ready, client, groups, order)
+        client.pend(publication)
+        for key, (name, messages, frames) in enumerate(groups):
+            batch = self.batch(name)
+            batch.add(publication, key, messages, frames)
+            self.staged_bytes += len(frames)
+            route = self.routes.get(batch.slot)
+            if route is not None and route.congested:
+                client.pause_for(route)
+
+    def flush(self) -> None:
+        """Append what is staged for this worker's streams, forward the rest. Nothing stays staged."""
+        if not self._staged:
+            return
+        staged, self._staged = self._staged, {}
+        self.staged_bytes = 0
+        now_s = time.monotonic()
+        remote: dict[int, list[Batch]] = {}
+        messages = 0
+        nbytes = 0
+        for batch in staged.values():
+            if batch.slot in self.routes:
+                remote.setdefault(batch.slot, []).append(batch)
+            else:
+                messages += batch.count
+                nbytes += batch.nbytes
+                self.owner.append(batch, now_s)
+        if messages:
+            self._metrics.appended_messages += messages
+            self._metrics.appended_bytes += nbytes
+            self._metrics.append.observe(time.monotonic() - now_s)
+        for slot, batches in remote.items():
+            self._forward(slot, batches)
+
+    def _forward(self, slot: int, batches: list[Batch]) -> None:
+        forward = Forward(next(self._ids), batches)
+        self._metrics.forwarded_messages += sum(batch.count for batch in batches)
+        self._metrics.forwarded_bytes += forward.nbytes
+        self.routes[slot].submit(forward)
+
+    # --- calls ------------------------------------------------------------------------------------------------------
+
+    def call(self, name: bytes, verb: str, args: list[Any], done: Done) -> None:
+        """Ask the owner of the stream `name`; `done` gets the value or a `Refused`, at once when the stream is here."""
+        self.call_slot(self.slot_of(name), verb, args, done)
+
+    def call_slot(self, slot: int, verb: str, args: list[Any], done: Done) -> None:
+        route = self.routes.get(slot)
+        if route is not None:
+            route.submit(Call(next(self._ids), verb, args, done))
+            return
+        try:
+            value = CALLS[verb](self.owner, args)
+        except Refused as refused:
+            done(refused)
+            return
+        done(value)

@@ -1,0 +1,156 @@
+"""The way to the owner of a slot's shards: what waits, what is under way, and what becomes of it when the owner goes.
+
+A `Route` exists for every slot of the node but one's own. Requests go out in order over the link to the slot's present
+owner and are kept until they are answered:
+
+    waiting   not sent: the owner is down, being replaced, or the successor's link is not open yet
+    inflight  sent and not answered
+
+If the owner dies, what was in flight fails with `unavailable` (it may have been logged: only its publisher can tell)
+and what waits goes to the next owner, or fails when `unavailable_timeout_s` has passed. If the owner is replaced in
+good order it answers MOVED to all it did not do; those requests go back to the head of the row, still in order, and the
+successor gets nothing before the last answer of its predecessor is in, so that a publisher's order holds.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from broker.link import Link
+from broker.protocol.errors import Code
+
+LOST_TEXT = "the worker that owns this stream ended before it answered; this may or may not be logged"
+DOWN_TEXT = "the worker that owns this stream is down; nothing of this was logged, send it again"
+OVERLOAD_TEXT = "the worker that owns this stream is too far behind; nothing of this was logged, send more slowly"
+
+OVERLOAD_FACTOR = 4  # a route that holds this many windows refuses more with `overloaded`
+
+
+class Request(Protocol):
+    """Something asked of an owner: a forwarded publish or a call."""
+
+    request_id: int
+    nbytes: int
+    since_s: float
+
+    def send(self, link: Link) -> None:
+        """Queue the request's envelope on the link."""
+
+    def fail(self, code: Code, text: str) -> None: ...
+
+
+class Route:
+    """One slot's row of requests. The worker calls; nothing here touches a socket but through `Request.send`."""
+
+    __slots__ = (
+        "_clock",
+        "_moving",
+        "_wake",
+        "bytes_held",
+        "feeders",
+        "inflight",
+        "link",
+        "slot",
+        "successor",
+        "waiting",
+        "window_bytes",
+    )
+
+    def __init__(self, slot: int, window_bytes: int, clock: Callable[[], float], wake: Callable[[Link], None]) -> None:
+        self.slot = slot
+        self.window_bytes = window_bytes
+        self.link: Link | None = None  # the owner's; all that is in flight went over it
+        self.successor: Link | None = None  # becomes `link` when nothing is in flight on the old one
+        self._moving = False  # the owner has begun to answer MOVED: send it nothing more
+        self.waiting: deque[Request] = deque()
+        self.inflight: dict[int, Request] = {}
+        self.bytes_held = 0
+        self.feeders: set[Callable[[], None]] = set()  # what to call when there is room again
+        self._clock = clock
+        self._wake = wake
+
+    @property
+    def congested(self) -> bool:
+        return self.bytes_held > self.window_bytes
+
+    @property
+    def overloaded(self) -> bool:
+        return self.bytes_held > OVERLOAD_FACTOR * self.window_bytes
+
+    def submit(self, request: Request) -> None:
+        """Send the request now if the owner can take it, else let it wait. Refuses it when the row is far over its
+        window.
+        """
+        if self.overloaded:
+            request.fail(Code.OVERLOADED, OVERLOAD_TEXT)
+            return
+        request.since_s = self._clock()
+        self.bytes_held += request.nbytes
+        if self.link is None or self._moving or self.successor is not None:
+            self.waiting.append(request)
+        else:
+            self._send(request, self.link)
+
+    def settle(self, request_id: int) -> Request | None:
+        """The request that an answer is for; None when it has failed in the meantime."""
+        request = self.inflight.pop(request_id, None)
+        if request is not None:
+            self._release(request)
+            self._maybe_switch()
+        return request
+
+    def moved(self, request_id: int) -> None:
+        """The owner gave its shards up before it did this request: keep it for the successor, in order."""
+        request = self.inflight.pop(request_id, None)
+        if request is None:
+            return
+        self._moving = True
+        position = sum(1 for each in self.waiting if each.request_id < request_id)
+        self.waiting.insert(position, request)
+        self._maybe_switch()
+
+    def switch(self, link: Link) -> None:
+        """From here on the slot's owner is at the other end of this link."""
+        self.successor = link
+        self._maybe_switch()
+
+    def link_closed(self, link: Link) -> None:
+        """The owner is gone: what was under way has an unknown end."""
+        if link is self.successor:
+            self.successor = None
+        if link is not self.link:
+            return
+        self.link = None
+        lost, self.inflight = self.inflight, {}
+        for request in lost.values():
+            self._release(request)
+            request.fail(Code.UNAVAILABLE, LOST_TEXT)
+        self._maybe_switch()
+
+    def expire(self, older_than_s: float) -> None:
+        """Fail what has waited since before `older_than_s`."""
+        while self.waiting and self.waiting[0].since_s < older_than_s:
+            request = self.waiting.popleft()
+            self._release(request)
+            request.fail(Code.UNAVAILABLE, DOWN_TEXT)
+
+    def _send(self, request: Request, link: Link) -> None:
+        self.inflight[request.request_id] = request
+        request.send(link)
+        self._wake(link)
+
+    def _maybe_switch(self) -> None:
+        if self.successor is None or self.inflight:
+            return
+        self.link, self.successor, self._moving = self.successor, None, False
+        while self.waiting:
+            self._send(self.waiting.popleft(), self.link)
+
+    def _release(self, request: Request) -> None:
+        self.bytes_held -= request.nbytes
+        if self.feeders and self.bytes_held <= self.window_bytes // 2:
+            feeders, self.feeders = self.feeders, set()
+            for resume in feeders:
+                resume()

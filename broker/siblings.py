@@ -1,0 +1,304 @@
+"""The other workers of the node: a link to each, what is said over it, and who of them wants to hear of which stream.
+
+The supervisor hands the links out (a fresh pair whenever either side is new) and says who owns which slot; see
+`broker.control`. The verbs of a link are in `broker.protocol.sibling`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from broker.link import Link, LinkClosed
+from broker.owner import Refused
+from broker.protocol import sibling
+from broker.protocol.errors import Code
+from broker.router import Call, Forward
+from broker.routes import Route
+
+if TYPE_CHECKING:
+    from broker.fanout import Feed
+    from broker.worker import Worker
+
+log = logging.getLogger(__name__)
+
+BODY_OVERHEAD_BYTES = 4 << 20  # of an envelope, beyond one read of publishes or one largest message
+LOOK = 0  # in GREW: not told how far, look yourself
+
+
+class ForwardedPart:
+    """One stream of a forwarded publish, on the owner's side."""
+
+    __slots__ = ("_forwarded", "_may_create", "code", "created", "first_seq", "text")
+
+    def __init__(self, forwarded: Forwarded, may_create: bool) -> None:
+        self._forwarded = forwarded
+        self._may_create = may_create
+        self.first_seq = 0
+        self.created = False
+        self.code = ""
+        self.text = ""
+
+    def published(self, _key: int, first_seq: int) -> None:
+        self.first_seq = first_seq
+        self._forwarded.part_done()
+
+    def refused(self, _key: int, code: Code, text: str) -> None:
+        self.code, self.text = code.value, text
+        self._forwarded.part_done()
+
+    def may_create(self) -> bool:
+        return self._may_create
+
+    def count_created(self) -> None:
+        self.created = True
+
+
+class Forwarded:
+    """A forwarded publish, answered when each of its streams has an outcome."""
+
+    __slots__ = ("_done", "_link", "_request_id", "_waiting", "parts")
+
+    def __init__(self, link: Link, request_id: int, done: Callable[[Link], None]) -> None:
+        self._link = link
+        self._request_id = request_id
+        self._done = done
+        self._waiting = 0
+        self.parts: list[ForwardedPart] = []
+
+    def part(self, may_create: bool) -> ForwardedPart:
+        part = ForwardedPart(self, may_create)
+        self.parts.append(part)
+        self._waiting += 1
+        return part
+
+    def part_done(self) -> None:
+        self._waiting -= 1
+        if self._waiting or self._link.closed:
+            return
+        results = [(part.first_seq, part.created, part.code, part.text) for part in self.parts]
+        self._link.queue(sibling.pack_forwarded(self._request_id, results))
+        self._done(self._link)
+
+
+class Siblings:
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.links: dict[tuple[int, int], Link] = {}
+        self.interest: dict[bytes, set[Link]] = {}
+        self._touched: dict[Link, None] = {}  # links with something to send, flushed at the end of the turn
+        self._handlers: Mapping[int, Callable[[Link, memoryview], None]] = {
+            sibling.FORWARD: self._forward,
+            sibling.FORWARDED: self._forwarded,
+            sibling.CALL: self._call,
+            sibling.REPLY: self._reply,
+            sibling.MOVED: self._moved,
+            sibling.INTEREST: self._interest,
+            sibling.UNINTEREST: self._uninterest,
+            sibling.GREW: self._grew,
+            sibling.HANDOVER: self._handover,
+        }
+
+    # --- links ------------------------------------------------------------------------------------------------------
+
+    def add(self, slot: int, generation: int, fd: int) -> Link:
+        settings = self.worker.settings
+        body_max_bytes = 4 * settings.link_window_bytes + settings.max_message_bytes + BODY_OVERHEAD_BYTES
+        link = Link(socket.socket(fileno=fd), slot, generation, body_max_bytes)
+        self.links[slot, generation] = link
+        self.worker.poller.register(link.fileno(), select.EPOLLIN, lambda mask: self._on_event(link, mask))
+        return link
+
+    def owner_is(self, slot: int, generation: int) -> None:
+        """The supervisor says who owns a slot now: send it what waits, tell it what is of interest here."""
+        route = self.worker.routes.get(slot)
+        link = self.links.get((slot, generation))
+        if route is None or link is None:
+            return
+        route.switch(link)
+        names = [name for name, feed in self.worker.fanout.feeds.items() if feed.remote and self._slot_of(name) == slot]
+        if names:
+            link.queue(sibling.pack_interest(names))
+            self.touch(link)
+
+    def touch(self, link: Link) -> None:
+        self._touched[link] = None
+
+    def flush(self) -> None:
+        """Send what this turn queued for the siblings."""
+        while self._touched:
+            link, _ = self._touched.popitem()
+            if link.closed:
+                continue
+            try:
+                link.flush()
+            except LinkClosed:
+                self._closed(link)
+                continue
+            self.worker.poller.modify(link.fileno(), select.EPOLLIN | (select.EPOLLOUT if link.wants_write else 0))
+
+    def link_to(self, slot: int) -> Link | None:
+        """The link to the slot's newest worker."""
+        found = [link for (each, _generation), link in self.links.items() if each == slot]
+        return max(found, key=lambda link: link.generation, default=None)
+
+    def queued_bytes(self) -> int:
+        return sum(link.queued_bytes for link in self.links.values()) + sum(
+            route.bytes_held for route in self.worker.routes.values()
+        )
+
+    def close(self) -> None:
+        for link in list(self.links.values()):
+            self._closed(link)
+
+    def _slot_of(self, name: bytes) -> int:
+        return self.worker.router.slot_of(name)
+
+    def _on_event(self, link: Link, mask: int) -> None:
+        if mask & select.EPOLLOUT:
+            self.touch(link)
+        if not mask & ~select.EPOLLOUT:
+            return
+        try:
+            for opcode, body in link.receive():
+                self._handlers[opcode](link, body)
+        except LinkClosed:
+            self._closed(link)
+
+    def _closed(self, link: Link) -> None:
+        if link.closed:
+            return
+        self.worker.poller.unregister(link.fileno())
+        self.links.pop((link.slot, link.generation), None)
+        for links in self.interest.values():
+            links.discard(link)
+        link.close()
+        route = self.worker.routes.get(link.slot)
+        if route is not None:
+            route.link_closed(link)
+
+    # --- publishes and calls ----------------------------------------------------------------------------------------
+
+    def _forward(self, link: Link, body: memoryview) -> None:
+        request_id, groups, frames = sibling.unpack_forward(body)
+        if not self.worker.owner.owning:
+            self._say_moved(link, request_id)
+            return
+        router = self.worker.router
+        forwarded = Forwarded(link, request_id, self.touch)
+        start = 0
+        for name, count, nbytes, may_create in groups:
+            piece = bytearray(frames[start : start + nbytes])
+            start += nbytes
+            router.batch(name).add(forwarded.part(may_create), 0, count, piece)
+        router.staged_bytes += start
+
+    def _forwarded(self, link: Link, body: memoryview) -> None:
+        request_id, results = sibling.unpack_forwarded(body)
+        request = self.worker.routes[link.slot].settle(request_id)
+        if isinstance(request, Forward):
+            request.answered(results)
+
+    def _call(self, link: Link, body: memoryview) -> None:
+        request_id, verb, args = sibling.unpack_call(body)
+        if verb != "conns" and not self.worker.owner.owning:
+            self._say_moved(link, request_id)
+            return
+        self.worker.router.flush()  # what came over this link before it comes first
+
+        def done(value: Any) -> None:
+            if isinstance(value, Refused):
+                link.queue(sibling.pack_reply(request_id, None, value.code.value, value.text))
+            else:
+                link.queue(sibling.pack_reply(request_id, value, "", ""))
+            self.touch(link)
+
+        self.worker.call_slot(self.worker.slot, verb, args, done)
+
+    def _reply(self, link: Link, body: memoryview) -> None:
+        request_id, value, code, text = sibling.unpack_reply(body)
+        request = self.worker.routes[link.slot].settle(request_id)
+        if isinstance(request, Call):
+            request.answered(value, code, text)
+
+    def _moved(self, link: Link, body: memoryview) -> None:
+        self.worker.routes[link.slot].moved(sibling.unpack_moved(body))
+
+    def _say_moved(self, link: Link, request_id: int) -> None:
+        link.queue(sibling.pack_moved(request_id))
+        self.touch(link)
+
+    # --- growth -----------------------------------------------------------------------------------------------------
+
+    def announce(self, grown: dict[bytes, int]) -> None:
+        """Tell the siblings that want to know how far this turn's streams have grown: one note a sibling."""
+        if not self.interest:
+            return
+        notes: dict[Link, list[tuple[bytes, int]]] = {}
+        for name, next_seq in grown.items():
+            for link in self.interest.get(name, ()):
+                notes.setdefault(link, []).append((name, next_seq))
+        for link, streams in notes.items():
+            link.queue(sibling.pack_grew(streams))
+            self.touch(link)
+
+    def want(self, feed: Feed) -> None:
+        """The first cursor of a stream that lives elsewhere."""
+        self._tell(feed, sibling.pack_interest([feed.name]))
+
+    def want_no_more(self, feed: Feed) -> None:
+        self._tell(feed, sibling.pack_uninterest([feed.name]))
+
+    def _tell(self, feed: Feed, note: bytes) -> None:
+        route = self.worker.routes.get(self._slot_of(feed.name))
+        link = route and (route.successor or route.link)
+        if link:
+            link.queue(note)
+            self.touch(link)
+
+    def _interest(self, link: Link, body: memoryview) -> None:
+        names = sibling.unpack_interest(body)
+        for name in names:
+            self.interest.setdefault(name, set()).add(link)
+        # What was appended before this note arrived was announced to nobody: have the sibling look.
+        link.queue(sibling.pack_grew([(name, LOOK) for name in names]))
+        self.touch(link)
+
+    def _uninterest(self, link: Link, body: memoryview) -> None:
+        for name in sibling.unpack_uninterest(body):
+            links = self.interest.get(name)
+            if links is not None:
+                links.discard(link)
+                if not links:
+                    del self.interest[name]
+
+    def _grew(self, _link: Link, body: memoryview) -> None:
+        for name, next_seq in sibling.unpack_grew(body):
+            self.worker.fanout.grew(name, next_seq)
+
+    # --- connections ------------------------------------------------------------------------------------------------
+
+    def hand_over(self, link: Link, fd: int, state: dict[str, Any]) -> None:
+        """Give a connection to the worker at the other end; the link owns `fd` (a duplicate) from here on."""
+        link.queue(sibling.pack_handover(state), fd=fd)
+        self.touch(link)
+
+    def _handover(self, link: Link, body: memoryview) -> None:
+        fd = link.take_fd()
+        try:
+            sock = socket.socket(fileno=fd)
+        except OSError:  # the peer was gone before it came here
+            os.close(fd)
+            return
+        self.worker.acceptor.adopt(sock, sibling.unpack_handover(body))
+
+
+def make_routes(
+    slots: int, own: int, window_bytes: int, clock: Callable[[], float], wake: Callable[[Link], None]
+) -> dict[int, Route]:
+    """A route to every slot but one's own."""
+    return {slot: Route(slot, window_bytes, clock, wake) for slot in range(slots) if slot != own}

@@ -1,0 +1,40 @@
+"""Coarse periodic tasks of a worker: a handful of fixed intervals, checked once a turn of the loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+
+class Periodic:
+    __slots__ = ("due_s", "interval_s", "run")
+
+    def __init__(self, interval_s: float, run: Callable[[], None], now_s: float) -> None:
+        self.interval_s = interval_s
+        self.run = run
+        self.due_s = now_s + interval_s
+
+
+class Timers:
+    """Runs each task about every `interval_s`; a late task runs once, not once for every interval missed."""
+
+    __slots__ = ("_clock", "_tasks", "next_due_s")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._tasks: list[Periodic] = []
+        self.next_due_s = float("inf")
+
+    def every(self, interval_s: float, run: Callable[[], None]) -> None:
+        if interval_s <= 0:
+            raise ValueError(f"a periodic task needs an interval over 0 s, not {interval_s}")
+        self._tasks.append(Periodic(interval_s, run, self._clock()))
+        self.next_due_s = min(task.due_s for task in self._tasks)
+
+    def run_due(self, now_s: float) -> None:
+        if now_s < self.next_due_s:
+            return
+        for task in self._tasks:
+            if task.due_s <= now_s:
+                task.due_s = now_s + task.interval_s
+                task.run()
+        self.next_due_s = min(task.due_s for task in self._tasks)

@@ -1,0 +1,337 @@
+"""One worker process: one thread, one epoll, and the turn of its loop.
+
+A turn: gather events; read each ready connection once and run its commands; append what was staged; tell siblings and
+feeds what has grown; answer; send a share to the subscribers; housekeeping on a coarse timer; beat.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import gc
+import logging
+import select
+import signal
+import socket
+import time
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import setproctitle
+
+from broker import roster
+from broker.acceptor import Acceptor
+from broker.board import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
+from broker.client import Client
+from broker.commands import Commands
+from broker.control import ControlChannel, ControlClosed, ControlMessage
+from broker.fanout import FanOut
+from broker.metrics import WorkerMetrics
+from broker.owner import Owner
+from broker.poller import Poller
+from broker.readers import Readers
+from broker.rendering import Renderings
+from broker.router import Done, Router
+from broker.routes import Route
+from broker.settings import Settings
+from broker.siblings import Siblings, make_routes
+from broker.syncer import Syncer
+from broker.timers import Timers
+from broker.upkeep import Upkeep
+from shard.directory import DataDirectory
+from shard.errors import DirectoryError, ShardLocked
+
+log = logging.getLogger(__name__)
+
+RECEIVE_BYTES = 256 << 10  # of one connection in one turn
+STAGED_MAX_BYTES = 8 << 20  # of one turn; the connections not read yet come first in the next
+PUMP_BYTES = 4 << 20  # sent to subscribers in one turn, about
+IDLE_S = 0.25  # the longest wait for events, and so the longest time between two beats of a healthy worker
+
+EXIT_OK, EXIT_CANNOT_LOCK, EXIT_CANNOT_OPEN = 0, 3, 5
+CANNOT_BOOT = frozenset({EXIT_CANNOT_LOCK, EXIT_CANNOT_OPEN})
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerBoot:
+    """All that a forked worker is given."""
+
+    settings: Settings
+    directory: DataDirectory
+    slot: int
+    slots: int
+    generation: int
+    boot_id: str
+    own: bool  # take the shards at once, or stand by until told
+    control: ControlChannel
+    listener: socket.socket
+    board: Board
+    metrics: WorkerMetrics
+
+
+class Phase(Enum):
+    """Where a worker is in its life; the control channel moves it on, never back."""
+
+    STANDBY = "standby"
+    SERVING = "serving"
+    RETIRED = "retired"  # a successor owns the shards; connections follow
+    DRAINING = "draining"  # the node stops; what has begun is finished
+    DRAINED = "drained"  # nothing of this worker's clients is under way; siblings may still ask
+    LEAVING = "leaving"
+
+
+def now_us() -> int:
+    return time.time_ns() // 1000
+
+
+class Worker:
+    def __init__(self, boot: WorkerBoot) -> None:
+        self.settings = boot.settings
+        self.slot, self.slots, self.generation = boot.slot, boot.slots, boot.generation
+        self.board, self.board_ready = boot.board, STATE_READY
+        self.control = boot.control
+        self.metrics = boot.metrics
+        self.phase = Phase.STANDBY
+        self.now_s = time.monotonic()
+        self.drain_deadline_s = float("inf")
+        self.receive_buffer = bytearray(RECEIVE_BYTES)
+        self.receive_view = memoryview(self.receive_buffer)
+        self.partial_bytes = 0
+        self.clients: dict[int, Client] = {}
+        self.lingering: dict[Client, None] = {}
+        self._answered: dict[Client, None] = {}
+        self._beat = boot.board.slot(boot.slot)
+        self._build(boot)
+
+    def _build(self, boot: WorkerBoot) -> None:
+        settings = boot.settings
+        self.poller = Poller()
+        self.routes: dict[int, Route] = make_routes(
+            boot.slots, boot.slot, settings.link_window_bytes, time.monotonic, lambda link: self.siblings.touch(link)
+        )
+        self.owner = Owner(
+            boot.directory,
+            boot.slot,
+            boot.slots,
+            settings,
+            boot.boot_id,
+            boot.metrics,
+            total_streams=boot.board.total_streams,
+            clock_us=now_us,
+        )
+        self.router = Router(self.owner, self.routes, boot.slots, boot.directory.shards, boot.metrics)
+        self.readers = Readers(boot.directory, settings.max_open_streams)
+        self.siblings = Siblings(self)
+        self.fanout = FanOut(
+            self.readers,
+            Renderings(self.readers, settings.chunk_bytes, settings.rendering_cache_bytes),
+            boot.metrics,
+            on_first=lambda feed: self.siblings.want(feed) if feed.remote else None,
+            on_last=lambda feed: self.siblings.want_no_more(feed) if feed.remote else None,
+        )
+        self.commands = Commands(self)
+        self.acceptor = Acceptor(self, boot.listener)
+        self.syncer = Syncer()
+        self.upkeep = Upkeep(self.owner, self.syncer, time.monotonic, now_us)
+        self.timers = Timers(time.monotonic)
+
+    # --- life -------------------------------------------------------------------------------------------------------
+
+    def start(self, *, own: bool) -> None:
+        self._beat.state = STATE_STARTING
+        self._beat.beat()
+        self.poller.register(self.control.fileno(), select.EPOLLIN, lambda _mask: self._on_control())
+        self.poller.register(self.syncer.fileno(), select.EPOLLIN, lambda _mask: self.upkeep.take_outcomes())
+        self.timers.every(0.05, self._often)
+        self.timers.every(1.0, self._seldom)
+        self.control.send("ready")
+        if own:
+            self._own()
+
+    def run(self) -> None:
+        while self.phase is not Phase.LEAVING:
+            self.turn()
+        self._leave()
+
+    def turn(self) -> None:
+        busy = self.fanout.runnable or self._answered
+        events = self.poller.poll(0 if busy else IDLE_S)
+        self.now_s = time.monotonic()
+        handlers = self.poller.handlers
+        router = self.router
+        for fd, mask in events:
+            handler = handlers.get(fd)
+            if handler is not None:
+                handler(mask)
+                if router.staged_bytes > STAGED_MAX_BYTES:
+                    break
+        router.flush()
+        if self.owner.grown:
+            self._announce()
+        self.siblings.flush()
+        if self._answered:
+            self._answer()
+        if self.fanout.runnable:
+            self.fanout.run(PUMP_BYTES)
+        self.timers.run_due(self.now_s)
+        self._beat.beat()
+
+    def _announce(self) -> None:
+        grown = self.owner.take_grown()
+        self.siblings.announce(grown)
+        feeds = self.fanout.feeds
+        if feeds:
+            for name, end_seq in grown.items():
+                if name in feeds:
+                    self.fanout.grew(name, end_seq)
+
+    def _answer(self) -> None:
+        answered, self._answered = self._answered, {}
+        for client in answered:
+            client.after_turn()
+
+    # --- the supervisor's word --------------------------------------------------------------------------------------
+
+    def _on_control(self) -> None:
+        try:
+            while (message := self.control.receive()) is not None:
+                self._control(message)
+        except ControlClosed:
+            log.warning("the supervisor is gone; leaving")
+            self.phase = Phase.LEAVING
+
+    def _control(self, message: ControlMessage) -> None:
+        fields = message.fields
+        match message.kind:
+            case "link":
+                self.siblings.add(fields["slot"], fields["generation"], message.fds[0])
+            case "owner":
+                self.siblings.owner_is(fields["slot"], fields["generation"])
+            case "own":
+                self._own()
+            case "retire":
+                self._retire()
+            case "drain":
+                self._drain()
+            case "leave":
+                self.phase = Phase.LEAVING
+
+    def _own(self) -> None:
+        self.owner.take()
+        self._beat.streams = len(self.owner.names)
+        self._beat.state = STATE_READY
+        self.phase = Phase.SERVING
+        gc.collect()
+        gc.freeze()  # what is here now stays: no collection need look at it again
+        self.control.send("owning")
+        self.acceptor.start()
+
+    def _retire(self) -> None:
+        """Give the shards up. From here on this worker is a client of its successor, and hands its connections on."""
+        self.acceptor.stop()
+        self.router.flush()
+        if self.owner.grown:
+            self._announce()
+        self.phase = Phase.RETIRED
+        self.drain_deadline_s = time.monotonic() + self.settings.drain_timeout_s
+        self.upkeep.finish_syncs()
+        self.owner.release()
+        window_bytes = self.settings.link_window_bytes
+        self.routes[self.slot] = Route(self.slot, window_bytes, time.monotonic, self.siblings.touch)
+        for feed in self.fanout.feeds.values():
+            feed.remote = feed.remote or self.router.slot_of(feed.name) == self.slot
+        self.control.send("released")
+
+    def _drain(self) -> None:
+        self.acceptor.stop()
+        self.phase = Phase.DRAINING
+        self._beat.state = STATE_DRAINING
+        self.drain_deadline_s = time.monotonic() + self.settings.drain_timeout_s
+
+    def ask_to_quit(self) -> None:
+        self.control.send("quit")
+
+    # --- timers -----------------------------------------------------------------------------------------------------
+
+    def _often(self) -> None:
+        self.upkeep.request_syncs()
+        self.acceptor.retry()
+        for route in self.routes.values():
+            route.expire(self.now_s - self.settings.unavailable_timeout_s)
+        if self.phase in (Phase.RETIRED, Phase.DRAINING):
+            roster.move_on(self)
+        self.siblings.flush()
+
+    def _seldom(self) -> None:
+        self.upkeep.punch_due()
+        self.upkeep.sweep()
+        roster.drop_stalled(self)
+        for feed in list(self.fanout.feeds.values()):
+            if feed.remote:
+                self.fanout.look(feed)
+        roster.measure(self)
+        self.metrics.flush()
+
+    # --- clients ----------------------------------------------------------------------------------------------------
+
+    def add_client(self, client: Client) -> None:
+        self.clients[client.fd] = client
+        self.poller.register(client.fd, select.EPOLLIN, client.on_event)
+        self._beat.connections = len(self.clients)
+
+    def client_closed(self, client: Client, reason: str) -> None:
+        """The client has closed itself, for `reason`; forget it."""
+        if self.clients.pop(client.fd, None) is None:
+            return
+        self.poller.unregister(client.fd)
+        self.lingering.pop(client, None)
+        self._answered.pop(client, None)
+        self.metrics.dropped.add(reason)
+        self._beat.connections = len(self.clients)
+
+    def note_answered(self, client: Client) -> None:
+        self._answered[client] = None
+
+    def note_lingering(self, client: Client) -> None:
+        self.lingering[client] = None
+
+    def call_slot(self, slot: int, verb: str, args: list[Any], done: Done) -> None:
+        """Ask the worker of a slot; `conns` is every worker's own business, the rest its owner's."""
+        if verb == "conns" and slot == self.slot:
+            done(roster.connections(self))
+        else:
+            self.router.call_slot(slot, verb, args, done)
+
+    def _leave(self) -> None:
+        self.acceptor.stop()
+        for client in list(self.clients.values()):
+            client.close("stopped")
+        self.router.flush()
+        self.upkeep.finish_syncs()
+        self.syncer.close()
+        self.upkeep.close_clean()
+        self.siblings.flush()
+        self.siblings.close()
+        self.readers.close()
+        self.metrics.close()
+        self.poller.close()
+
+
+def run_worker(boot: WorkerBoot) -> int:
+    """The body of a worker process. Returns its exit code."""
+    setproctitle.setproctitle(f"tailrace: worker {boot.slot}")
+    faulthandler.enable()  # a silent worker is killed with SIGABRT, which leaves its stack in the log
+    worker = Worker(boot)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the supervisor's to answer
+    signal.signal(signal.SIGTERM, lambda _number, _frame: setattr(worker, "phase", Phase.LEAVING))
+    try:
+        worker.start(own=boot.own)
+    except ShardLocked as error:
+        log.critical("cannot start: %s", error)
+        return EXIT_CANNOT_LOCK
+    except (DirectoryError, OSError) as error:
+        log.critical("cannot start: %s", error)
+        return EXIT_CANNOT_OPEN
+    worker.run()
+    return EXIT_OK
+

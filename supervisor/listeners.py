@@ -1,0 +1,60 @@
+"""The listening sockets: one a worker slot, all on one address by SO_REUSEPORT, made by the supervisor and kept by it.
+
+A listener outlives the worker that serves it, so handshakes that are queued wait for the next one instead of being
+reset.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+
+BACKLOG = 4_096  # capped by net.core.somaxconn
+
+
+class CannotListen(Exception):
+    """The address cannot be listened on; the text says why."""
+
+
+def open_listeners(host: str, port: int, count: int) -> list[socket.socket]:
+    """`count` listeners on the same address. Raises CannotListen."""
+    family, address = _resolve(host, port)
+    listeners: list[socket.socket] = []
+    try:
+        with _bound(family, address, reuse_port=False) as probe:
+            # SO_REUSEPORT would let two nodes of one user share a port in silence: find out without it first.
+            address = probe.getsockname()
+        for _ in range(count):
+            listener = _bound(family, address, reuse_port=True)
+            listeners.append(listener)
+            listener.listen(BACKLOG)
+    except OSError as error:
+        for listener in listeners:
+            with contextlib.suppress(OSError):
+                listener.close()
+        raise CannotListen(f"cannot listen on {host} port {port}: {error.strerror}") from error
+    return listeners
+
+
+def _resolve(host: str, port: int) -> tuple[int, tuple[object, ...]]:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except socket.gaierror as error:
+        raise CannotListen(f"cannot listen on {host}: {error.strerror}") from error
+    family, _kind, _protocol, _name, address = found[0]
+    return family, address
+
+
+def _bound(family: int, address: tuple[object, ...], *, reuse_port: bool) -> socket.socket:
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if reuse_port:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        if family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        sock.bind(address)
+    except OSError:
+        sock.close()
+        raise
+    return sock

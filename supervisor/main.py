@@ -1,0 +1,205 @@
+"""The way into a node: take the data directory, open the ports, fork the workers, run until stopped."""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import resource
+from collections.abc import Callable
+from pathlib import Path
+
+import setproctitle
+
+from broker.board import Board
+from broker.control import ControlChannel
+from broker.metrics_export import make_directory, open_metrics, remove_directory
+from broker.protocol.errors import Code
+from broker.settings import Settings
+from broker.worker import EXIT_CANNOT_LOCK, EXIT_CANNOT_OPEN, WorkerBoot, run_worker
+from shard.directory import DataDirectory, data_dir_exists, make_data_dir, open_data_dir
+from shard.errors import DirectoryError, ShardLocked
+from shard.leaves import build
+from shard.lock import DirectoryLock
+from supervisor import http
+from supervisor.arbiter import Arbiter
+from supervisor.crew import Crew
+from supervisor.listeners import CannotListen, open_listeners
+from supervisor.notify import Notifier
+from supervisor.process import Child, fork_child
+from supervisor.signals import SignalQueue
+
+log = logging.getLogger(__name__)
+
+EXIT_CANNOT_BIND = 4
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+BOOT_ID_VARIABLE = "TAILRACE_BOOT_ID"  # tests play a crash of the machine with it
+
+
+class Node:
+    """What the supervisor holds while the node runs, and gives to each worker it forks."""
+
+    def __init__(self, settings: Settings, directory: DataDirectory, lock: DirectoryLock) -> None:
+        self.settings = settings
+        self.directory = directory
+        self.lock = lock
+        self.slots = settings.workers or len(os.sched_getaffinity(0))
+        self.boot_id = os.environ.get(BOOT_ID_VARIABLE) or BOOT_ID_FILE.read_text().strip()
+        self.listeners = open_listeners(settings.host, settings.port, self.slots)
+        try:
+            self.http_listener = http.bind(settings)
+        except OSError as error:
+            host, port = settings.metrics_host, settings.metrics_port
+            raise CannotListen(f"cannot listen on {host} port {port} for metrics: {error.strerror}") from error
+        self.board = Board(self.slots)
+        self.metrics_directory = make_directory(directory.path)
+
+    def worker(self, slot: int, generation: int, own: bool, control: ControlChannel) -> int:
+        """The life of a worker, in its own process."""
+        for other, listener in enumerate(self.listeners):
+            if other != slot:
+                listener.close()
+        self.http_listener.close()
+        return run_worker(
+            WorkerBoot(
+                settings=self.settings,
+                directory=self.directory,
+                slot=slot,
+                slots=self.slots,
+                generation=generation,
+                boot_id=self.boot_id,
+                own=own,
+                control=control,
+                listener=self.listeners[slot],
+                board=self.board,
+                metrics=open_metrics(self.metrics_directory, slot, [code.value for code in Code]),
+            )
+        )
+
+    def metrics_process(self, control: ControlChannel) -> int:
+        """The life of the metrics process, in its own process."""
+        setproctitle.setproctitle("tailrace: metrics")
+        for listener in self.listeners:
+            listener.close()
+        http.run(self.settings, self.board, self.http_listener, self.metrics_directory, control.fileno())
+        return 0
+
+    def close(self) -> None:
+        for listener in self.listeners:
+            listener.close()
+        self.http_listener.close()
+        remove_directory(self.metrics_directory)
+        self.lock.release()
+
+
+def serve(settings: Settings, reload: Callable[[], Settings] | None = None) -> int:
+    """Run a node in this process until it is stopped; the exit code. `reload` reads the configuration anew on
+    SIGHUP.
+    """
+    raise_descriptor_limit()
+    try:
+        directory, lock = take_directory(settings)
+    except ShardLocked as error:
+        log.critical("another node runs on this data directory: %s", error)
+        return EXIT_CANNOT_LOCK
+    except (DirectoryError, OSError) as error:
+        log.critical("cannot use the data directory: %s", error)
+        return EXIT_CANNOT_OPEN
+    try:
+        node = Node(settings, directory, lock)
+    except CannotListen as error:
+        log.critical("%s", error)
+        lock.release()
+        return EXIT_CANNOT_BIND
+    try:
+        return _run(node, reload)
+    finally:
+        node.close()
+
+
+def _run(node: Node, reload: Callable[[], Settings] | None) -> int:
+    setproctitle.setproctitle(f"tailrace: supervisor {node.directory.path}")
+    host, port = node.listeners[0].getsockname()[:2]
+    http_host, http_port = node.http_listener.getsockname()[:2]
+    log.info(
+        "listening on %s port %d, data in %s, metrics on http://%s:%d/metrics, %d workers, %s build",
+        host,
+        port,
+        node.directory.path,
+        http_host,
+        http_port,
+        node.slots,
+        build(),
+    )
+    signals = SignalQueue()
+
+    def let_go() -> None:
+        """In a fresh child: drop what is the supervisor's alone."""
+        signals.close()
+        node.lock.release()
+        arbiter.let_go()
+
+    def start_metrics() -> Child:
+        def in_child() -> None:
+            for child in crew:
+                child.control.close()
+            let_go()
+
+        return fork_child("metrics", -1, 0, in_child, node.metrics_process)
+
+    crew = Crew(node.board, node.worker, let_go)
+    arbiter = Arbiter(
+        node.settings,
+        node.board,
+        crew,
+        signals,
+        start_metrics=start_metrics,
+        reload=lambda: _reload(node, reload),
+        notifier=Notifier(),
+    )
+    gc.collect()
+    gc.freeze()
+    try:
+        return arbiter.run()
+    finally:
+        signals.close()
+
+
+def _reload(node: Node, reload: Callable[[], Settings] | None) -> None:
+    """Take the new configuration for the workers to come; what only a restart can change stays as it is."""
+    if reload is None:
+        return
+    try:
+        fresh = reload()
+    except ValueError as error:
+        log.error("keeping the configuration as it was: %s", error)
+        return
+    fixed = ("data", "workers", "shards", "host", "port", "metrics_host", "metrics_port")
+    changed = [name for name in fixed if getattr(fresh, name) != getattr(node.settings, name)]
+    if changed:
+        log.warning("these settings change only with a restart: %s", ", ".join(changed))
+    node.settings = fresh
+
+
+def take_directory(settings: Settings) -> tuple[DataDirectory, DirectoryLock]:
+    """Lock the data directory, making it first where there is none. Raises ShardLocked, DirectoryError, OSError."""
+    settings.data.mkdir(parents=True, exist_ok=True)
+    path = settings.data.resolve()
+    lock = DirectoryLock(path)
+    lock.acquire()
+    try:
+        if data_dir_exists(path):
+            return open_data_dir(path), lock
+        return make_data_dir(path, settings.shards), lock
+    except (DirectoryError, OSError):
+        lock.release()
+        raise
+
+
+def raise_descriptor_limit() -> None:
+    """A connection is a descriptor: use all that the system grants."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+

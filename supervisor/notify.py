@@ -1,0 +1,42 @@
+"""Telling systemd how the service is: sd_notify(3), the part of it that a `Type=notify` unit uses.
+
+Protocol: newline-separated VARIABLE=VALUE in one datagram to the unix socket named by NOTIFY_SOCKET (a leading @ stands
+for the abstract namespace).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Mapping
+
+
+class Notifier:
+    """Says nothing where nobody listens."""
+
+    def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
+        address = environment.get("NOTIFY_SOCKET", "")
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self.watchdog_s = int(environment.get("WATCHDOG_USEC", "0")) / 1e6
+
+    def ready(self, status: str) -> None:
+        self._send("READY=1", f"STATUS={status}", f"MAINPID={os.getpid()}")
+
+    def reloading(self, status: str) -> None:
+        self._send("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", f"STATUS={status}")
+
+    def stopping(self, status: str) -> None:
+        self._send("STOPPING=1", f"STATUS={status}")
+
+    def status(self, status: str) -> None:
+        self._send(f"STATUS={status}")
+
+    def watchdog(self) -> None:
+        self._send("WATCHDOG=1")
+
+    def _send(self, *lines: str) -> None:
+        if not self._address:
+            return
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
+            sock.sendto("\n".join(lines).encode(), self._address)

@@ -1,0 +1,42 @@
+"""Signals as bytes in a socket: handlers do nothing, the loop reads what came."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from types import FrameType
+
+WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT)
+READ_BYTES = 4_096
+
+
+def _nothing(_number: int, _frame: FrameType | None) -> None:
+    """Only the wake-up byte matters. No logging, no locks: this runs between any two instructions."""
+
+
+class SignalQueue:
+    """The signals that came since the last `take`, in order; repeats of SIGCHLD are as good as one."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._before = {number: signal.signal(number, _nothing) for number in WATCHED}
+        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+
+    def fileno(self) -> int:
+        return self._reader.fileno()
+
+    def take(self) -> list[int]:
+        try:
+            return list(self._reader.recv(READ_BYTES))
+        except BlockingIOError:
+            return []
+
+    def close(self) -> None:
+        """Undo everything; also what a forked child calls first."""
+        signal.set_wakeup_fd(-1)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        self._reader.close()
+        self._writer.close()
