@@ -1,0 +1,92 @@
+"""What the metrics process sees by itself."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
+
+from broker.board import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
+from supervisor.collectors import BoardCollector, BuildCollector, DiskCollector, ProcessCollector, find_unready
+
+
+def samples(collector: Collector) -> dict[tuple[str, ...], float]:
+    """Samples by name and label values."""
+    registry = CollectorRegistry()
+    registry.register(collector)
+    return {
+        (sample.name, *sample.labels.values()): sample.value
+        for family in text_string_to_metric_families(generate_latest(registry).decode())
+        for sample in family.samples
+    }
+
+
+def two_slots() -> Board:
+    board = Board(2)
+    serving, other = board
+    serving.pid, serving.state, serving.restarts = os.getpid(), STATE_READY, 3
+    serving.beat()
+    other.state = STATE_STARTING
+    return board
+
+
+def test_board() -> None:
+    shown = samples(BoardCollector(two_slots()))
+    assert shown["tailrace_worker_ready", "0"] == 1
+    assert shown["tailrace_worker_ready", "1"] == 0
+    assert {key: number for key, number in shown.items() if key[0] == "tailrace_worker_state" and number} == {
+        ("tailrace_worker_state", "ready", "0"): 1,
+        ("tailrace_worker_state", "starting", "1"): 1,
+    }
+    assert shown["tailrace_worker_restarts_total", "0"] == 3
+    assert 0 <= shown["tailrace_worker_beat_age_seconds", "0"] < 60
+    assert ("tailrace_worker_beat_age_seconds", "1") not in shown  # it has not beaten yet
+
+
+def test_processes() -> None:
+    shown = samples(ProcessCollector(two_slots(), os.getppid()))
+    for role, worker in (("supervisor", ""), ("metrics", ""), ("worker", "0")):
+        assert shown["tailrace_process_resident_memory_bytes", role, worker] > 1 << 20
+        assert shown["tailrace_process_cpu_seconds_total", role, worker] >= 0
+        assert 0 < shown["tailrace_process_open_fds", role, worker] <= shown["tailrace_process_max_fds", role, worker]
+        assert abs(shown["tailrace_process_start_time_seconds", role, worker] - time.time()) < 10 * 365 * 86_400
+    assert ("tailrace_process_open_fds", "worker", "1") not in shown
+
+
+def test_a_process_that_is_gone_has_no_line() -> None:
+    child = os.fork()
+    if child == 0:  # pragma: no cover - another process
+        os._exit(0)
+    os.waitpid(child, 0)
+    shown = samples(ProcessCollector(Board(1), child))
+    assert ("tailrace_process_open_fds", "supervisor", "") not in shown
+    assert ("tailrace_process_open_fds", "metrics", "") in shown
+
+
+def test_disk(tmp_path: Path) -> None:
+    shown = samples(DiskCollector(tmp_path))
+    assert 0 < shown["tailrace_data_free_bytes",] <= shown["tailrace_data_size_bytes",]
+    assert ("tailrace_data_free_inodes",) in shown
+    assert samples(DiskCollector(tmp_path / "gone")) == {}
+
+
+def test_build() -> None:
+    assert samples(BuildCollector("1.2.3", "compiled")) == {("tailrace_build_info", "compiled", "1.2.3"): 1}
+
+
+def test_who_is_not_ready_and_why() -> None:
+    board = Board(4)
+    down, starting, silent, ready = board
+    for view in (starting, silent, ready):
+        view.pid = 1
+        view.beat()
+    starting.state, silent.state, ready.state, down.state = STATE_STARTING, STATE_READY, STATE_READY, STATE_READY
+    silent.beat_ns -= 40 * 10**9
+    assert find_unready(board, 15) == ["worker 0: down", "worker 1: starting", "worker 2: silent for 40 s"]
+    assert find_unready([ready], 15) == []
+    ready.state = STATE_DRAINING
+    assert find_unready([ready], 15) == ["worker 3: draining"]
