@@ -53,11 +53,16 @@ def leaf_extensions() -> list[Extension]:
         from Cython.Compiler.Errors import CompileError
     except ImportError as error:
         raise LeafBuildError(f"Cython is not installed: {error}") from error
-    declarations = [str(path.relative_to(ROOT)) for pattern in ("*.pxd", "*.h") for path in ROOT.glob(f"*/**/{pattern}")
-                    if ".venv" not in path.parts]
+    declarations = [
+        str(path.relative_to(ROOT))
+        for pattern in ("*.pxd", "*.h")
+        for path in ROOT.glob(f"*/**/{pattern}")
+        if ".venv" not in path.parts
+    ]
     extensions = [
         Extension(module, [leaf_source(module)], include_dirs=["."], depends=declarations, extra_compile_args=["-O3"])
-        for module in LEAF_MODULES if (ROOT / leaf_source(module)).exists()
+        for module in LEAF_MODULES
+        if (ROOT / leaf_source(module)).exists()
     ]
     try:
         return list(cythonize(extensions, build_dir="build/cython", include_path=["."], language_level=3))
@@ -82,9 +87,11 @@ def main() -> None:
     except LeafBuildError as error:
         if wanted(REQUIRE):
             raise SystemExit(f"tailrace: {REQUIRE} is set, but {error}") from error
-        print(f"tailrace: {error}\ntailrace: building without compiled leaves; the broker works, more slowly. "
-              "For the compiled build install a C compiler and Python's headers (Debian: gcc python3-dev).",
-              file=sys.stderr)
+        print(
+            f"tailrace: {error}\ntailrace: building without compiled leaves; the broker works, more slowly. "
+            "For the compiled build install a C compiler and Python's headers (Debian: gcc python3-dev).",
+            file=sys.stderr,
+        )
         build(compiled=False)
 
 

@@ -76,7 +76,9 @@ class _NoGil:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
         return None
 
 

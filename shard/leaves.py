@@ -1,8 +1,8 @@
 """The one door to the leaves: the stateless hot modules named `*_cy.py`, compiled where that was possible.
 
-`load` gives the compiled module where there is one and the Python source otherwise. With TAILRACE_INTERPRETED=1 it always
-gives the source, also where a compiled module stands beside it. `load_source` gives a private interpreted copy, for tests
-and benches that compare the two in one process.
+`load` gives the compiled module where there is one and the Python source otherwise. With TAILRACE_INTERPRETED=1 it
+always gives the source, also where a compiled module stands beside it. `load_source` gives a private interpreted copy,
+for tests and benches that compare the two in one process.
 
 Run as a program (`python -m shard.leaves`) it says which build this is.
 """
