@@ -105,6 +105,17 @@ def check(frames: bytes | bytearray | memoryview, start: int, end: int, seq: int
         return _check_slices(frames, start, end, seq)
 
 
+def index_entries(frames: bytes | bytearray | memoryview, start: int, end: int, offset: int) -> bytearray:
+    """The index entries of the whole stamped frames in frames[start:end], the first of them at content `offset`.
+
+    Only lengths are looked at: `check` the frames first. ValueError as for `stamp`.
+    """
+    if cython.compiled:
+        return _entries_pointers(frames, start, end, offset)
+    else:
+        return _entries_slices(frames, start, end, offset)
+
+
 def _misfit(position: int, length: int, size: int) -> ValueError:
     return ValueError(f"the frame at byte {position} of {size} says that it is {length} bytes long")
 
@@ -129,7 +140,7 @@ if not cython.compiled:
         length_at, stamp_into, crc_into = _LENGTH_AT, _STAMP_INTO, _CRC_INTO
         crc_of, entry = _crc32c_value, INDEX_ENTRY.pack
         while position < size:
-            length = length_at(source, position)[0] if size - position >= 4 else 0
+            length = length_at(source, position)[0] if size - position >= 32 else 0
             end = position + length
             if not 32 <= length <= MAX_FRAME_BYTES or end > size:
                 raise _misfit(position, length, size)
@@ -163,6 +174,19 @@ if not cython.compiled:
             position += length
             seq += 1
         return seq - first, position, ""
+
+    def _entries_slices(frames: bytes | bytearray | memoryview, start: int, end: int, offset: int) -> bytearray:
+        if not 0 <= start <= end <= len(frames):
+            raise ValueError(f"bytes {start} to {end} of a buffer of {len(frames)}")
+        source = bytes(memoryview(frames)[start:end])
+        position, size, entries = 0, len(source), []
+        while position < size:
+            header = _HEADER_AT(source, position) if size - position >= 32 else (0,)
+            if not 32 <= header[0] <= min(MAX_FRAME_BYTES, size - position) or header[6] > header[0] - 32:
+                raise _misfit(position, header[0], size)
+            entries.append(INDEX_ENTRY.pack(header[3], offset + position, header[0], header[4]))
+            position += header[0]
+        return bytearray(b"".join(entries))
 
 
 # Compiled bodies.
@@ -212,7 +236,7 @@ def _count_pointers(first: cython.p_uchar, size: cython.Py_ssize_t) -> cython.Py
     count: cython.Py_ssize_t = 0
     length: cython.uint
     while position < size:
-        length = tr_load32(first + position) if size - position >= 4 else 0
+        length = tr_load32(first + position) if size - position >= 32 else 0
         if length < _HEADER or length > _FRAME_MAX or length > size - position:
             raise _misfit(position, length, size)
         if tr_load16(first + position + 30) > length - _HEADER:
@@ -286,3 +310,28 @@ def _check_pointers(frames: object, start: cython.Py_ssize_t, end: cython.Py_ssi
     finally:
         PyBuffer_Release(cython.address(view))
     return count, position - start, fault
+
+
+@cython.cfunc
+def _entries_pointers(
+    frames: object, start: cython.Py_ssize_t, end: cython.Py_ssize_t, offset: cython.ulonglong
+) -> bytearray:
+    view: Py_buffer
+    PyObject_GetBuffer(frames, cython.address(view), PyBUF_SIMPLE)
+    position: cython.Py_ssize_t = 0
+    try:
+        if start < 0 or start > end or end > view.len:
+            raise ValueError(f"bytes {start} to {end} of a buffer of {view.len}")
+        first: cython.p_uchar = cython.cast(cython.p_uchar, view.buf) + start
+        entries: bytearray = bytearray(_count_pointers(first, end - start) * _ENTRY)
+        entry: cython.p_uchar = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(entries))
+        while position < end - start:
+            tr_store64(entry, tr_load64(first + position + 16))
+            tr_store64(entry + 8, offset + position)
+            tr_store32(entry + 16, tr_load32(first + position))
+            tr_store32(entry + 20, tr_load32(first + position + 24))
+            entry += 24
+            position += tr_load32(first + position)
+    finally:
+        PyBuffer_Release(cython.address(view))
+    return entries

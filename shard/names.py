@@ -60,7 +60,9 @@ def is_reserved(name: str | bytes) -> bool:
 
 
 def file_stem(name: str) -> str:
-    """What the stream's files are called up to the suffix: the name percent-encoded, or `=` and a hash where that is long."""
+    """The file names up to the suffix: the name percent-encoded, or `=` and a hash where that would be long."""
+    if _UNESCAPED.fullmatch(name):
+        return name
     stem = quote(name, safe="")
     if len(stem) <= STEM_BYTES_MAX:
         return stem

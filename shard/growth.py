@@ -1,0 +1,66 @@
+"""Space for a growing file.
+
+The first bytes after opening are plain writes past the end of the file: a stream that gets a message now and then pays
+for no reservation, and for none to be given back. Beyond that, space is reserved in doubling steps, which makes large
+writes cheaper and a full disk known before a write begins. Nothing here is mapped, so a full disk is an error returned.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+from shard.errors import is_full
+
+UNRESERVED_BYTES: Final = 64 * 1024
+STEP_BYTES_MIN: Final = 64 * 1024
+STEP_BYTES_MAX: Final = 64 * 1024 * 1024
+BLOCK_BYTES: Final = 4_096
+
+
+class Extent:
+    """What one open file may be written up to."""
+
+    __slots__ = ("_fd", "_reserved", "_step", "limit")
+
+    def __init__(self, fd: int, end: int) -> None:
+        self._fd = fd
+        self._reserved = 0
+        self._step = STEP_BYTES_MIN
+        self.limit = end + UNRESERVED_BYTES
+        """Writes may go up to here without asking."""
+
+    @property
+    def has_tail(self) -> bool:
+        """Whether the file may be longer than what was written."""
+        return self._reserved > 0
+
+    def reserve(self, used: int, end: int) -> None:
+        """Make room up to `end`, and a step more where that is to be had. `used` bytes of the file are in use.
+
+        Raises OSError; "no space" only when there is no room for `end` itself. What was reserved in vain is given back.
+        """
+        start = max(self._reserved, used)
+        needed = _round_up(end - start)
+        wanted = max(needed, self._step)
+        while not self._try_reserve(start, wanted, last=wanted == needed):
+            wanted = max(needed, wanted // 2)
+        self._reserved = self.limit = start + wanted
+        self._step = min(2 * self._step, STEP_BYTES_MAX)
+
+    def _try_reserve(self, start: int, size: int, *, last: bool) -> bool:
+        """Whether there was room. With `last`, having none is an error."""
+        try:
+            os.posix_fallocate(self._fd, start, size)
+        except OSError as error:
+            # Some file systems keep the part that they got; others may need it.
+            os.ftruncate(self._fd, start)
+            self._step = STEP_BYTES_MIN
+            if last or not is_full(error):
+                raise
+            return False
+        return True
+
+
+def _round_up(size: int) -> int:
+    return -(-size // BLOCK_BYTES) * BLOCK_BYTES

@@ -1,0 +1,203 @@
+"""Any process's view of a stream: read only, and nothing beyond what the owner has committed.
+
+The committed seq is read from the mapped header page of the index; frames are read by offset, with pread or sendfile.
+A reader never writes, takes no lock and outlives the owner. What it reads was checked by nobody since it was written:
+whoever shows frames checks their CRC.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from shard.errors import StreamDamaged, StreamMissing, Trimmed
+from shard.files import read_all
+from shard.frame import IndexEntry
+from shard.header import (
+    HEADER_PAGE_BYTES,
+    INDEX_BOOT,
+    INDEX_FIRST_SEQ,
+    INDEX_NEXT_SEQ,
+    INDEX_SYNCED_SEQ,
+    boot_word,
+    map_page,
+    read_boot_id,
+    untagged,
+)
+from shard.index import entry_offset, read_entry, seq_at
+from shard.stream_files import StreamPaths, is_unborn, open_fds, parse_headers, stream_paths
+
+_NO_WORD = -1
+_this_boot: list[int] = []
+
+
+class StreamReader:
+    """Three descriptors, one of which, `content_fd`, is for pread and sendfile. Close it."""
+
+    __slots__ = (
+        "_base_seq",
+        "_boot",
+        "_first_seq",
+        "_first_word",
+        "_index_fd",
+        "_map",
+        "_next_seq",
+        "_next_word",
+        "_paths",
+        "_trusts_next",
+        "_words",
+        "content_fd",
+        "name",
+    )
+
+    def __init__(self, paths: StreamPaths, content_fd: int, index_fd: int, boot: int) -> None:
+        """For `open`. Takes the descriptors over once it has returned."""
+        headers = parse_headers(paths, *(read_all(fd, HEADER_PAGE_BYTES, 0) for fd in (content_fd, index_fd)))
+        self.name = paths.name
+        self.content_fd = content_fd
+        self._index_fd = index_fd
+        self._paths = paths
+        self._base_seq = headers.index_fixed.base_seq
+        self._boot = boot
+        self._first_seq = self._next_seq = 0
+        self._first_word = self._next_word = _NO_WORD
+        self._trusts_next = False
+        self._map, self._words = map_page(index_fd, writable=False)
+        try:
+            self._check_files()
+        except BaseException:
+            self._unmap()
+            raise
+
+    @classmethod
+    def open(cls, directory: Path, name: str, *, boot_id: str | None = None) -> StreamReader:
+        """Open a stream for reading. Raises StreamMissing, StreamDamaged, OSError.
+
+        `boot_id` is this boot of the machine's unless a test plays another one.
+        """
+        paths = stream_paths(directory, name)
+        try:
+            return cls._open(paths, this_boot() if boot_id is None else boot_word(boot_id))
+        except StreamDamaged:
+            if is_unborn(paths):
+                raise StreamMissing(name, directory) from None
+            raise
+
+    @classmethod
+    def _open(cls, paths: StreamPaths, boot: int) -> StreamReader:
+        content_fd, index_fd = open_fds(paths, os.O_RDONLY)
+        try:
+            return cls(paths, content_fd, index_fd, boot)
+        except BaseException:
+            os.close(content_fd)
+            os.close(index_fd)
+            raise
+
+    def next_seq(self) -> int:
+        """The committed end: the seq of the next message to come. Cheap. Raises StreamDamaged."""
+        word = self._words[INDEX_NEXT_SEQ]
+        if word == self._next_word:
+            return self._next_seq
+        return self._read_next()
+
+    def first_seq(self) -> int:
+        """The oldest message that is kept; next_seq() when there is none. Cheap. Raises StreamDamaged."""
+        word = self._words[INDEX_FIRST_SEQ]
+        if word != self._first_word:
+            self._first_seq = self._untag(INDEX_FIRST_SEQ)
+            self._first_word = word
+        return self._first_seq
+
+    def entry(self, seq: int) -> IndexEntry:
+        """The index entry of a message there is: one pread.
+
+        Raises Trimmed, ValueError when the message has not come yet, StreamDamaged, OSError.
+        """
+        # Read first, then ask whether it is trimmed: an entry may be punched away in between.
+        entry = read_entry(self._index_fd, seq, self._base_seq) if seq >= self._base_seq else None
+        first_seq = self.first_seq()
+        if seq < first_seq:
+            raise Trimmed(self.name, seq, first_seq)
+        if seq >= self.next_seq():
+            raise ValueError(f"stream {self.name!r} has messages before {self.next_seq()}, not {seq}")
+        if entry is None:
+            place = entry_offset(seq, self._base_seq)
+            raise self._paths.damaged(self._paths.index_file, place, f"there is no entry of message {seq}")
+        return entry
+
+    def offset_of(self, seq: int) -> int:
+        """Where in the content message `seq` begins; next_seq() gives the end of the committed frames. As `entry`."""
+        if seq < self.next_seq():
+            return self.entry(seq).offset
+        if seq == self._base_seq:
+            return HEADER_PAGE_BYTES
+        # The last message stays in the index even when everything is trimmed.
+        last = read_entry(self._index_fd, seq - 1, self._base_seq)
+        if seq != self.next_seq() or last is None:
+            raise ValueError(f"stream {self.name!r} has messages before {self.next_seq()}, not {seq}")
+        return last.offset + last.length
+
+    def seq_at(self, timestamp_us: int, skip: int = 0) -> int:
+        """The first seq with at least this timestamp, next_seq() when there is none; `skip` messages of exactly this
+        timestamp are passed over. Raises StreamDamaged, OSError."""
+        return seq_at(self._index_fd, self._base_seq, self.first_seq(), self.next_seq(), timestamp_us, skip)
+
+    def read_into(self, buffer: memoryview, offset: int) -> int:
+        """Read content from `offset` on; gives how many bytes came, 0 beyond the end of the file. Raises OSError.
+
+        Bytes beyond the last committed frame are no part of the stream, whatever they look like.
+        """
+        return os.preadv(self.content_fd, [buffer], offset)
+
+    def close(self) -> None:
+        """A second call does nothing."""
+        if self.content_fd >= 0:
+            self._unmap()
+            os.close(self.content_fd)
+            os.close(self._index_fd)
+            self.content_fd = self._index_fd = -1
+
+    def _unmap(self) -> None:
+        self._words.release()
+        self._map.close()
+
+    def _check_files(self) -> None:
+        """The files are as long as the committed messages need. Raises StreamDamaged."""
+        next_seq = self.next_seq()
+        index_size = os.fstat(self._index_fd).st_size
+        index_end = entry_offset(next_seq, self._base_seq)
+        if index_size < index_end:
+            cause = f"the file ends before its entries, at {index_end}"
+            raise self._paths.damaged(self._paths.index_file, index_size, cause)
+        content_size = os.fstat(self.content_fd).st_size
+        content_end = self.offset_of(next_seq)
+        if content_size < content_end:
+            cause = f"the file ends before its messages, at {content_end}"
+            raise self._paths.damaged(self._paths.content_file, content_size, cause)
+
+    def _read_next(self) -> int:
+        """The committed seq changed, or its owner has not recovered the stream since the machine went down.
+
+        In that case only what was synced is trusted, until the owner has opened the stream in this boot.
+        """
+        if not self._trusts_next:
+            if self._untag(INDEX_BOOT) != self._boot:
+                return min(self._untag(INDEX_SYNCED_SEQ), self._untag(INDEX_NEXT_SEQ))
+            self._trusts_next = True
+        word = self._words[INDEX_NEXT_SEQ]
+        self._next_seq = self._untag(INDEX_NEXT_SEQ)
+        self._next_word = word
+        return self._next_seq
+
+    def _untag(self, place: int) -> int:
+        try:
+            return untagged(self._words[place])
+        except ValueError as error:
+            raise self._paths.damaged(self._paths.index_file, 8 * place, str(error)) from None
+
+
+def this_boot() -> int:
+    """The boot word of this boot of the machine; the kernel is asked once a process."""
+    if not _this_boot:
+        _this_boot.append(boot_word(read_boot_id()))
+    return _this_boot[0]

@@ -1,0 +1,194 @@
+"""What happens when the owner opens a stream: is it what was written, and where does it end?
+
+After a crash of the process (the boot id is still the same) the committed count is the truth: what lies beyond it was
+never acknowledged and is cut. After the machine was down the index is no evidence past the synced seq: the frames from
+there on are checked one by one, their entries written anew, and the first one that is not whole and right is the end.
+What is cut there is kept (`shard.torn`). Damage before the trusted end is an error, StreamDamaged, and changes nothing.
+
+The cost does not grow with the history: the header pages, the last OPEN_CHECK_BYTES of frames with their entries, and
+what was never synced.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_left
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from shard.errors import StorageFull, is_full
+from shard.files import read_all, write_all
+from shard.frame import INDEX_ENTRY, INDEX_ENTRY_BYTES, MAX_FRAME_BYTES
+from shard.header import (
+    CONTENT_END_OFFSET,
+    CONTENT_FIRST_OFFSET,
+    CONTENT_FIRST_SEQ,
+    HEADER_PAGE_BYTES,
+    INDEX_BOOT,
+    INDEX_FIRST_SEQ,
+    INDEX_NEXT_SEQ,
+    INDEX_STATE,
+    STATE_CLOSED,
+    STATE_OPEN,
+    tagged,
+)
+from shard.index import entry_offset, read_entry
+from shard.stream_files import FilePair, Headers
+from shard.torn import keep_torn
+from shard.walk import FrameWalk, check, fault_text, index_entries
+
+OPEN_CHECK_BYTES: Final = 64 * 1024
+"""Frames checked at the end of the trusted part; at least one frame, however long."""
+OPEN_CHECK_ENTRIES: Final = 512
+"""The same window, counted in messages."""
+
+
+@dataclass(slots=True)
+class Recovered:
+    """Where the stream stands, and what opening it had to do. `torn_bytes` were cut and kept, `lost_messages` had been
+    committed but never reached the disk before the machine went down."""
+
+    base_seq: int
+    first_seq: int
+    next_seq: int
+    synced_seq: int
+    end_offset: int
+    last_timestamp_us: int
+    torn_bytes: int = 0
+    lost_messages: int = 0
+
+
+def recover(pair: FilePair, boot: int, check_bytes: int) -> Recovered:
+    """Check the end of the stream, cut what does not belong to it, and mark it as open in this boot.
+
+    Raises StreamDamaged, StorageFull, OSError; the files are then as they were, but for index entries past synced_seq.
+    """
+    headers = pair.headers()
+    index = headers.index_words
+    same_boot = index.boot == boot
+    trusted_seq = index.next_seq if same_boot else index.synced_seq
+    end_offset, timestamp_us = check_tail(pair, headers, trusted_seq, check_bytes)
+    found = Recovered(
+        headers.index_fixed.base_seq, index.first_seq, trusted_seq, index.synced_seq, end_offset, timestamp_us
+    )
+    if same_boot:
+        _check_ends(pair, headers, end_offset)
+    else:
+        _take_up_unsynced(pair, found)
+        found.lost_messages = max(0, index.next_seq - found.next_seq)
+        found.first_seq = min(found.first_seq, found.next_seq)
+    _settle(pair, headers, found, boot)
+    return found
+
+
+def check_tail(pair: FilePair, headers: Headers, trusted_seq: int, check_bytes: int) -> tuple[int, int]:
+    """Check the frames and entries of a bounded window before message `trusted_seq`.
+
+    Gives the offset where they end and the last timestamp. Raises StreamDamaged, OSError.
+    """
+    base_seq, paths = headers.index_fixed.base_seq, pair.paths
+    if trusted_seq == base_seq:
+        return HEADER_PAGE_BYTES, 0
+    oldest = max(base_seq, min(headers.index_words.first_seq, trusted_seq - 1))
+    count = min(trusted_seq - oldest, OPEN_CHECK_ENTRIES) if check_bytes else 1
+    seq = trusted_seq - count
+    place = entry_offset(seq, base_seq)
+    entries = read_all(pair.index_fd, INDEX_ENTRY_BYTES * count, place)
+    if len(entries) < INDEX_ENTRY_BYTES * count:
+        cause = f"the file ends before the entry of message {trusted_seq - 1}"
+        raise paths.damaged(paths.index_file, place + len(entries), cause)
+    offsets = [entry[1] for entry in INDEX_ENTRY.iter_unpack(entries)]
+    timestamp_us, _, length, _ = INDEX_ENTRY.unpack_from(entries, len(entries) - INDEX_ENTRY_BYTES)
+    end = offsets[-1] + length
+    skipped = bisect_left(offsets, end - check_bytes, hi=count - 1)
+    start = offsets[skipped]
+    if not (HEADER_PAGE_BYTES <= start <= end - length and end - start <= check_bytes + MAX_FRAME_BYTES):
+        raise paths.damaged(paths.index_file, place, f"the entries {seq} to {trusted_seq - 1} contradict each other")
+    _check_window(pair, seq + skipped, start, end, memoryview(entries)[INDEX_ENTRY_BYTES * skipped :], place)
+    return end, timestamp_us
+
+
+def _check_window(pair: FilePair, seq: int, start: int, end: int, entries: memoryview, place: int) -> None:
+    """Frames start..end are the messages from `seq` on, and `entries` says so. Raises StreamDamaged, OSError."""
+    paths = pair.paths
+    frames = read_all(pair.content_fd, end - start, start)
+    _, good_bytes, fault = check(frames, 0, len(frames), seq)
+    truth = index_entries(frames, 0, good_bytes, start)
+    for i in range(0, min(len(truth), len(entries)), INDEX_ENTRY_BYTES):
+        if truth[i : i + INDEX_ENTRY_BYTES] != entries[i : i + INDEX_ENTRY_BYTES]:
+            raise paths.damaged(paths.index_file, place + i, "the entry does not fit the frame")
+    if fault or good_bytes < end - start:
+        cause = fault_text(fault) if fault else f"the file ends at {start + good_bytes}, its messages at {end}"
+        raise paths.damaged(paths.content_file, start + good_bytes, cause)
+    if len(truth) != len(entries):
+        raise paths.damaged(paths.index_file, place, "the entries are not as many as the frames")
+
+
+def _check_ends(pair: FilePair, headers: Headers, end_offset: int) -> None:
+    """The recorded lengths and those of the files fit the committed count. Raises StreamDamaged."""
+    paths, recorded = pair.paths, headers.content_words.end_offset
+    closed = headers.index_words.state == STATE_CLOSED
+    if recorded < end_offset or (closed and recorded > end_offset):
+        cause = f"recorded end {recorded}, but the messages end at {end_offset}"
+        raise paths.damaged(paths.content_file, 8 * CONTENT_END_OFFSET, cause)
+    if not closed:
+        return
+    index_end = entry_offset(headers.index_words.next_seq, headers.index_fixed.base_seq)
+    ends = ((paths.content_file, pair.content_size, end_offset), (paths.index_file, pair.index_size, index_end))
+    for file, size, end in ends:
+        if size != end:
+            raise paths.damaged(file, end, f"closed with {end} bytes, it has {size}")
+
+
+def _take_up_unsynced(pair: FilePair, found: Recovered) -> None:
+    """Go on from the synced seq by the frames alone; write their entries where they differ. Keep what is torn."""
+    walk = FrameWalk(pair.content_fd, found.end_offset, pair.content_size, found.next_seq)
+    try:
+        for run in walk:
+            entries = index_entries(run.frames, 0, len(run.frames), run.offset)
+            place = entry_offset(run.seq, found.base_seq)
+            if read_all(pair.index_fd, len(entries), place) != entries:
+                write_all(pair.index_fd, entries, place)
+                pair.index_size = max(pair.index_size, place + len(entries))
+            found.last_timestamp_us = INDEX_ENTRY.unpack_from(entries, len(entries) - INDEX_ENTRY_BYTES)[0]
+    except OSError as error:
+        if is_full(error):
+            raise StorageFull(pair.paths.name, Path(pair.paths.index_file), pair.content_size - walk.offset) from error
+        raise
+    found.next_seq, found.end_offset = walk.seq, walk.offset
+    found.torn_bytes = keep_torn(
+        pair.paths.directory, pair.paths.stem, pair.content_fd, "content", walk.offset, pair.content_size
+    )
+
+
+def _settle(pair: FilePair, headers: Headers, found: Recovered, boot: int) -> None:
+    """Make the files say what was found. The boot word comes last: until then the same is found again."""
+    content, index = pair.content_words, pair.index_words
+    if pair.content_size > found.end_offset:
+        os.ftruncate(pair.content_fd, found.end_offset)
+    index_end = entry_offset(found.next_seq, found.base_seq)
+    if pair.index_size > index_end:
+        os.ftruncate(pair.index_fd, index_end)
+    first_offset = headers.content_words.first_offset
+    if headers.content_words.first_seq != found.first_seq or first_offset > found.end_offset:
+        first_offset = oldest_offset(pair, found)
+    content[CONTENT_FIRST_OFFSET] = tagged(first_offset)
+    content[CONTENT_FIRST_SEQ] = tagged(found.first_seq)
+    content[CONTENT_END_OFFSET] = tagged(found.end_offset)
+    index[INDEX_FIRST_SEQ] = tagged(found.first_seq)
+    index[INDEX_NEXT_SEQ] = tagged(found.next_seq)
+    index[INDEX_STATE] = tagged(STATE_OPEN)
+    index[INDEX_BOOT] = tagged(boot)
+
+
+def oldest_offset(pair: FilePair, found: Recovered) -> int:
+    """Where the oldest frame that must stay begins: message first_seq, or the last one when all are trimmed."""
+    if found.next_seq == found.base_seq:
+        return HEADER_PAGE_BYTES
+    seq = min(found.first_seq, found.next_seq - 1)
+    entry = read_entry(pair.index_fd, seq, found.base_seq)
+    if entry is None or entry.offset > found.end_offset:
+        place = entry_offset(seq, found.base_seq)
+        raise pair.paths.damaged(pair.paths.index_file, place, f"there is no entry of message {seq}")
+    return entry.offset

@@ -1,0 +1,225 @@
+"""The two files of a stream: their names, making them, and holding them open with their header pages mapped."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import secrets
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from shard.errors import StorageFull, StreamDamaged, StreamMissing, is_full
+from shard.files import NEW_SUFFIX, write_all
+from shard.header import (
+    CONTENT_MAGIC,
+    HEADER_PAGE_BYTES,
+    INDEX_MAGIC,
+    STATE_OPEN,
+    ContentWords,
+    FixedHeader,
+    HeaderFault,
+    IndexWords,
+    map_page,
+    pack_page,
+    parse_content,
+    parse_index,
+)
+from shard.meta import StreamMeta, meta_path, write_meta
+from shard.names import file_stem, stem_is_hashed
+from shard.torn import data_end
+
+CONTENT_SUFFIX: Final = ".content"
+INDEX_SUFFIX: Final = ".indx"
+
+
+class StreamPaths(NamedTuple):
+    """Where a stream's files are; plain strings, as opening happens often."""
+
+    directory: Path
+    name: str
+    stem: str
+    content_file: str
+    index_file: str
+
+    def damaged(self, file: str, offset: int, cause: str) -> StreamDamaged:
+        return StreamDamaged(self.name, Path(file), offset, cause)
+
+
+class Headers(NamedTuple):
+    """Both header pages, parsed."""
+
+    content_fixed: FixedHeader
+    content_words: ContentWords
+    index_fixed: FixedHeader
+    index_words: IndexWords
+
+
+class FilePair:
+    """Both files open, their header pages mapped. Four descriptors: each mapping holds one of its own."""
+
+    __slots__ = (
+        "content_fd",
+        "content_map",
+        "content_size",
+        "content_words",
+        "index_fd",
+        "index_map",
+        "index_size",
+        "index_words",
+        "paths",
+    )
+
+    content_map: mmap.mmap
+    content_words: memoryview
+    index_map: mmap.mmap
+    index_words: memoryview
+
+    def __init__(self, paths: StreamPaths, content_fd: int, index_fd: int) -> None:
+        """Takes the descriptors over, also when it fails. Raises StreamDamaged when a file is shorter than its page."""
+        self.paths = paths
+        self.content_fd = content_fd
+        self.index_fd = index_fd
+        self.content_size = os.fstat(content_fd).st_size
+        self.index_size = os.fstat(index_fd).st_size
+        for file, size in ((paths.content_file, self.content_size), (paths.index_file, self.index_size)):
+            if size < HEADER_PAGE_BYTES:
+                _close((content_fd, index_fd))
+                raise paths.damaged(file, size, f"the file ends within its header page of {HEADER_PAGE_BYTES} bytes")
+        self.content_map, self.content_words = map_page(content_fd, writable=True)
+        self.index_map, self.index_words = map_page(index_fd, writable=True)
+
+    def headers(self) -> Headers:
+        """Both header pages as they are now. Raises StreamDamaged."""
+        return parse_headers(self.paths, self.content_map[:], self.index_map[:])
+
+    def close(self) -> None:
+        self.content_words.release()
+        self.index_words.release()
+        self.content_map.close()
+        self.index_map.close()
+        _close((self.content_fd, self.index_fd))
+
+
+def stream_paths(directory: Path, name: str) -> StreamPaths:
+    stem = file_stem(name)
+    return StreamPaths(
+        directory, name, stem, f"{directory}/{stem}{CONTENT_SUFFIX}", f"{directory}/{stem}{INDEX_SUFFIX}"
+    )
+
+
+def parse_headers(paths: StreamPaths, content_page: bytes, index_page: bytes) -> Headers:
+    """Both pages, each right by itself and both of this very stream. Raises StreamDamaged."""
+    try:
+        index_fixed, index = parse_index(index_page)
+    except HeaderFault as fault:
+        raise paths.damaged(paths.index_file, fault.offset, fault.cause) from None
+    try:
+        content_fixed, content = parse_content(content_page)
+    except HeaderFault as fault:
+        raise paths.damaged(paths.content_file, fault.offset, fault.cause) from None
+    for file, fixed in ((paths.content_file, content_fixed), (paths.index_file, index_fixed)):
+        if fixed.name != paths.name:
+            raise paths.damaged(file, 40, f"it is a file of the stream {fixed.name!r}")
+    if content_fixed.stream_id != index_fixed.stream_id:
+        raise paths.damaged(paths.index_file, 16, "it is not the index of this content file")
+    return Headers(content_fixed, content, index_fixed, index)
+
+
+def open_pair(paths: StreamPaths) -> FilePair:
+    """Open both for writing. Raises StreamMissing when neither is there, StreamDamaged when one is, OSError."""
+    return FilePair(paths, *open_fds(paths, os.O_RDWR))
+
+
+def open_fds(paths: StreamPaths, flags: int) -> tuple[int, int]:
+    """Descriptors of the content and of the index. Raises as `open_pair`."""
+    content_fd = _open_or_none(paths.content_file, flags)
+    index_fd = _open_or_none(paths.index_file, flags)
+    if content_fd is not None and index_fd is not None:
+        return content_fd, index_fd
+    _close(fd for fd in (content_fd, index_fd) if fd is not None)
+    if content_fd is None and index_fd is None:
+        raise StreamMissing(paths.name, paths.directory)
+    missing = paths.content_file if content_fd is None else paths.index_file
+    raise paths.damaged(missing, 0, "the file is missing")
+
+
+def is_unborn(paths: StreamPaths) -> bool:
+    """Whether the files are what a crash leaves of a stream that was just being made, without any message in it.
+
+    The index is renamed into place last, so a content file that is alone and empty is one. After a crash of the machine
+    neither file may have reached the disk: both are there, and empty or all zeros.
+    """
+    content_blank, index_blank = _is_blank(paths.content_file), _is_blank(paths.index_file)
+    if content_blank and index_blank:
+        return True
+    if os.path.exists(paths.index_file) or os.path.getsize(paths.content_file) != HEADER_PAGE_BYTES:
+        return False
+    with open(paths.content_file, "rb") as file:
+        try:
+            _, words = parse_content(file.read(HEADER_PAGE_BYTES))
+        except HeaderFault:
+            return False
+    return words.end_offset == HEADER_PAGE_BYTES
+
+
+def create_pair(paths: StreamPaths, boot: int, base_seq: int = 0) -> FilePair:
+    """Make both files, without messages, and open them. Whatever has their names is replaced.
+
+    Raises StorageFull, OSError; a stream that is half made is none (`is_unborn`).
+    """
+    if stem_is_hashed(paths.stem) and not meta_path(paths.directory, paths.name).exists():
+        write_meta(paths.directory, StreamMeta(paths.name))
+    fixed = FixedHeader(secrets.randbits(64), base_seq, time.time_ns() // 1000, paths.name)
+    content_words = ContentWords(base_seq, HEADER_PAGE_BYTES, HEADER_PAGE_BYTES)
+    index_words = IndexWords(base_seq, base_seq, base_seq, boot, STATE_OPEN)
+    try:
+        content_fd = _create(paths.content_file, pack_page(CONTENT_MAGIC, fixed, content_words))
+        try:
+            index_fd = _create(paths.index_file, pack_page(INDEX_MAGIC, fixed, index_words))
+        except OSError:
+            os.close(content_fd)
+            raise
+    except OSError as error:
+        if is_full(error):
+            raise StorageFull(paths.name, Path(paths.content_file), 2 * HEADER_PAGE_BYTES) from error
+        raise
+    return FilePair(paths, content_fd, index_fd)
+
+
+def _create(file: str, page: bytes) -> int:
+    """A new file that appears under its name with its whole header page in it."""
+    new = file + NEW_SUFFIX
+    fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    try:
+        write_all(fd, page, 0)
+        os.rename(new, file)
+    except OSError:
+        os.close(fd)
+        os.unlink(new)
+        raise
+    return fd
+
+
+def _is_blank(file: str) -> bool:
+    """Whether the file is missing, empty, or zeros all through."""
+    fd = _open_or_none(file, os.O_RDONLY)
+    if fd is None:
+        return True
+    try:
+        return data_end(fd, 0, os.fstat(fd).st_size) == 0
+    finally:
+        os.close(fd)
+
+
+def _open_or_none(file: str, flags: int) -> int | None:
+    try:
+        return os.open(file, flags | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+
+
+def _close(fds: Iterable[int]) -> None:
+    for fd in fds:
+        os.close(fd)

@@ -1,0 +1,65 @@
+"""NAME.torn: what recovery and repair cut off a stream's files, for whoever wants to look at it.
+
+Each cut is one line of text (`torn content offset=… bytes=… at=…`), then that many bytes, then a line end. Cuts are
+added, never replaced. Nothing reads the file; delete it when it is of no interest.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+from shard.errors import StorageFull, is_full
+from shard.files import read_all, write_all
+
+TORN_SUFFIX: Final = ".torn"
+PIECE_BYTES: Final = 1024 * 1024
+
+
+def data_end(fd: int, start: int, end: int) -> int:
+    """Where the last byte of start..end that is not zero ends; `start` when all are zero. Raises OSError."""
+    while end > start:
+        piece_start = max(start, end - PIECE_BYTES)
+        piece = read_all(fd, end - piece_start, piece_start).rstrip(b"\0")
+        if piece:
+            return piece_start + len(piece)
+        end = piece_start
+    return start
+
+
+def keep_torn(directory: Path, stem: str, fd: int, kind: str, start: int, end: int) -> int:
+    """Add bytes start..end of a file to the stream's .torn, without the zeros they end in; on the disk on return.
+
+    `kind` is "content" or "index". Gives how many bytes were kept. Raises StorageFull, OSError: do not cut then.
+    """
+    end = data_end(fd, start, end)
+    if end == start:
+        return 0
+    path = directory / (stem + TORN_SUFFIX)
+    torn = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    size_before = os.fstat(torn).st_size
+    try:
+        title = f"torn {kind} offset={start} bytes={end - start} at={int(time.time())}\n"
+        _copy(torn, size_before, fd, start, end, title)
+        os.fsync(torn)
+    except OSError as error:
+        os.ftruncate(torn, size_before)
+        if is_full(error):
+            raise StorageFull(stem, path, end - start) from error
+        raise
+    finally:
+        os.close(torn)
+    return end - start
+
+
+def _copy(torn: int, place: int, fd: int, start: int, end: int, title: str) -> None:
+    write_all(torn, title.encode(), place)
+    place += len(title)
+    while start < end:
+        piece = read_all(fd, min(PIECE_BYTES, end - start), start)
+        write_all(torn, piece, place)
+        start += len(piece)
+        place += len(piece)
+    write_all(torn, b"\n", place)

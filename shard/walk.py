@@ -1,0 +1,81 @@
+"""Walking the frames of a content file from one offset to another, in pieces of bounded size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from shard.files import read_all
+from shard.frame import FAULT_LENGTH, FAULT_SHORT, HEADER_BYTES, MAX_FRAME_BYTES
+from shard.leaves import load
+
+_leaf = load("shard.frame_cy")
+check, index_entries = _leaf.check, _leaf.index_entries
+
+WALK_BYTES: Final = 1024 * 1024
+"""Read at once; more only for a single frame that is longer, and that is at most MAX_FRAME_BYTES."""
+
+
+class Run(NamedTuple):
+    """Whole frames that were found right: so many of them, message `seq` the first, beginning at content `offset`."""
+
+    seq: int
+    messages: int
+    offset: int
+    frames: memoryview
+
+
+class FrameWalk:
+    """Iterate to get the runs; afterwards `seq`, `offset` say where the walk stopped and `fault` why ("" = at the end).
+
+    Raises OSError.
+    """
+
+    __slots__ = ("_end", "_fd", "fault", "offset", "seq")
+
+    def __init__(self, fd: int, offset: int, end: int, seq: int) -> None:
+        self._fd = fd
+        self._end = end
+        self.offset = offset
+        self.seq = seq
+        self.fault = ""
+
+    def __iter__(self) -> Iterator[Run]:
+        wanted = WALK_BYTES
+        while self.offset < self._end and not self.fault:
+            left = self._end - self.offset
+            data = read_all(self._fd, min(wanted, left), self.offset)
+            count, size, fault = check(data, 0, len(data), self.seq)
+            if count:
+                run = Run(self.seq, count, self.offset, memoryview(data)[:size])
+                self.seq += count
+                self.offset += size
+                yield run
+            short_read = len(data) < min(wanted, left)
+            wanted = WALK_BYTES
+            if fault == FAULT_SHORT and not short_read:
+                # The piece ends within a frame, which is no fault yet: go on from there, with what that frame needs.
+                if not count:
+                    wanted = int.from_bytes(data[:4], "little")
+                if count or len(data) < wanted <= left:
+                    continue
+            self.fault = fault
+
+    def finish(self) -> str:
+        """Walk without looking at the runs; gives the fault."""
+        for _ in self:
+            pass
+        return self.fault
+
+
+def fault_text(fault: str) -> str:
+    """What a fault of the leaf means, as the cause of an error."""
+    return _TEXTS[fault]
+
+
+_TEXTS: Final = {
+    FAULT_SHORT: "the frame does not end before the messages do",
+    FAULT_LENGTH: f"the frame's length is none (they are {HEADER_BYTES} to {MAX_FRAME_BYTES})",
+    "crc": "the frame's checksum does not fit",
+    "seq": "the frame is not the next message of this stream",
+}
