@@ -15,7 +15,7 @@ FromKind: TypeAlias = Literal["time", "seq", "new"]
 
 
 class From(NamedTuple):
-    """A place in a stream: the first message at or after a time (µs since the epoch; 0 is the start), a seq, or the end."""
+    """A place in a stream: the first message at or after a time (µs since the epoch), a seq, or the end."""
 
     kind: FromKind
     value: int

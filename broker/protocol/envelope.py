@@ -1,0 +1,94 @@
+"""Envelopes: `u8 opcode, u32 body length` (little-endian), then the body. The framing of the binary protocol.
+
+Workers speak it to each other (`broker.protocol.sibling`); PING and PONG have no body.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final
+
+import msgpack
+
+from broker.protocol.errors import Code, PeerError, UsageError
+
+HEAD: Final = struct.Struct("<BI")
+HEAD_BYTES: Final = HEAD.size
+BODY_BYTES_MAX: Final = (1 << 32) - 1
+
+PING: Final = 10
+PONG: Final = 11
+ERROR: Final = 12
+"""Body: a msgpack map of `code` and `text`, as in the line protocol's `err`."""
+
+
+def pack_envelope(opcode: int, body: bytes | bytearray = b"", follows_bytes: int = 0) -> bytes:
+    """An envelope; `follows_bytes` of its body are sent by the caller right after it. UsageError when too long."""
+    length = len(body) + follows_bytes
+    if length > BODY_BYTES_MAX:
+        raise UsageError(f"an envelope's body of {length} bytes; at most {BODY_BYTES_MAX}")
+    return HEAD.pack(opcode, length) + body
+
+
+def pack_error(code: Code, text: str) -> bytes:
+    return pack_envelope(ERROR, msgpack.packb({"code": code.value, "text": text}))
+
+
+class EnvelopeReader:
+    """Bytes in, in any pieces; whole envelopes out. Holds at most one partial envelope, of a bounded body."""
+
+    __slots__ = ("_body_max_bytes", "_held", "_needed")
+
+    def __init__(self, body_max_bytes: int) -> None:
+        self._body_max_bytes = body_max_bytes
+        self._held = bytearray()
+        self._needed = HEAD_BYTES  # the bytes `_held` must have before it is looked at again
+
+    @property
+    def pending_bytes(self) -> int:
+        """What the partial envelope holds."""
+        return len(self._held)
+
+    def feed(self, data: bytes | bytearray | memoryview) -> Iterator[tuple[int, memoryview]]:
+        """Yield (opcode, body) for each whole envelope; run it to its end. A body is valid until the next step.
+
+        Raises PeerError (fatal) when an envelope says that its body is longer than the limit, before any of it is held.
+        """
+        view = memoryview(data)
+        position = 0
+        if self._held:
+            position = self._refill(view)
+            if len(self._held) < self._needed:
+                return
+            held, self._held, self._needed = self._held, bytearray(), HEAD_BYTES
+            yield held[0], memoryview(held)[HEAD_BYTES:]
+        while len(view) - position >= HEAD_BYTES:
+            opcode, length = HEAD.unpack_from(view, position)
+            end = position + HEAD_BYTES + self._checked(opcode, length)
+            if end > len(view):
+                self._needed = end - position
+                break
+            yield opcode, view[position + HEAD_BYTES : end]
+            position = end
+        self._held += view[position:]
+
+    def _refill(self, view: memoryview) -> int:
+        """Complete the held envelope's head, then its body, as far as there are bytes; returns how many were used."""
+        used = 0
+        if len(self._held) < HEAD_BYTES:
+            used = HEAD_BYTES - len(self._held)
+            self._held += view[:used]
+            if len(self._held) < HEAD_BYTES:
+                return used
+            opcode, length = HEAD.unpack(self._held)
+            self._needed = HEAD_BYTES + self._checked(opcode, length)
+        more = self._needed - len(self._held)
+        self._held += view[used : used + more]
+        return used + more
+
+    def _checked(self, opcode: int, length: int) -> int:
+        if length > self._body_max_bytes:
+            text = f"envelope {opcode} with a body of {length} bytes; at most {self._body_max_bytes} are taken"
+            raise PeerError(Code.SIZE, text, fatal=True)
+        return length

@@ -1,0 +1,199 @@
+"""The commands of the line protocol: their forms, and how a line becomes one. One table row a command.
+
+This is the slow path: publishes normally never come here (`line_cy.stage`), only those it declined.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from broker.protocol import commands as c
+from broker.protocol.errors import Code, PeerError
+from shard.frame import pack_frame
+from shard.names import NAME_BYTES_MAX, is_reserved, name_bytes_valid
+
+NUMBER_MAX: Final = (1 << 63) - 1
+PORT_MAX: Final = 65_535
+HOST_BYTES_MAX: Final = 255
+SHOWN_BYTES_MAX: Final = 60
+
+_NUMBER_DIGITS_MAX = len(str(NUMBER_MAX))
+_BLANKS = b" \t"
+_WORD = re.compile(rb"[ \t]*([^ \t|]*)[ \t]*")
+_HOST = re.compile(rb"[A-Za-z0-9.:_%%-]{1,%d}" % HOST_BYTES_MAX)
+
+
+class Verb(NamedTuple):
+    """One command: `form` and `meaning` are what `help`, `err usage` and the documentation say of it."""
+
+    form: str
+    meaning: str
+    admin: bool
+    parse: Callable[[Verb, bytes, int], c.Command]
+
+    def usage(self) -> PeerError:
+        return PeerError(Code.USAGE, f"write: {self.form}")
+
+
+def parse_line(line: bytes, max_message_bytes: int) -> c.Command:
+    """The command of one line, given without its line end. A bad line gives Invalid; nothing is raised."""
+    try:
+        return _parse(line, max_message_bytes)
+    except PeerError as error:
+        return c.Invalid(error.with_traceback(None))
+
+
+def is_blank(line: bytes | bytearray) -> bool:
+    """Whether there is no command on this line at all; such lines are passed over in silence."""
+    return not line.strip(b" \t\r\n")
+
+
+def shown(data: bytes) -> str:
+    """A peer's bytes as they may stand in an answer or a log line: printable, quoted, bounded."""
+    text = ascii(data[:SHOWN_BYTES_MAX].decode("utf-8", "backslashreplace"))
+    return text if len(data) <= SHOWN_BYTES_MAX else f"{text} and {len(data) - SHOWN_BYTES_MAX} bytes more"
+
+
+def stream_name(data: bytes) -> bytes:
+    """The name itself. Raises PeerError with `name` or `reserved`."""
+    if not name_bytes_valid(data):
+        rule = f"1 to {NAME_BYTES_MAX} bytes of UTF-8 without white space, control characters or |"
+        raise PeerError(Code.NAME, f"{shown(data)} is not a stream name: {rule}")
+    if is_reserved(data):
+        raise PeerError(Code.RESERVED, f"{shown(data)} begins with $, as only the broker's own do; choose another")
+    return data
+
+
+def place(data: bytes) -> c.From:
+    """FROM: `0`, a time in µs, `#SEQ` or `new`. Raises PeerError with `from`."""
+    if data.lower() == b"new":
+        return c.FROM_NEW
+    if data[:1] == b"#":
+        return c.From("seq", _number(data[1:], Code.FROM, f"{shown(data)} is no place: # is followed by a seq"))
+    text = f"{shown(data)} is no place in a stream: write 0, a time in microseconds, #SEQ or new"
+    return c.From("time", _number(data, Code.FROM, text))
+
+
+def _number(data: bytes, code: Code, text: str) -> int:
+    if not data.isdigit():
+        raise PeerError(code, text)
+    digits = data.lstrip(b"0") or b"0"
+    if len(digits) > _NUMBER_DIGITS_MAX or int(digits) > NUMBER_MAX:
+        raise PeerError(code, f"{shown(data)} is too large: at most {NUMBER_MAX}")
+    return int(digits)
+
+
+def _parse(line: bytes, max_message_bytes: int) -> c.Command:
+    match = _WORD.match(line)
+    assert match is not None  # it matches the empty line too
+    word = match[1]
+    verb = VERBS.get(word.lower())
+    if verb is None:
+        raise PeerError(Code.COMMAND, f"no command {shown(word)}; help lists the commands")
+    return verb.parse(verb, line[match.end() :], max_message_bytes)
+
+
+def _args(verb: Verb, rest: bytes, low: int, high: int) -> list[bytes]:
+    """The blank-separated arguments, `low` to `high` of them. Raises PeerError with `usage`."""
+    args = [arg for arg in rest.replace(b"\t", b" ").split(b" ", 2 * high + 2) if arg] if len(rest) <= 4096 else []
+    if not low <= len(args) <= high or len(rest) > 4096:
+        raise verb.usage()
+    return args
+
+
+def _pub(verb: Verb, rest: bytes, max_message_bytes: int) -> c.Command:
+    head, bar, payload = rest.partition(b"|")
+    name = head.rstrip(_BLANKS)
+    if not name or not bar:
+        raise verb.usage()
+    if b" " in name or b"\t" in name:
+        raise PeerError(Code.NAME, f"{shown(name)} is not a stream name: it has white space before the |")
+    name = stream_name(name)
+    if len(payload) > max_message_bytes:
+        text = f"the message to {shown(name)} has {len(payload)} bytes; at most {max_message_bytes} are taken"
+        raise PeerError(Code.SIZE, text)
+    return c.Staged([(name, 1, bytearray(pack_frame(payload)))], [0])
+
+
+def _sub(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    args = _args(verb, rest, 2, 3)
+    name, start = stream_name(args[0]), place(args[1])
+    if len(args) == 2:
+        return c.Subscribe(name, start)
+    if start.kind != "time":
+        raise PeerError(Code.USAGE, f"SKIP counts messages at a time, so FROM must be one; write: {verb.form}")
+    return c.Subscribe(name, start, _number(args[2], Code.USAGE, f"SKIP is a number; write: {verb.form}"))
+
+
+def _ack(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    switch = {b"on": True, b"off": False}
+    on = switch.get(_args(verb, rest, 1, 1)[0].lower())
+    if on is None:
+        raise verb.usage()
+    return c.Ack(on)
+
+
+def _slave(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    host, port, name, start = _args(verb, rest, 4, 4)
+    if not _HOST.fullmatch(host):
+        raise PeerError(Code.USAGE, f"{shown(host)} is no host; write: {verb.form}")
+    port_number = _number(port, Code.USAGE, f"PORT is a number; write: {verb.form}")
+    if not 0 < port_number <= PORT_MAX:
+        raise PeerError(Code.USAGE, f"PORT is 1 to {PORT_MAX}; write: {verb.form}")
+    return c.Slave(host.decode(), port_number, stream_name(name), place(start))
+
+
+def _trim(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    name, start = _args(verb, rest, 2, 2)
+    stream, where = stream_name(name), place(start)
+    if where.kind == "new":
+        raise PeerError(Code.FROM, "trim takes a time in microseconds or #SEQ; what is before it is dropped")
+    return c.Trim(stream, where)
+
+
+def _streams(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    args = _args(verb, rest, 0, 1)
+    if args and not name_bytes_valid(args[0]):
+        raise PeerError(Code.NAME, f"{shown(args[0])} cannot begin a stream name")
+    return c.Streams(*args)
+
+
+def _stream_only(kind: Callable[[bytes], c.Command]) -> Callable[[Verb, bytes, int], c.Command]:
+    def parse(verb: Verb, rest: bytes, _max: int) -> c.Command:
+        return kind(stream_name(_args(verb, rest, 1, 1)[0]))
+
+    return parse
+
+
+def _bare(command: c.Command) -> Callable[[Verb, bytes, int], c.Command]:
+    def parse(verb: Verb, rest: bytes, _max: int) -> c.Command:
+        _args(verb, rest, 0, 0)
+        return command
+
+    return parse
+
+
+_ROWS = (
+    Verb("pub STREAM |payload", "publish everything after the bar; no answer unless it fails", False, _pub),
+    Verb("ack on|off", "whether each pub is answered: ok pub STREAM SEQ", False, _ack),
+    Verb("sub STREAM FROM [SKIP]", "messages from FROM on: 0 (all), a time in us, #SEQ or new", False, _sub),
+    Verb("unsub STREAM", "no more messages of the stream", False, _stream_only(c.Unsubscribe)),
+    Verb("ping", "answers ok pong", False, _bare(c.Ping())),
+    Verb("help", "this list", False, _bare(c.Help())),
+    Verb("close", "end this connection", False, _bare(c.Close())),
+    Verb("master STREAM", "this node takes the stream's messages; makes it if need be", True, _stream_only(c.Master)),
+    Verb("unmaster STREAM", "the stream takes no more messages here", True, _stream_only(c.Unmaster)),
+    Verb("slave HOST PORT STREAM FROM", "follow the stream of another node", True, _slave),
+    Verb("unslave STREAM", "stop following", True, _stream_only(c.Unslave)),
+    Verb("trim STREAM FROM", "drop the messages before FROM: a time in us or #SEQ", True, _trim),
+    Verb("streams [PREFIX]", "the node's streams", True, _streams),
+    Verb("stat STREAM", "one stream in numbers", True, _stream_only(c.Stat)),
+    Verb("workers", "the node's worker processes", True, _bare(c.Workers())),
+    Verb("conns", "the node's connections", True, _bare(c.Conns())),
+    Verb("quit", "stop the node", True, _bare(c.Quit())),
+)
+
+VERBS: Final[Mapping[bytes, Verb]] = {row.form.split()[0].encode(): row for row in _ROWS}
+"""Every command by its word in lower case, in the order `help` shows them."""

@@ -1,0 +1,828 @@
+"""Leaf: stage `pub` lines as frames, render frames as `msg` lines. Stateless; bytes in, bytes out.
+
+Compiled, the bodies are loops over pointers; interpreted, they are bytes methods, `struct` and list comprehensions.
+Both give the same bytes, which a property test holds them to. Load this module through `shard.leaves`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from shard import _cython_shim as cython
+
+from shard.frame import FAULT_CRC, FAULT_LENGTH, FAULT_SEQ, MAX_FRAME_BYTES
+from shard.names import name_bytes_valid
+
+if TYPE_CHECKING:
+    # From line_cy.pxd; they exist in the compiled module only.
+    Group: Any
+    Head: Any
+    Message: Any
+    Py_buffer: Any
+    PyBUF_SIMPLE: int
+    PyBuffer_Release: Any
+    PyByteArray_AS_STRING: Any
+    PyByteArray_FromStringAndSize: Any
+    PyBytes_AS_STRING: Any
+    PyBytes_FromStringAndSize: Any
+    PyObject_GetBuffer: Any
+    Digits: Any
+    Staging: Any
+    Walk: Any
+    calloc: Any
+    crc32c_extend: Any
+    free: Any
+    malloc: Any
+    memchr: Any
+    memcmp: Any
+    memcpy: Any
+    memset: Any
+    realloc: Any
+    tr_count_up: Any
+    tr_digit_count: Any
+    tr_is_pub: Any
+    tr_load16: Any
+    tr_load32: Any
+    tr_load64: Any
+    tr_make_digits: Any
+    tr_name_hash: Any
+    tr_put_digits: Any
+    tr_set_digits: Any
+    tr_store32: Any
+
+HEAD_BYTES_MAX = 240
+"""The longest `pub NAME |`, bar included, that `stage` takes; only a line with very many blanks has a longer one."""
+
+_HEAD_MAX = cython.declare(cython.Py_ssize_t, HEAD_BYTES_MAX)
+_FRAME_MAX = cython.declare(cython.uint, MAX_FRAME_BYTES)
+_KEY = cython.declare(cython.ulonglong, int.from_bytes(os.urandom(8), "little"))
+
+
+def is_compiled() -> bool:
+    """Whether this copy of the module is the compiled one."""
+    return bool(cython.compiled)
+
+
+def stage(
+    buffer: bytes | bytearray | memoryview, start: int, end: int, max_message_bytes: int, want_order: bool
+) -> tuple[int, list[tuple[bytes, int, bytearray]], list[int]]:
+    """Stage the run of complete `pub NAME |payload` lines that begins at buffer[start] and ends before `end`.
+
+    Stops at the first line that is anything else: another command, a name that is none or is reserved, a payload above
+    `max_message_bytes`, a head above HEAD_BYTES_MAX, no line end. Gives (where it stopped, groups, order). A group is
+    (name, messages, their unstamped frames), one a stream, in order of first appearance; `order` is the index of each
+    message's group when `want_order`, else empty. ValueError if start:end is not in the buffer.
+    """
+    if cython.compiled:
+        return _stage_pointers(buffer, start, end, max_message_bytes, want_order)
+    else:
+        return _stage_slices(buffer, start, end, max_message_bytes, want_order)
+
+
+def render(
+    content: bytes | bytearray | memoryview,
+    start: int,
+    end: int,
+    next_seq: int,
+    limit_seq: int,
+    prefix: bytes,
+    check_crc: bool,
+    limit_bytes: int,
+) -> tuple[bytes, int, int, str]:
+    """Render the stamped frames of content[start:end] as `msg NAME SEQ TIMESTAMP LENGTH |payload` and CRLF.
+
+    `prefix` is `msg NAME ` with its blank. Frames must be next_seq, next_seq+1, …; the walk ends before `limit_seq`, at
+    a frame that is not whole, before the frame that would pass `limit_bytes` of content (but never before the first),
+    or at a fault. Metadata is passed over; LENGTH is the payload's. Gives (text, frames, content bytes, fault): fault
+    is "" or one of FAULT_LENGTH, FAULT_CRC, FAULT_SEQ of `shard.frame`. ValueError if start:end is not in the buffer.
+    """
+    if cython.compiled:
+        return _render_pointers(content, start, end, next_seq, limit_seq, prefix, check_crc, limit_bytes)
+    else:
+        return _render_slices(content, start, end, next_seq, limit_seq, prefix, check_crc, limit_bytes)
+
+
+def acknowledge(names: list[bytes], order: list[int], first_seqs: list[int]) -> bytes:
+    """A line `ok pub NAME SEQ` for each index in `order`; the seqs of names[i] count up from first_seqs[i]."""
+    if cython.compiled:
+        return _acknowledge_pointers(names, order, first_seqs)
+    else:
+        return _acknowledge_slices(names, order, first_seqs)
+
+
+def find_lf(buffer: bytes | bytearray | memoryview, start: int, end: int) -> int:
+    """Where the first LF of buffer[start:end] is, or -1. ValueError if start:end is not in the buffer."""
+    if cython.compiled:
+        return _find_lf_pointers(buffer, start, end)
+    else:
+        return _find_lf_slices(buffer, start, end)
+
+
+def _outside(start: int, end: int, size: int) -> ValueError:
+    return ValueError(f"bytes {start} to {end} of a buffer of {size}")
+
+
+# Interpreted bodies.
+
+if not cython.compiled:
+    import re
+    import struct
+    from functools import lru_cache
+
+    from google_crc32c import value as _crc32c_value
+
+    _HEADER_AT = struct.Struct("<IIQQIHH").unpack_from
+    _UNSTAMPED = struct.Struct("<I28x").pack
+    _HEAD = re.compile(rb"[pP][uU][bB][ \t]+([^ \t|$][^ \t|]{0,199})[ \t]*\|")
+    _WINDOW_BYTES = 2_048
+    _WINDOW_BYTES_MAX = 1 << 20
+    _HEADERS = [_UNSTAMPED(32 + size) for size in range(2_048)]  # of frames with a payload of up to that many bytes
+
+    class _Gathered:
+        """What was staged so far: per stream, in order of first appearance, its name, pieces of frames and messages."""
+
+        __slots__ = ("counts", "index", "order", "pieces")
+
+        def __init__(self) -> None:
+            self.index: dict[bytes, int] = {}
+            self.pieces: list[list[bytes]] = []
+            self.counts: list[int] = []
+            self.order: list[int] = []
+
+        def group(self, name: bytes) -> int:
+            key = self.index.get(name)
+            if key is None:
+                key = self.index[name] = len(self.pieces)
+                self.pieces.append([])
+                self.counts.append(0)
+            return key
+
+        def add(self, key: int, payloads: list[bytes]) -> None:
+            self.counts[key] += len(payloads)
+            self.pieces[key].append(_frames(payloads))
+
+        def groups(self) -> list[tuple[bytes, int, bytearray]]:
+            empty = bytearray()
+            return [
+                (name, count, empty.join(pieces))
+                for name, count, pieces in zip(self.index, self.counts, self.pieces, strict=True)
+            ]
+
+    @lru_cache(maxsize=8_192)
+    def _name_of(head: bytes) -> bytes | None:
+        """The stream's name when this is the head of a line for `stage`, up to and with the bar."""
+        match = _HEAD.fullmatch(head)
+        if match is None or len(head) > HEAD_BYTES_MAX or not name_bytes_valid(match[1]):
+            return None
+        return match[1]
+
+    def _frames(payloads: list[bytes]) -> bytes:
+        if len(payloads) == 1:
+            return _UNSTAMPED(32 + len(payloads[0])) + payloads[0]
+        sizes = set(map(len, payloads))
+        if len(sizes) == 1:
+            header = _UNSTAMPED(32 + sizes.pop())
+            return header + header.join(payloads)
+        if max(sizes) < len(_HEADERS):
+            headers = _HEADERS
+            return b"".join([headers[len(payload)] + payload for payload in payloads])
+        return b"".join([_UNSTAMPED(32 + len(payload)) + payload for payload in payloads])
+
+    def _stage_slices(
+        buffer: bytes | bytearray | memoryview, start: int, end: int, max_message_bytes: int, want_order: bool
+    ) -> tuple[int, list[tuple[bytes, int, bytearray]], list[int]]:
+        view = memoryview(buffer)
+        if not 0 <= start <= end <= len(view):
+            raise _outside(start, end, len(view))
+        gathered = _Gathered()
+        # Windows that grow while all of each is taken: where other commands come in between, little is read in vain.
+        window = _WINDOW_BYTES
+        while start < end:
+            piece = bytes(view[start : start + window if start + window < end else end])
+            last = piece.rfind(b"\n")
+            if last < 0 and start + len(piece) < end:
+                window *= 4
+                continue
+            taken = _stage_piece(gathered, piece, last, max_message_bytes, want_order) if last >= 0 else 0
+            start += taken
+            if taken <= last or last < 0:
+                break
+            window = min(window * 4, _WINDOW_BYTES_MAX)
+        return start, gathered.groups(), gathered.order
+
+    def _stage_piece(gathered: _Gathered, piece: bytes, last: int, max_message_bytes: int, want_order: bool) -> int:
+        """Stage the lines of piece[:last + 1], which ends in an LF; returns how many bytes of it were taken."""
+        head = piece[: piece.find(b"|", 0, HEAD_BYTES_MAX) + 1]
+        name = _name_of(head)
+        if name is None:
+            return 0
+        body = piece[:last]
+        between = b"\n" + head
+        line_ends = body.count(b"\n")
+        if body.count(between) != line_ends or len(piece) > max_message_bytes:
+            return _stage_lines(gathered, body, max_message_bytes, want_order)
+        key = gathered.group(name)
+        gathered.add(key, _payloads(body[len(head) :], between, line_ends))
+        if want_order:
+            gathered.order += [key] * (line_ends + 1)
+        return last + 1
+
+    def _payloads(body: bytes, between: bytes, line_ends: int) -> list[bytes]:
+        """`body` cut at the line ends that `between` begins with, each line without its CR."""
+        cr_ends = body.count(b"\r\n")
+        if not cr_ends and body[-1:] != b"\r":
+            return body.split(between)
+        if cr_ends == line_ends and body[-1:] == b"\r":
+            return body[:-1].split(b"\r" + between)
+        return [line.removesuffix(b"\r") for line in body.split(between)]
+
+    def _stage_lines(gathered: _Gathered, body: bytes, max_message_bytes: int, want_order: bool) -> int:
+        """As `_stage_piece`, for lines of several streams; `body` is without the last LF."""
+        parts = [line.partition(b"|") for line in _payloads(body, b"\n", body.count(b"\n"))]
+        keys: dict[bytes, int] = {}
+        taken = _well_formed(parts, max_message_bytes)
+        cut = len(body) + 1
+        if taken < len(parts):
+            lines = body.split(b"\n")[:taken]
+            cut = sum(map(len, lines)) + taken
+            del parts[taken:]
+        for head in dict.fromkeys([head for head, _, _ in parts]):
+            name = _name_of(head + b"|")
+            assert name is not None
+            keys[head] = gathered.group(name)
+        payloads: dict[int, list[bytes]] = {key: [] for key in keys.values()}
+        add = {head: payloads[key].append for head, key in keys.items()}
+        for head, _, payload in parts:
+            add[head](payload)
+        for key, of_stream in payloads.items():
+            gathered.add(key, of_stream)
+        if want_order:
+            gathered.order += [keys[head] for head, _, _ in parts]
+        return cut
+
+    def _well_formed(parts: list[tuple[bytes, bytes, bytes]], max_message_bytes: int) -> int:
+        """How many of the lines, cut at their first bar, are for `stage`, up to the first that is not."""
+        bad = {head for head in {head for head, _, _ in parts} if _name_of(head + b"|") is None}
+        for index, (head, bar, payload) in enumerate(parts):
+            if not bar or head in bad or len(payload) > max_message_bytes:
+                return index
+        return len(parts)
+
+    def _render_slices(
+        content: bytes | bytearray | memoryview,
+        start: int,
+        end: int,
+        next_seq: int,
+        limit_seq: int,
+        prefix: bytes,
+        check_crc: bool,
+        limit_bytes: int,
+    ) -> tuple[bytes, int, int, str]:
+        view = memoryview(content)
+        if not 0 <= start <= end <= len(view):
+            raise _outside(start, end, len(view))
+        source = bytes(view[start:end])
+        position, size, seq, fault = 0, len(source), next_seq, ""
+        header_at, crc_of, lines = _HEADER_AT, _crc32c_value, []
+        while seq < limit_seq and size - position >= 32:
+            length, crc, number, timestamp_us, _, _, metadata_bytes = header_at(source, position)
+            if not 32 <= length <= MAX_FRAME_BYTES or metadata_bytes > length - 32:
+                fault = FAULT_LENGTH
+                break
+            stop = position + length
+            if stop > size or (stop > limit_bytes and position):
+                break
+            if check_crc and crc_of(source[position + 8 : stop]) != crc:
+                fault = FAULT_CRC
+                break
+            if number != seq:
+                fault = FAULT_SEQ
+                break
+            payload = source[position + 32 + metadata_bytes : stop]
+            lines.append(b"%b%d %d %d |%b\r\n" % (prefix, seq, timestamp_us, len(payload), payload))
+            position = stop
+            seq += 1
+        return b"".join(lines), seq - next_seq, position, fault
+
+    def _acknowledge_slices(names: list[bytes], order: list[int], first_seqs: list[int]) -> bytes:
+        prefixes = [b"ok pub " + name for name in names]
+        if len(names) == 1:
+            prefix, first = prefixes[0], first_seqs[0]
+            return b"".join([b"%b %d\r\n" % (prefix, seq) for seq in range(first, first + len(order))])
+        seqs = list(first_seqs)
+        lines = []
+        for key in order:
+            lines.append(b"%b %d\r\n" % (prefixes[key], seqs[key]))
+            seqs[key] += 1
+        return b"".join(lines)
+
+    def _find_lf_slices(buffer: bytes | bytearray | memoryview, start: int, end: int) -> int:
+        view = memoryview(buffer)
+        if not 0 <= start <= end <= len(view):
+            raise _outside(start, end, len(view))
+        # Windows that grow, so that each of many short lines costs little however much comes after it.
+        window = _WINDOW_BYTES
+        while start < end:
+            found = bytes(view[start : min(start + window, end)]).find(b"\n")
+            if found >= 0:
+                return start + found
+            start += window
+            window = min(window * 4, _WINDOW_BYTES_MAX)
+        return -1
+
+
+# Compiled bodies: staging. One pass finds the messages and their groups, a second writes each to its group's frames.
+
+
+@cython.cfunc
+def _stage_pointers(
+    buffer: object,
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    max_message_bytes: cython.Py_ssize_t,
+    want_order: cython.bint,
+) -> tuple:
+    view: Py_buffer
+    staging: Staging
+    order: list = []
+    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
+    _begin(cython.address(staging))
+    try:
+        if start < 0 or start > end or end > view.len:
+            raise _outside(start, end, view.len)
+        first: cython.p_const_uchar = cython.cast(cython.p_const_uchar, view.buf)
+        stop: cython.Py_ssize_t = _find_messages(cython.address(staging), first, start, end, max_message_bytes)
+        groups: list = _make_groups(cython.address(staging))
+        _write_frames(cython.address(staging))
+        if want_order:
+            order = _make_order(cython.address(staging))
+    finally:
+        _end(cython.address(staging))
+        PyBuffer_Release(cython.address(view))
+    return stop, groups, order
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _begin(staging: cython.pointer(Staging)) -> cython.void:
+    staging.messages = staging.first_messages
+    staging.groups = staging.first_groups
+    staging.slots = cython.NULL
+    staging.message_count = staging.group_count = staging.slot_count = 0
+    staging.message_room = 64
+    staging.group_room = 8
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _end(staging: cython.pointer(Staging)) -> cython.void:
+    if staging.messages != staging.first_messages:
+        free(staging.messages)
+    if staging.groups != staging.first_groups:
+        free(staging.groups)
+    free(staging.slots)
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _find_messages(
+    staging: cython.pointer(Staging),
+    first: cython.p_const_uchar,
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    max_message_bytes: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Fill `staging.messages`; returns where the run of lines for `stage` ends."""
+    line: cython.p_const_uchar = first + start
+    limit: cython.p_const_uchar = first + end
+    last_head: cython.p_const_uchar = cython.NULL
+    head_bytes: cython.Py_ssize_t = 0
+    group: cython.Py_ssize_t = 0
+    head: Head
+    payload: cython.p_const_uchar
+    line_end: cython.p_const_uchar
+    length: cython.Py_ssize_t
+    same: cython.bint
+    while line < limit:
+        # Most lines are for the same stream as the one before, written in the same way.
+        same = head_bytes != 0 and limit - line >= head_bytes and memcmp(line, last_head, head_bytes) == 0
+        if same:
+            payload = line + head_bytes
+        else:
+            _cut_head(line, limit, cython.address(head))
+            payload = head.payload
+            if payload == cython.NULL:
+                break
+        line_end = cython.cast(cython.p_const_uchar, memchr(payload, 10, limit - payload))
+        if line_end == cython.NULL:
+            break
+        length = line_end - payload
+        if length > 0 and payload[length - 1] == 13:
+            length -= 1
+        if length > max_message_bytes:
+            break
+        if not same:
+            group = _group_of(staging, cython.address(head))
+            if group < 0:
+                break
+            last_head = line
+            head_bytes = payload - line
+        _add_message(staging, payload, length, group)
+        line = line_end + 1
+    return line - first
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _cut_head(line: cython.p_const_uchar, limit: cython.p_const_uchar, head: cython.pointer(Head)) -> cython.void:
+    """Take `pub NAME |` apart; `head.payload` stays NULL where this is none."""
+    at: cython.p_const_uchar = line + 4
+    head.payload = cython.NULL
+    head.plain = True
+    if limit - line > _HEAD_MAX:
+        limit = line + _HEAD_MAX
+    if limit - line < 6 or not tr_is_pub(line):
+        return
+    while at < limit and (at[0] == 32 or at[0] == 9):
+        at += 1
+    head.name = at
+    while at < limit and at[0] > 32 and at[0] != 124:
+        if at[0] > 126:
+            head.plain = False
+        at += 1
+    head.name_length = cython.cast(cython.uint, at - head.name)
+    if head.name_length == 0 or head.name_length > 200 or head.name[0] == 36:
+        return
+    while at < limit and (at[0] == 32 or at[0] == 9):
+        at += 1
+    if at < limit and at[0] == 124:
+        head.payload = at + 1
+
+
+@cython.cfunc
+@cython.exceptval(-2)
+def _group_of(staging: cython.pointer(Staging), head: cython.pointer(Head)) -> cython.Py_ssize_t:
+    """The index of the stream's group, a new one if need be; -1 when the name is no stream's name."""
+    hashed: cython.ulonglong = tr_name_hash(head.name, head.name_length, _KEY)
+    index: cython.Py_ssize_t
+    group: cython.pointer(Group)
+    if staging.slots == cython.NULL:
+        for index in range(staging.group_count):
+            group = cython.address(staging.groups[index])
+            if group.hash == hashed and _same_name(group, head):
+                return index
+        return _new_group(staging, head, hashed)
+    slot: cython.Py_ssize_t = hashed & (staging.slot_count - 1)
+    while staging.slots[slot] != 0:
+        index = staging.slots[slot] - 1
+        group = cython.address(staging.groups[index])
+        if group.hash == hashed and _same_name(group, head):
+            return index
+        slot = (slot + 1) & (staging.slot_count - 1)
+    return _new_group(staging, head, hashed)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _same_name(group: cython.pointer(Group), head: cython.pointer(Head)) -> cython.bint:
+    return group.name_length == head.name_length and memcmp(group.name, head.name, head.name_length) == 0
+
+
+@cython.cfunc
+@cython.exceptval(-2)
+def _new_group(
+    staging: cython.pointer(Staging), head: cython.pointer(Head), hashed: cython.ulonglong
+) -> cython.Py_ssize_t:
+    if not head.plain and not name_bytes_valid(_bytes_at(head.name, head.name_length)):
+        return -1
+    index: cython.Py_ssize_t = staging.group_count
+    if index == staging.group_room:
+        _grow_groups(staging)
+    group: cython.pointer(Group) = cython.address(staging.groups[index])
+    group.name = head.name
+    group.name_length = head.name_length
+    group.hash = hashed
+    group.count = group.nbytes = 0
+    staging.group_count = index + 1
+    if staging.slots != cython.NULL:
+        _take_slot(staging, index)
+    return index
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _grow_groups(staging: cython.pointer(Staging)) -> cython.int:
+    """Room for twice as many groups, and a hash table for them. MemoryError."""
+    index: cython.Py_ssize_t
+    room: cython.Py_ssize_t = staging.group_room * 4
+    slot_count: cython.Py_ssize_t = room * 2
+    slots: cython.p_int = cython.cast(cython.p_int, calloc(slot_count, cython.sizeof(cython.int)))
+    if slots == cython.NULL:
+        raise MemoryError
+    free(staging.slots)
+    staging.slots = slots
+    staging.slot_count = slot_count
+    held: cython.pointer(Group) = cython.NULL if staging.groups == staging.first_groups else staging.groups
+    groups: cython.pointer(Group) = cython.cast(cython.pointer(Group), realloc(held, room * cython.sizeof(Group)))
+    if groups == cython.NULL:
+        raise MemoryError
+    if held == cython.NULL:
+        memcpy(groups, staging.first_groups, staging.group_count * cython.sizeof(Group))
+    staging.groups = groups
+    staging.group_room = room
+    for index in range(staging.group_count):
+        _take_slot(staging, index)
+    return 0
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _take_slot(staging: cython.pointer(Staging), index: cython.Py_ssize_t) -> cython.void:
+    slot: cython.Py_ssize_t = staging.groups[index].hash & (staging.slot_count - 1)
+    while staging.slots[slot] != 0:
+        slot = (slot + 1) & (staging.slot_count - 1)
+    staging.slots[slot] = index + 1
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(-1)
+def _add_message(
+    staging: cython.pointer(Staging),
+    payload: cython.p_const_uchar,
+    length: cython.Py_ssize_t,
+    group: cython.Py_ssize_t,
+) -> cython.int:
+    if staging.message_count == staging.message_room:
+        _grow_messages(staging)
+    message: cython.pointer(Message) = cython.address(staging.messages[staging.message_count])
+    message.payload = payload
+    message.length = cython.cast(cython.uint, length)
+    message.group = cython.cast(cython.uint, group)
+    staging.message_count += 1
+    staging.groups[group].count += 1
+    staging.groups[group].nbytes += length + 32
+    return 0
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _grow_messages(staging: cython.pointer(Staging)) -> cython.int:
+    """Room for four times as many messages. MemoryError."""
+    room: cython.Py_ssize_t = staging.message_room * 4
+    held: cython.pointer(Message) = cython.NULL if staging.messages == staging.first_messages else staging.messages
+    messages: cython.pointer(Message) = cython.cast(
+        cython.pointer(Message), realloc(held, room * cython.sizeof(Message))
+    )
+    if messages == cython.NULL:
+        raise MemoryError
+    if held == cython.NULL:
+        memcpy(messages, staging.first_messages, staging.message_count * cython.sizeof(Message))
+    staging.messages = messages
+    staging.message_room = room
+    return 0
+
+
+@cython.cfunc
+def _make_groups(staging: cython.pointer(Staging)) -> list:
+    """The groups as Python has them, their frames to be written yet."""
+    groups: list = []
+    index: cython.Py_ssize_t
+    group: cython.pointer(Group)
+    for index in range(staging.group_count):
+        group = cython.address(staging.groups[index])
+        frames: bytearray = PyByteArray_FromStringAndSize(cython.NULL, group.nbytes)
+        group.out = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(frames))
+        groups.append((_bytes_at(group.name, group.name_length), group.count, frames))
+    return groups
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _write_frames(staging: cython.pointer(Staging)) -> cython.void:
+    index: cython.Py_ssize_t
+    message: cython.pointer(Message)
+    group: cython.pointer(Group)
+    out: cython.p_uchar
+    for index in range(staging.message_count):
+        message = cython.address(staging.messages[index])
+        group = cython.address(staging.groups[message.group])
+        out = group.out
+        tr_store32(out, message.length + 32)
+        memset(out + 4, 0, 28)
+        memcpy(out + 32, message.payload, message.length)
+        group.out = out + 32 + message.length
+
+
+@cython.cfunc
+def _make_order(staging: cython.pointer(Staging)) -> list:
+    if staging.group_count == 1:
+        return [0] * staging.message_count
+    index: cython.Py_ssize_t
+    return [staging.messages[index].group for index in range(staging.message_count)]
+
+
+@cython.cfunc
+@cython.inline
+def _bytes_at(source: cython.p_const_uchar, length: cython.Py_ssize_t) -> bytes:
+    return PyBytes_FromStringAndSize(cython.cast(cython.p_const_char, source), length)
+
+
+# Compiled bodies: rendering. One pass checks the frames and adds up the text's length, a second writes it.
+
+
+@cython.cfunc
+def _render_pointers(
+    content: object,
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    next_seq: cython.ulonglong,
+    limit_seq: cython.ulonglong,
+    prefix: bytes,
+    check_crc: cython.bint,
+    limit_bytes: cython.Py_ssize_t,
+) -> tuple:
+    view: Py_buffer
+    walk: Walk
+    PyObject_GetBuffer(content, cython.address(view), PyBUF_SIMPLE)
+    try:
+        if start < 0 or start > end or end > view.len:
+            raise _outside(start, end, view.len)
+        first: cython.p_const_uchar = cython.cast(cython.p_const_uchar, view.buf) + start
+        walk.next_seq = next_seq
+        walk.limit_seq = limit_seq
+        walk.prefix_bytes = len(prefix)
+        fault: str = _walk_frames(cython.address(walk), first, end - start, limit_bytes, check_crc)
+        text: bytes = PyBytes_FromStringAndSize(cython.NULL, walk.text_bytes)
+        _write_text(
+            cython.address(walk),
+            first,
+            cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(prefix)),
+            cython.cast(cython.p_uchar, PyBytes_AS_STRING(text)),
+        )
+    finally:
+        PyBuffer_Release(cython.address(view))
+    return text, walk.count, walk.position, fault
+
+
+@cython.cfunc
+def _walk_frames(
+    walk: cython.pointer(Walk),
+    first: cython.p_const_uchar,
+    size: cython.Py_ssize_t,
+    limit_bytes: cython.Py_ssize_t,
+    check_crc: cython.bint,
+) -> str:
+    """Find how many frames are to be rendered and how long their text is; returns the fault that ended the walk."""
+    position: cython.Py_ssize_t = 0
+    text_bytes: cython.Py_ssize_t = 0
+    seq: cython.ulonglong = walk.next_seq
+    frame: cython.p_const_uchar
+    length: cython.uint
+    metadata_bytes: cython.uint
+    payload_bytes: cython.uint
+    fault: str = ""
+    while seq < walk.limit_seq and size - position >= 32:
+        frame = first + position
+        length = tr_load32(frame)
+        metadata_bytes = tr_load16(frame + 30)
+        if length < 32 or length > _FRAME_MAX or metadata_bytes > length - 32:
+            fault = FAULT_LENGTH
+            break
+        if length > size - position or (position and position + length > limit_bytes):
+            break
+        if check_crc and crc32c_extend(0, frame + 8, length - 8) != tr_load32(frame + 4):
+            fault = FAULT_CRC
+            break
+        if tr_load64(frame + 8) != seq:
+            fault = FAULT_SEQ
+            break
+        payload_bytes = length - 32 - metadata_bytes
+        # Two blanks, blank and bar, CR and LF.
+        text_bytes += walk.prefix_bytes + tr_digit_count(seq) + tr_digit_count(tr_load64(frame + 16)) + 6
+        text_bytes += tr_digit_count(payload_bytes) + payload_bytes
+        position += length
+        seq += 1
+    walk.count = seq - walk.next_seq
+    walk.position = position
+    walk.text_bytes = text_bytes
+    return fault
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _write_text(
+    walk: cython.pointer(Walk), frame: cython.p_const_uchar, prefix: cython.p_const_uchar, out: cython.p_uchar
+) -> cython.void:
+    seq: Digits
+    timestamp: Digits
+    length: Digits
+    frame_bytes: cython.uint
+    metadata_bytes: cython.uint
+    payload_bytes: cython.uint
+    index: cython.ulonglong
+    tr_make_digits(cython.address(seq), walk.next_seq)
+    tr_make_digits(cython.address(timestamp), 0)
+    tr_make_digits(cython.address(length), 0)
+    for index in range(walk.count):
+        frame_bytes = tr_load32(frame)
+        metadata_bytes = tr_load16(frame + 30)
+        payload_bytes = frame_bytes - 32 - metadata_bytes
+        # Times and lengths repeat more often than not, and a seq is the one before and one.
+        tr_set_digits(cython.address(timestamp), tr_load64(frame + 16))
+        tr_set_digits(cython.address(length), payload_bytes)
+        memcpy(out, prefix, walk.prefix_bytes)
+        out += walk.prefix_bytes
+        out = tr_put_digits(out, cython.address(seq))
+        out[0] = 32
+        out = tr_put_digits(out + 1, cython.address(timestamp))
+        out[0] = 32
+        out = tr_put_digits(out + 1, cython.address(length))
+        out[0] = 32
+        out[1] = 124
+        memcpy(out + 2, frame + 32 + metadata_bytes, payload_bytes)
+        out += 2 + payload_bytes
+        out[0] = 13
+        out[1] = 10
+        out += 2
+        tr_count_up(cython.address(seq))
+        frame += frame_bytes
+
+
+# Compiled bodies: the small ones.
+
+
+@cython.cfunc
+def _acknowledge_pointers(names: list, order: list, first_seqs: list) -> bytes:
+    streams: cython.Py_ssize_t = len(names)
+    seqs: cython.p_ulonglong = cython.cast(cython.p_ulonglong, malloc((streams + 1) * cython.sizeof(cython.ulonglong)))
+    if seqs == cython.NULL:
+        raise MemoryError
+    try:
+        text: bytes = PyBytes_FromStringAndSize(cython.NULL, _acknowledgement_bytes(names, order, first_seqs, seqs))
+        out: cython.p_uchar = cython.cast(cython.p_uchar, PyBytes_AS_STRING(text))
+        index: cython.Py_ssize_t
+        key: cython.Py_ssize_t
+        seq: Digits
+        for index in range(streams):
+            seqs[index] = first_seqs[index]
+        for index in range(len(order)):
+            key = order[index]
+            name: bytes = names[key]
+            memcpy(out, b"ok pub ", 7)
+            memcpy(out + 7, PyBytes_AS_STRING(name), len(name))
+            out += 7 + len(name)
+            out[0] = 32
+            tr_make_digits(cython.address(seq), seqs[key])
+            out = tr_put_digits(out + 1, cython.address(seq))
+            out[0] = 13
+            out[1] = 10
+            out += 2
+            seqs[key] += 1
+    finally:
+        free(seqs)
+    return text
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _acknowledgement_bytes(names: list, order: list, first_seqs: list, seqs: cython.p_ulonglong) -> cython.Py_ssize_t:
+    """The length of the text. IndexError when `order` names a stream that is not there."""
+    size: cython.Py_ssize_t = 0
+    index: cython.Py_ssize_t
+    key: cython.Py_ssize_t
+    for index in range(len(names)):
+        seqs[index] = first_seqs[index]
+    for index in range(len(order)):
+        key = order[index]
+        if key < 0 or key >= len(names):
+            raise IndexError(f"message {index} is of stream {key} of {len(names)}")
+        name: bytes = names[key]
+        size += len(name) + tr_digit_count(seqs[key]) + 10
+        seqs[key] += 1
+    return size
+
+
+@cython.cfunc
+def _find_lf_pointers(buffer: object, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> object:
+    view: Py_buffer
+    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
+    position: cython.Py_ssize_t = -1
+    try:
+        if start < 0 or start > end or end > view.len:
+            raise _outside(start, end, view.len)
+        first: cython.p_const_uchar = cython.cast(cython.p_const_uchar, view.buf)
+        found: cython.p_const_uchar = cython.cast(cython.p_const_uchar, memchr(first + start, 10, end - start))
+        if found != cython.NULL:
+            position = found - first
+    finally:
+        PyBuffer_Release(cython.address(view))
+    return position
