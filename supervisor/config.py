@@ -37,7 +37,7 @@ class Fault:
         return f"{self.place}: {self.text}"
 
 
-class ConfigError(Exception):
+class ConfigError(ValueError):
     """The configuration cannot be used: `faults` says everything that is wrong with it, in the order of the file."""
 
     def __init__(self, faults: list[Fault]) -> None:

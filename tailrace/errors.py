@@ -1,0 +1,23 @@
+"""How the command ends: one line for the operator and an exit code that a script can tell apart.
+
+Light on purpose: imported by every subcommand.
+"""
+
+from __future__ import annotations
+
+OK = 0
+REFUSED = 1  # the broker refused, a check found faults, or anything without a code of its own
+USAGE = 2  # wrong arguments, wrong configuration
+IN_USE = 3  # the data directory is in use
+NO_CONNECTION = 4  # cannot listen, cannot connect, or the connection was lost
+NO_DIRECTORY = 5  # the data directory is unusable
+INTERRUPTED = 130  # by ^C, as a shell reports it
+
+
+class CommandError(Exception):
+    """The command cannot go on. `text` is printed, then the process leaves with `exit_code`."""
+
+    def __init__(self, text: str, exit_code: int = REFUSED) -> None:
+        super().__init__(text)
+        self.text = text
+        self.exit_code = exit_code
