@@ -16,7 +16,7 @@ from pathlib import Path
 
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
-from setuptools.errors import BaseError
+from setuptools.errors import BaseError, CCompilerError
 
 ROOT = Path(__file__).resolve().parent
 REQUIRE = "TAILRACE_REQUIRE_COMPILED"
@@ -34,7 +34,7 @@ class LeafBuild(build_ext):
     def run(self) -> None:
         try:
             super().run()
-        except (BaseError, OSError) as error:  # the compiler's, the linker's and "there is no compiler"
+        except (BaseError, CCompilerError, OSError) as error:  # the compiler's, the linker's and "there is no compiler"
             raise LeafBuildError(f"the C compiler failed: {error}") from error
 
 

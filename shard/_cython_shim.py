@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 compiled = False
+NULL = None
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Value = TypeVar("_Value")
@@ -51,6 +52,7 @@ p_char = CType("p_char")
 p_uchar = CType("p_uchar")
 p_const_char = CType("p_const_char")
 p_const_uchar = CType("p_const_uchar")
+p_int = CType("p_int")
 p_uint = CType("p_uint")
 p_ulonglong = CType("p_ulonglong")
 p_void = CType("p_void")

@@ -62,7 +62,10 @@ def test_a_name_that_is_no_leaf_is_refused() -> None:
 @pytest.mark.parametrize("name", leaves.LEAF_MODULES)
 @pytest.mark.parametrize("interpreted", [False, True])
 def test_the_environment_decides(name: str, interpreted: bool) -> None:
-    code = f"from shard.leaves import load; leaf = load({name!r}); import {name} as same; print(leaf is same, leaf.is_compiled())"
+    code = (
+        f"from shard.leaves import load; leaf = load({name!r});"
+        f"import {name} as same; print(leaf is same, leaf.is_compiled())"
+    )
     expected = compiled_path(name) is not None and not interpreted
     assert run_python(code, interpreted=interpreted) == f"True {expected}"
 
@@ -72,7 +75,8 @@ def test_a_leaf_imports_without_cython(name: str) -> None:
     code = (
         "import sys, importlib.util as util; sys.modules['cython'] = None;"
         f"spec = util.spec_from_file_location({name!r}, {str(leaves.source_path(name))!r});"
-        "leaf = util.module_from_spec(spec); spec.loader.exec_module(leaf); print(leaf.is_compiled(), leaf.cython.__name__)"
+        "leaf = util.module_from_spec(spec); spec.loader.exec_module(leaf);"
+        "print(leaf.is_compiled(), leaf.cython.__name__)"
     )
     assert run_python(code, interpreted=True) == "False shard._cython_shim"
 

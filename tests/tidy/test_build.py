@@ -1,0 +1,208 @@
+"""Which build this is, and that the three ways of building do what their names say."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import pytest
+
+from shard import leaves
+from tests.tidy import tree
+
+BUILD_TIMEOUT_S = 300
+
+
+@cache
+def toolchain() -> str:
+    """Why no leaf can be compiled here, "" when it can: Cython, a C compiler and Python's headers are needed."""
+    try:
+        import Cython  # noqa: F401
+    except ImportError:
+        return "Cython is not installed"
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    if shutil.which(compiler[0]) is None:
+        return f"there is no C compiler {compiler[0]}"
+    command = [*compiler, "-fsyntax-only", f"-I{sysconfig.get_path('include')}", "-x", "c", "-"]
+    done = subprocess.run(command, input="#include <Python.h>\n", text=True, capture_output=True, check=False)
+    return "" if done.returncode == 0 else f"a file with Python.h does not compile: {done.stderr.strip()}"
+
+
+def leaf_files() -> set[str]:
+    return {tree.module_name(path) for path in tree.modules() if path.stem.endswith("_cy")}
+
+
+# --- the build that is loaded -----------------------------------------------------------------------------------------
+
+
+def test_the_loaded_build_is_the_one_asked_for() -> None:
+    """Compiled wherever it can be, interpreted when asked for; never some of each."""
+    wanted = "interpreted" if leaves.interpreted_wanted() or toolchain() else "compiled"
+    assert leaves.build() == wanted, f"make setup builds the leaves{f' ({toolchain()})' if toolchain() else ''}"
+
+
+def test_the_compiled_leaves_are_those_of_these_sources() -> None:
+    if leaves.build() != "compiled":
+        pytest.skip("the interpreted leaves are loaded")
+    for name in leaves.LEAF_MODULES:
+        built = Path(leaves.load(name).__file__ or "").stat().st_mtime
+        source = leaves.source_path(name)
+        for path in (source, source.with_suffix(".pxd")):
+            assert not path.exists() or path.stat().st_mtime <= built, f"{tree.shown(path)} has changed: make leaves"
+
+
+def test_every_leaf_is_listed() -> None:
+    assert set(leaves.LEAF_MODULES) == leaf_files()
+
+
+# --- the ways of building ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of what is installed, without anything built."""
+    if leaves.interpreted_wanted():
+        pytest.skip("nothing here depends on which build is loaded; the other run has it")
+    root = tmp_path / "tailrace"
+    root.mkdir()
+    ignore = shutil.ignore_patterns("*.so", "__pycache__")
+    for package in ("shard", "broker", "supervisor", "tailrace"):
+        shutil.copytree(tree.ROOT / package, root / package, ignore=ignore)
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(tree.ROOT / name, root)
+    return root
+
+
+def build(root: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run setup.py; output and errors together, as a person sees them."""
+    environment = {**os.environ, **variables}
+    return subprocess.run(
+        [sys.executable, "setup.py", *(arguments or ("--quiet", "build_ext", "--inplace"))],
+        cwd=root,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=BUILD_TIMEOUT_S,
+        check=False,
+    )
+
+
+def built(root: Path) -> list[str]:
+    return [
+        path.name
+        for suffix in EXTENSION_SUFFIXES[:1]
+        for path in root.glob(f"*/**/*{suffix}")
+        if "build" not in path.parts
+    ]
+
+
+def loaded(root: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", "from shard.leaves import build; print(build())"],
+        cwd=root,
+        env={"PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return done.stdout.strip() or done.stderr
+
+
+def hide_cython(folder: Path) -> dict[str, str]:
+    (folder / "Cython").mkdir()
+    (folder / "Cython" / "__init__.py").write_text('raise ImportError("hidden by a test")\n')
+    return {"PYTHONPATH": str(folder)}
+
+
+@pytest.mark.slow
+def test_without_a_compiler_the_build_says_so_and_runs_interpreted(copy: Path) -> None:
+    done = build(copy, CC="/bin/false")
+    assert done.returncode == 0, done.stdout
+    assert "building without compiled leaves; the broker works, more slowly" in done.stdout
+    assert built(copy) == []
+    assert loaded(copy) == "interpreted"
+
+
+@pytest.mark.slow
+def test_a_demanded_build_fails_without_a_compiler(copy: Path) -> None:
+    done = build(copy, CC="/bin/false", TAILRACE_REQUIRE_COMPILED="1")
+    assert done.returncode != 0
+    assert "TAILRACE_REQUIRE_COMPILED is set, but the C compiler failed" in done.stdout
+    assert built(copy) == []
+
+
+def test_a_demanded_build_fails_without_cython(copy: Path, tmp_path: Path) -> None:
+    done = build(copy, TAILRACE_REQUIRE_COMPILED="1", **hide_cython(tmp_path))
+    assert done.returncode != 0
+    assert "TAILRACE_REQUIRE_COMPILED is set, but Cython is not installed: hidden by a test" in done.stdout
+
+
+def test_without_cython_the_build_says_so_and_runs_interpreted(copy: Path, tmp_path: Path) -> None:
+    done = build(copy, **hide_cython(tmp_path))
+    assert done.returncode == 0, done.stdout
+    assert "Cython is not installed: hidden by a test" in done.stdout
+    assert loaded(copy) == "interpreted"
+
+
+def test_a_disabled_build_builds_nothing(copy: Path) -> None:
+    done = build(copy, TAILRACE_DISABLE_COMPILED="1")
+    assert done.returncode == 0, done.stdout
+    assert built(copy) == []
+
+
+def test_demanded_and_disabled_is_an_error(copy: Path) -> None:
+    done = build(copy, TAILRACE_DISABLE_COMPILED="1", TAILRACE_REQUIRE_COMPILED="1")
+    assert done.returncode != 0
+    assert "TAILRACE_REQUIRE_COMPILED and TAILRACE_DISABLE_COMPILED are both set" in done.stdout
+
+
+def wheel(root: Path, **variables: str) -> Path:
+    environment = {**os.environ, **variables}
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-build-isolation",
+        "--no-deps",
+        "-w",
+        "wheels",
+        ".",
+    ]
+    done = subprocess.run(
+        command, cwd=root, env=environment, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return next((root / "wheels").glob("*.whl"))
+
+
+@pytest.mark.slow
+def test_a_wheel_without_native_code_claims_no_platform(copy: Path) -> None:
+    path = wheel(copy, CC="/bin/false")
+    assert path.name.endswith("-py3-none-any.whl")
+    assert not [name for name in zipfile.ZipFile(path).namelist() if name.endswith(".so")]
+
+
+@pytest.mark.slow
+def test_a_wheel_with_native_code_holds_all_of_it(copy: Path) -> None:
+    if toolchain():
+        pytest.skip(toolchain())
+    path = wheel(copy, TAILRACE_REQUIRE_COMPILED="1")
+    assert "linux" in path.name
+    names = zipfile.ZipFile(path).namelist()
+    for leaf in leaves.LEAF_MODULES:
+        stem = leaf.replace(".", "/")
+        assert [name for name in names if name.startswith(f"{stem}.") and name.endswith(".so")]
+        assert f"{stem}.py" in names
+    assert {"shard/frame_cy.pxd", "shard/py.typed", "tailrace/command/main.py"} <= set(names)

@@ -1,0 +1,100 @@
+"""Who may import whom.
+
+shard imports none of the others, broker imports shard, supervisor imports broker and shard. The client part of
+tailrace, spark and bench import the codecs of broker.protocol and shard, never the worker. Of the modules of the
+tailrace command, which load each other only when they are asked for, `serve` alone imports the supervisor.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.tidy import tree
+
+CODECS = ("shard", "broker.protocol")
+MAY_IMPORT = {
+    "shard": ("shard",),
+    "broker.protocol": CODECS,
+    "broker": ("broker", "shard"),
+    "supervisor": ("supervisor", "broker", "shard"),
+    "tailrace.command.serve": ("tailrace", "supervisor", "broker", "shard"),
+    "tailrace": ("tailrace", *CODECS),
+    "spark": ("spark", *CODECS),
+    "bench": ("bench", *CODECS),
+}
+# Bytes in, commands out: what waits, reads a clock or opens a file belongs elsewhere.
+NOT_IN_CODECS = {"asyncio", "mmap", "multiprocessing", "pathlib", "select", "selectors", "socket", "subprocess", "time"}
+# The work loop has one thread. What waits for the disk beside it, and what such a thread touches, is listed here.
+THREADED = {
+    "broker.syncer": "its thread syncs streams, as the loop must not wait for the disk",
+    "shard.log": "sync is called from that thread; a lock keeps it from files that are being closed",
+}
+
+
+def rule_of(module: str) -> str:
+    """The most special rule that holds for a module."""
+    return max((rule for rule in MAY_IMPORT if f"{module}.".startswith(f"{rule}.")), key=len)
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    """(module, line) for each import, wherever it stands, that is not only for types."""
+    package = path.relative_to(tree.ROOT).parent.parts
+    for node in _walk(tree.parse(path)):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            for alias in node.names:
+                yield ".".join((*base, *filter(None, [node.module]), alias.name)).removesuffix(".*"), node.lineno
+
+
+def _walk(node: ast.AST) -> Iterator[ast.AST]:
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+            yield child
+            yield from _walk(child)
+
+
+def within(module: str, packages: tuple[str, ...]) -> bool:
+    return any(f"{module}.".startswith(f"{package}.") for package in packages)
+
+
+@pytest.mark.parametrize("path", tree.modules(), ids=tree.shown)
+def test_imports_keep_to_the_rule(path: Path) -> None:
+    rule = rule_of(tree.module_name(path))
+    wrong = [
+        f"line {line}: {name}"
+        for name, line in imports(path)
+        if name.split(".")[0] in (*tree.PACKAGES, "tests") and not within(name, MAY_IMPORT[rule])
+    ]
+    assert not wrong, f"{tree.shown(path)} is in {rule}, which imports only {', '.join(MAY_IMPORT[rule])}: {wrong}"
+
+
+@pytest.mark.parametrize("path", tree.modules("broker/protocol"), ids=tree.shown)
+def test_codecs_touch_nothing_outside(path: Path) -> None:
+    assert not {name.split(".")[0] for name, _ in imports(path)} & NOT_IN_CODECS
+
+
+def test_threads_are_started_only_where_listed() -> None:
+    threaded = {
+        tree.module_name(path)
+        for path in tree.modules("shard", "broker", "supervisor")
+        if {name.split(".")[0] for name, _ in imports(path)} & {"threading", "_thread", "concurrent"}
+    }
+    assert threaded == set(THREADED)
+
+
+def test_the_walk_sees_all_kinds_of_imports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tree, "ROOT", tmp_path)
+    (tmp_path / "shard").mkdir()
+    path = tmp_path / "shard" / "sample.py"
+    path.write_text(
+        "import broker.worker\nfrom . import log\nfrom supervisor import main\n"
+        "if TYPE_CHECKING:\n    import tests\ndef late():\n    import tailrace\n"
+    )
+    assert [name for name, _ in imports(path)] == ["broker.worker", "shard.log", "supervisor.main", "tailrace"]

@@ -1,0 +1,42 @@
+"""Tests mirror the tree: broker/protocol/line.py is tested by tests/broker/protocol/test_line.py."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.tidy import tree
+
+SMALL_LINES = 30  # a module this small needs no test of its own
+# module: what tests it instead. Whoever splits a module or writes one says here where its tests are.
+ELSEWHERE: dict[str, str] = {}
+
+
+def expected_test(path: Path) -> Path:
+    relative = path.relative_to(tree.ROOT)
+    return tree.ROOT / "tests" / relative.parent / f"test_{relative.stem.lstrip('_')}.py"
+
+
+def needs_test(path: Path) -> bool:
+    return path.name not in ("__init__.py", "__main__.py") and len(path.read_text().splitlines()) > SMALL_LINES
+
+
+def test_every_module_has_its_test() -> None:
+    without = {
+        tree.shown(path): tree.shown(expected_test(path))
+        for path in tree.modules()
+        if needs_test(path) and not expected_test(path).exists() and tree.shown(path) not in ELSEWHERE
+    }
+    assert not without, "write these, or say in ELSEWHERE what tests them"
+
+
+def test_exceptions_are_needed() -> None:
+    for module in ELSEWHERE:
+        path = tree.ROOT / module
+        assert path.exists(), f"{module} is gone: take it out of ELSEWHERE"
+        assert not expected_test(path).exists(), f"{module} has its test: take it out of ELSEWHERE"
+
+
+def test_exceptions_name_tests_that_exist() -> None:
+    for module, tests in ELSEWHERE.items():
+        for name in tests.split(", "):
+            assert (tree.ROOT / name).exists(), f"{module}: there is no {name}"

@@ -1,0 +1,64 @@
+"""The source tree as the house rules see it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("shard", "broker", "supervisor", "tailrace", "spark", "bench")
+TEXT_SUFFIXES = frozenset({".conf", ".md", ".pxd", ".py", ".service", ".toml", ".yml", ".h", ".timer"})
+SKIPPED = frozenset({".git", ".venv", "build", "data", "__pycache__", ".hypothesis", ".mypy_cache", ".ruff_cache",
+                     ".pytest_cache", "results"})  # fmt: skip
+
+
+def modules(*packages: str) -> list[Path]:
+    """The Python sources of these packages (all of them without an argument), tests not among them."""
+    return sorted(path for package in packages or PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
+def python_files() -> list[Path]:
+    return [*modules(), *sorted((ROOT / "tests").rglob("*.py")), ROOT / "setup.py"]
+
+
+def text_files() -> Iterator[Path]:
+    """Every file that a person writes, configuration and documentation included."""
+    for path in sorted(ROOT.rglob("*")):
+        relative = path.relative_to(ROOT)
+        if SKIPPED.isdisjoint(relative.parts) and path.is_file() and is_text(relative):
+            yield path
+
+
+def is_text(path: Path) -> bool:
+    return path.suffix in TEXT_SUFFIXES or path.name == "Makefile" or path.parts[0] in ("scripts", ".ci")
+
+
+def documents() -> list[Path]:
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def shown(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+@cache
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(), filename=str(path))
+
+
+def enclosing_function(tree: ast.Module, line: int) -> str:
+    """The name of the innermost function around a line, "" at module level."""
+    found, start = "", 0
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) or node.end_lineno is None:
+            continue
+        if start < node.lineno <= line <= node.end_lineno:
+            found, start = node.name, node.lineno
+    return found
