@@ -3,6 +3,7 @@
 Compiled, the bodies are loops over pointers; interpreted, they are bytes methods, `struct` and list comprehensions.
 Both give the same bytes, which a property test holds them to. Load this module through `shard.leaves`.
 """
+# ruff: noqa: F821 (the names under TYPE_CHECKING come from line_cy.pxd)
 
 from __future__ import annotations
 
@@ -139,37 +140,39 @@ if not cython.compiled:
     _UNSTAMPED = struct.Struct("<I28x").pack
     _HEAD = re.compile(rb"[pP][uU][bB][ \t]+([^ \t|$][^ \t|]{0,199})[ \t]*\|")
     _WINDOW_BYTES = 2_048
-    _WINDOW_BYTES_MAX = 1 << 20
+    _WINDOW_BYTES_MAX = 1 << 17
     _HEADERS = [_UNSTAMPED(32 + size) for size in range(2_048)]  # of frames with a payload of up to that many bytes
 
-    class _Gathered:
-        """What was staged so far: per stream, in order of first appearance, its name, pieces of frames and messages."""
+    class _Gathered(dict[bytes, int]):
+        """What was staged so far. As a dictionary: the index of the stream that a line's head, without the bar, names.
 
-        __slots__ = ("counts", "index", "order", "pieces")
+        `payloads` are each stream's, in order of first appearance; `order` is the stream's index of each message.
+        """
 
         def __init__(self) -> None:
             self.index: dict[bytes, int] = {}
-            self.pieces: list[list[bytes]] = []
-            self.counts: list[int] = []
+            self.payloads: list[list[bytes]] = []
             self.order: list[int] = []
+
+        def __missing__(self, head: bytes) -> int:
+            name = _name_of(head + b"|")
+            if name is None:
+                raise LookupError("not for `stage`")
+            key = self[head] = self.group(name)
+            return key
 
         def group(self, name: bytes) -> int:
             key = self.index.get(name)
             if key is None:
-                key = self.index[name] = len(self.pieces)
-                self.pieces.append([])
-                self.counts.append(0)
+                key = self.index[name] = len(self.payloads)
+                self.payloads.append([])
             return key
 
-        def add(self, key: int, payloads: list[bytes]) -> None:
-            self.counts[key] += len(payloads)
-            self.pieces[key].append(_frames(payloads))
-
         def groups(self) -> list[tuple[bytes, int, bytearray]]:
-            empty = bytearray()
             return [
-                (name, count, empty.join(pieces))
-                for name, count, pieces in zip(self.index, self.counts, self.pieces, strict=True)
+                (name, len(payloads), _frames(payloads))
+                for name, payloads in zip(self.index, self.payloads, strict=True)
+                if payloads  # only the last streams can have none: those first named behind the line it stopped at
             ]
 
     @lru_cache(maxsize=8_192)
@@ -180,17 +183,15 @@ if not cython.compiled:
             return None
         return match[1]
 
-    def _frames(payloads: list[bytes]) -> bytes:
-        if len(payloads) == 1:
-            return _UNSTAMPED(32 + len(payloads[0])) + payloads[0]
+    def _frames(payloads: list[bytes]) -> bytearray:
         sizes = set(map(len, payloads))
         if len(sizes) == 1:
             header = _UNSTAMPED(32 + sizes.pop())
-            return header + header.join(payloads)
+            return bytearray(header) + header.join(payloads)
         if max(sizes) < len(_HEADERS):
             headers = _HEADERS
-            return b"".join([headers[len(payload)] + payload for payload in payloads])
-        return b"".join([_UNSTAMPED(32 + len(payload)) + payload for payload in payloads])
+            return bytearray().join([headers[len(payload)] + payload for payload in payloads])
+        return bytearray().join([_UNSTAMPED(32 + len(payload)) + payload for payload in payloads])
 
     def _stage_slices(
         buffer: bytes | bytearray | memoryview, start: int, end: int, max_message_bytes: int, want_order: bool
@@ -198,6 +199,10 @@ if not cython.compiled:
         view = memoryview(buffer)
         if not 0 <= start <= end <= len(view):
             raise _outside(start, end, len(view))
+        if end - start <= _WINDOW_BYTES:
+            group = _stage_one(bytes(view[start:end]), max_message_bytes)
+            if group is not None:
+                return end, [group], [0] if want_order else []
         gathered = _Gathered()
         # Windows that grow while all of each is taken: where other commands come in between, little is read in vain.
         window = _WINDOW_BYTES
@@ -214,6 +219,19 @@ if not cython.compiled:
             window = min(window * 4, _WINDOW_BYTES_MAX)
         return start, gathered.groups(), gathered.order
 
+    def _stage_one(line: bytes, max_message_bytes: int) -> tuple[bytes, int, bytearray] | None:
+        """The group of a single line for `stage`; None when it is anything else."""
+        stop = len(line) - 1
+        if line.find(b"\n") != stop:
+            return None
+        payload_start = line.find(b"|", 0, HEAD_BYTES_MAX) + 1
+        name = _name_of(line[:payload_start])
+        if line[-2:-1] == b"\r" and stop > payload_start:
+            stop -= 1
+        if name is None or stop - payload_start > max_message_bytes:
+            return None
+        return name, 1, bytearray(_UNSTAMPED(32 + stop - payload_start) + line[payload_start:stop])
+
     def _stage_piece(gathered: _Gathered, piece: bytes, last: int, max_message_bytes: int, want_order: bool) -> int:
         """Stage the lines of piece[:last + 1], which ends in an LF; returns how many bytes of it were taken."""
         head = piece[: piece.find(b"|", 0, HEAD_BYTES_MAX) + 1]
@@ -221,54 +239,55 @@ if not cython.compiled:
         if name is None:
             return 0
         body = piece[:last]
-        between = b"\n" + head
-        line_ends = body.count(b"\n")
-        if body.count(between) != line_ends or len(piece) > max_message_bytes:
+        payloads = _same_head(body, head) if last <= max_message_bytes else None
+        if payloads is None:
             return _stage_lines(gathered, body, max_message_bytes, want_order)
         key = gathered.group(name)
-        gathered.add(key, _payloads(body[len(head) :], between, line_ends))
+        gathered.payloads[key] += payloads
         if want_order:
-            gathered.order += [key] * (line_ends + 1)
+            gathered.order += [key] * len(payloads)
         return last + 1
 
-    def _payloads(body: bytes, between: bytes, line_ends: int) -> list[bytes]:
-        """`body` cut at the line ends that `between` begins with, each line without its CR."""
-        cr_ends = body.count(b"\r\n")
-        if not cr_ends and body[-1:] != b"\r":
-            return body.split(between)
-        if cr_ends == line_ends and body[-1:] == b"\r":
-            return body[:-1].split(b"\r" + between)
-        return [line.removesuffix(b"\r") for line in body.split(between)]
+    def _same_head(body: bytes, head: bytes) -> list[bytes] | None:
+        """The payloads when every line has this head, else None. `body` is without the last LF."""
+        line_ends = body.count(b"\n")
+        if body[-1:] == b"\r" and len(body) > len(head):
+            payloads = body[len(head) : -1].split(b"\r\n" + head)
+            if len(payloads) == line_ends + 1:
+                return payloads
+        payloads = body[len(head) :].split(b"\n" + head)
+        return [line.removesuffix(b"\r") for line in payloads] if len(payloads) == line_ends + 1 else None
 
     def _stage_lines(gathered: _Gathered, body: bytes, max_message_bytes: int, want_order: bool) -> int:
         """As `_stage_piece`, for lines of several streams; `body` is without the last LF."""
-        parts = [line.partition(b"|") for line in _payloads(body, b"\n", body.count(b"\n"))]
-        keys: dict[bytes, int] = {}
-        taken = _well_formed(parts, max_message_bytes)
-        cut = len(body) + 1
-        if taken < len(parts):
-            lines = body.split(b"\n")[:taken]
-            cut = sum(map(len, lines)) + taken
+        parts = [line.partition(b"|") for line in _lines(body)]
+        taken_bytes = len(body) + 1
+        try:
+            keys = [gathered[head] for head, bar, _ in parts if bar]
+        except LookupError:
+            keys = []
+        if len(keys) < len(parts) or len(body) > max_message_bytes:
+            taken = _well_formed(parts, max_message_bytes)
+            taken_bytes = sum(map(len, body.split(b"\n")[:taken])) + taken
             del parts[taken:]
-        for head in dict.fromkeys([head for head, _, _ in parts]):
-            name = _name_of(head + b"|")
-            assert name is not None
-            keys[head] = gathered.group(name)
-        payloads: dict[int, list[bytes]] = {key: [] for key in keys.values()}
-        add = {head: payloads[key].append for head, key in keys.items()}
-        for head, _, payload in parts:
-            add[head](payload)
-        for key, of_stream in payloads.items():
-            gathered.add(key, of_stream)
+            keys = [gathered[head] for head, _, _ in parts]
+        payloads = gathered.payloads
+        for key, (_, _, payload) in zip(keys, parts, strict=True):
+            payloads[key].append(payload)
         if want_order:
-            gathered.order += [keys[head] for head, _, _ in parts]
-        return cut
+            gathered.order += keys
+        return taken_bytes
+
+    def _lines(body: bytes) -> list[bytes]:
+        """The lines, each without the CR of its end."""
+        if b"\r\n" not in body and body[-1:] != b"\r":
+            return body.split(b"\n")
+        return [line.removesuffix(b"\r") for line in body.split(b"\n")]
 
     def _well_formed(parts: list[tuple[bytes, bytes, bytes]], max_message_bytes: int) -> int:
         """How many of the lines, cut at their first bar, are for `stage`, up to the first that is not."""
-        bad = {head for head in {head for head, _, _ in parts} if _name_of(head + b"|") is None}
         for index, (head, bar, payload) in enumerate(parts):
-            if not bar or head in bad or len(payload) > max_message_bytes:
+            if not bar or _name_of(head + b"|") is None or len(payload) > max_message_bytes:
                 return index
         return len(parts)
 
@@ -626,8 +645,11 @@ def _write_frames(staging: cython.pointer(Staging)) -> cython.void:
 def _make_order(staging: cython.pointer(Staging)) -> list:
     if staging.group_count == 1:
         return [0] * staging.message_count
+    order: list = []
     index: cython.Py_ssize_t
-    return [staging.messages[index].group for index in range(staging.message_count)]
+    for index in range(staging.message_count):
+        order.append(staging.messages[index].group)
+    return order
 
 
 @cython.cfunc
@@ -728,11 +750,11 @@ def _write_text(
     frame_bytes: cython.uint
     metadata_bytes: cython.uint
     payload_bytes: cython.uint
-    index: cython.ulonglong
+    left: cython.ulonglong = walk.count
     tr_make_digits(cython.address(seq), walk.next_seq)
     tr_make_digits(cython.address(timestamp), 0)
     tr_make_digits(cython.address(length), 0)
-    for index in range(walk.count):
+    while left > 0:
         frame_bytes = tr_load32(frame)
         metadata_bytes = tr_load16(frame + 30)
         payload_bytes = frame_bytes - 32 - metadata_bytes
@@ -755,6 +777,7 @@ def _write_text(
         out += 2
         tr_count_up(cython.address(seq))
         frame += frame_bytes
+        left -= 1
 
 
 # Compiled bodies: the small ones.
