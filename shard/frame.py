@@ -15,6 +15,7 @@ HEADER: Final = struct.Struct("<IIQQIHH")
 HEADER_BYTES: Final = 32
 CRC_OFFSET: Final = 4
 """Where the checksum stands in the frame."""
+SEQ_OFFSET: Final = 8
 CRC_START: Final = 8
 """The checksum covers the frame from here to its end."""
 

@@ -28,6 +28,8 @@ FIXED: Final = struct.Struct(f"<8sIIQQQH{NAME_BYTES_MAX}s10sI")
 """magic, version, bytes of the header page, stream id, base_seq, created_us, bytes of the name, the name, reserved,
 CRC-32C of all before it."""
 FIXED_BYTES: Final = 256
+STREAM_ID_OFFSET: Final = 16
+NAME_OFFSET: Final = 42
 WORDS_OFFSET: Final = 512
 """The mutable words begin here, in a disk sector of their own."""
 
@@ -51,6 +53,8 @@ VALUE_BITS: Final = 48
 VALUE_MAX: Final = (1 << VALUE_BITS) - 1
 TAG_START: Final = 0xFFFF
 """What the checksum of a word starts from: not zero, so that a word of zeros is no valid word."""
+
+_ZEROS: Final = bytes(HEADER_PAGE_BYTES)
 
 assert FIXED.size == FIXED_BYTES
 assert WORDS_OFFSET == 8 * CONTENT_FIRST_SEQ == 8 * INDEX_FIRST_SEQ
@@ -174,7 +178,7 @@ def map_page(fd: int, *, writable: bool) -> tuple[mmap.mmap, memoryview]:
 
 def _parse_words(page: bytes, count: int) -> list[int]:
     end = WORDS_OFFSET + 8 * count
-    if any(page[FIXED_BYTES:WORDS_OFFSET]) or any(page[end:HEADER_PAGE_BYTES]):
+    if page[FIXED_BYTES:WORDS_OFFSET] != _ZEROS[FIXED_BYTES:WORDS_OFFSET] or page[end:] != _ZEROS[end:]:
         place = next(i for i in range(FIXED_BYTES, len(page)) if page[i] and not WORDS_OFFSET <= i < end)
         raise HeaderFault(place, "a reserved byte is not zero")
     values: list[int] = []

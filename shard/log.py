@@ -28,12 +28,12 @@ from shard.header import (
     STATE_CLOSED,
     boot_word,
     tagged,
-    untagged,
 )
 from shard.index import entry_offset, read_entry, seq_at
 from shard.leaves import load
 from shard.recovery import OPEN_CHECK_BYTES, Recovered, recover
 from shard.stream_files import FilePair, StreamPaths, create_pair, is_unborn, open_pair, stream_paths
+from shard.synced import publish_synced_word
 
 PUNCH_PAGE_BYTES: Final = 4_096
 """Holes are punched in whole pages of this size."""
@@ -324,17 +324,6 @@ class StreamLog:
                 freed += index_end - self._punched_index
                 self._punched_index = index_end
         return freed
-
-
-def publish_synced_word(index_fd: int, seq: int) -> bool:
-    """Store synced_seq into a closed stream's index unless it says more already. False when it cannot be read."""
-    place = 8 * INDEX_SYNCED_SEQ
-    try:
-        if untagged(int.from_bytes(os.pread(index_fd, 8, place), "little")) >= seq:
-            return True
-    except ValueError:
-        return False
-    return os.pwrite(index_fd, tagged(seq).to_bytes(8, "little"), place) == 8
 
 
 def _page_floor(offset: int) -> int:

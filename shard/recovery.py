@@ -173,9 +173,11 @@ def _settle(pair: FilePair, headers: Headers, found: Recovered, boot: int) -> No
     first_offset = headers.content_words.first_offset
     if headers.content_words.first_seq != found.first_seq or first_offset > found.end_offset:
         first_offset = oldest_offset(pair, found)
-    content[CONTENT_FIRST_OFFSET] = tagged(first_offset)
-    content[CONTENT_FIRST_SEQ] = tagged(found.first_seq)
-    content[CONTENT_END_OFFSET] = tagged(found.end_offset)
+    if headers.content_words != (found.first_seq, first_offset, found.end_offset):
+        content[CONTENT_FIRST_OFFSET] = tagged(first_offset)
+        content[CONTENT_FIRST_SEQ] = tagged(found.first_seq)
+        content[CONTENT_END_OFFSET] = tagged(found.end_offset)
+    # first_seq never passes next_seq, nor synced_seq it: so the order when both go back, or forth.
     index[INDEX_FIRST_SEQ] = tagged(found.first_seq)
     index[INDEX_NEXT_SEQ] = tagged(found.next_seq)
     index[INDEX_STATE] = tagged(STATE_OPEN)

@@ -16,7 +16,9 @@ from shard.header import (
     CONTENT_MAGIC,
     HEADER_PAGE_BYTES,
     INDEX_MAGIC,
+    NAME_OFFSET,
     STATE_OPEN,
+    STREAM_ID_OFFSET,
     ContentWords,
     FixedHeader,
     HeaderFault,
@@ -119,12 +121,17 @@ def parse_headers(paths: StreamPaths, content_page: bytes, index_page: bytes) ->
         content_fixed, content = parse_content(content_page)
     except HeaderFault as fault:
         raise paths.damaged(paths.content_file, fault.offset, fault.cause) from None
-    for file, fixed in ((paths.content_file, content_fixed), (paths.index_file, index_fixed)):
-        if fixed.name != paths.name:
-            raise paths.damaged(file, 40, f"it is a file of the stream {fixed.name!r}")
-    if content_fixed.stream_id != index_fixed.stream_id:
-        raise paths.damaged(paths.index_file, 16, "it is not the index of this content file")
+    check_identity(paths, content_fixed, index_fixed)
     return Headers(content_fixed, content, index_fixed, index)
+
+
+def check_identity(paths: StreamPaths, content: FixedHeader, index: FixedHeader) -> None:
+    """Both files are of this stream, and of one another. Raises StreamDamaged."""
+    for file, fixed in ((paths.content_file, content), (paths.index_file, index)):
+        if fixed.name != paths.name:
+            raise paths.damaged(file, NAME_OFFSET, f"it is a file of the stream {fixed.name!r}")
+    if content.stream_id != index.stream_id:
+        raise paths.damaged(paths.index_file, STREAM_ID_OFFSET, "it is not the index of this content file")
 
 
 def open_pair(paths: StreamPaths) -> FilePair:

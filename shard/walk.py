@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from shard.files import read_all
-from shard.frame import FAULT_LENGTH, FAULT_SHORT, HEADER_BYTES, MAX_FRAME_BYTES
+from shard.frame import FAULT_CRC, FAULT_LENGTH, FAULT_SEQ, FAULT_SHORT, HEADER_BYTES, MAX_FRAME_BYTES, SEQ_OFFSET
 from shard.leaves import load
 
 _leaf = load("shard.frame_cy")
@@ -68,6 +69,11 @@ class FrameWalk:
         return self.fault
 
 
+def frame_seq(fd: int, offset: int) -> int:
+    """The seq that the frame at `offset` claims to have; 0 when the file ends before. Raises OSError."""
+    return int.from_bytes(os.pread(fd, 8, offset + SEQ_OFFSET), "little")
+
+
 def fault_text(fault: str) -> str:
     """What a fault of the leaf means, as the cause of an error."""
     return _TEXTS[fault]
@@ -76,6 +82,6 @@ def fault_text(fault: str) -> str:
 _TEXTS: Final = {
     FAULT_SHORT: "the frame does not end before the messages do",
     FAULT_LENGTH: f"the frame's length is none (they are {HEADER_BYTES} to {MAX_FRAME_BYTES})",
-    "crc": "the frame's checksum does not fit",
-    "seq": "the frame is not the next message of this stream",
+    FAULT_CRC: "the frame's checksum does not fit",
+    FAULT_SEQ: "the frame is not the next message of this stream",
 }

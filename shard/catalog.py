@@ -1,0 +1,84 @@
+"""Which streams a shard's directory holds, from the file names alone. No stream is opened."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from shard.directory import DataDirectory
+from shard.errors import MetaDamaged
+from shard.header import CONTENT_MAGIC, HEADER_PAGE_BYTES, HeaderFault, parse_fixed
+from shard.lock import LOCK_NAME
+from shard.meta import META_SUFFIX, read_meta_file
+from shard.names import name_of_stem, stem_is_hashed
+from shard.stream_files import CONTENT_SUFFIX, INDEX_SUFFIX
+from shard.torn import TORN_SUFFIX
+
+_BESIDE = (META_SUFFIX, TORN_SUFFIX)
+
+
+class ShardListing(NamedTuple):
+    """`names` are the streams, in no order; `strays` the files that no stream here explains."""
+
+    names: list[str]
+    strays: list[str]
+
+
+def list_shard(directory: Path) -> ShardListing:
+    """The streams with a content or an index file in this directory. Raises OSError."""
+    stems: set[str] = set()
+    others: list[str] = []
+    for file in os.listdir(directory):
+        if file.endswith(INDEX_SUFFIX):
+            stems.add(file[: -len(INDEX_SUFFIX)])
+        elif file.endswith(CONTENT_SUFFIX):
+            stems.add(file[: -len(CONTENT_SUFFIX)])
+        elif file != LOCK_NAME:
+            others.append(file)
+    names: list[str] = []
+    strays = [file for file in others if not _belongs_beside(file, stems)]
+    for stem in stems:
+        name = _hashed_name(directory, stem) if stem_is_hashed(stem) else name_of_stem(stem)
+        if name is None:
+            files = (stem + CONTENT_SUFFIX, stem + INDEX_SUFFIX)
+            strays += [file for file in files if (directory / file).exists()]
+        else:
+            names.append(name)
+    return ShardListing(names, strays)
+
+
+def stream_names(directory: Path) -> list[str]:
+    """The streams in a shard's directory, in no order. Raises OSError."""
+    return list_shard(directory).names
+
+
+def all_streams(data: DataDirectory) -> Iterator[tuple[int, str]]:
+    """Every stream of the node with its shard, shard by shard. Raises OSError."""
+    for shard in range(data.shards):
+        for name in sorted(stream_names(data.shard_path(shard))):
+            yield shard, name
+
+
+def count_streams(data: DataDirectory) -> int:
+    """How many streams the node has. Raises OSError."""
+    return sum(len(stream_names(path)) for path in data.shard_paths())
+
+
+def _belongs_beside(file: str, stems: set[str]) -> bool:
+    """Whether it is a .meta or .torn of a stream that is there."""
+    return any(file.endswith(suffix) and file[: -len(suffix)] in stems for suffix in _BESIDE)
+
+
+def _hashed_name(directory: Path, stem: str) -> str | None:
+    """The name of a stream whose stem is a hash: from its .meta, or else from its content's header."""
+    try:
+        return read_meta_file(directory / (stem + META_SUFFIX)).name
+    except (MetaDamaged, FileNotFoundError):
+        pass
+    try:
+        with open(directory / (stem + CONTENT_SUFFIX), "rb") as file:
+            return parse_fixed(file.read(HEADER_PAGE_BYTES), CONTENT_MAGIC).name
+    except (HeaderFault, FileNotFoundError):
+        return None

@@ -1,0 +1,271 @@
+"""Mending: the index rebuilt from the content alone, and, when asked to, a damaged content cut where the damage begins.
+
+Nothing is thrown away: what is cut stands in NAME.torn before it is cut, and a new index takes the place of the old one
+when it is whole and on the disk. Cut short itself, mending can be run again. The caller holds the shard's lock;
+`shard.mend_data` takes it.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from shard.errors import MetaDamaged, StorageFull, StreamDamaged, StreamMissing, is_full
+from shard.files import NEW_SUFFIX, read_all, sync_directory, write_all
+from shard.frame import HEADER_BYTES, INDEX_ENTRY, INDEX_ENTRY_BYTES, MAX_FRAME_BYTES
+from shard.header import (
+    CONTENT_MAGIC,
+    HEADER_PAGE_BYTES,
+    INDEX_MAGIC,
+    STATE_CLOSED,
+    ContentWords,
+    FixedHeader,
+    HeaderFault,
+    IndexWords,
+    boot_word,
+    pack_page,
+    parse_content,
+    parse_index,
+)
+from shard.index import read_entry
+from shard.meta import StreamMeta, meta_path, read_meta, write_meta
+from shard.reader import this_boot
+from shard.stream_files import StreamPaths, stream_paths
+from shard.torn import TORN_SUFFIX, keep_torn
+from shard.walk import FrameWalk, check, fault_text, index_entries
+
+_NO_LIMIT: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """What is there now, and what was cut (`kept_in` is None when nothing was)."""
+
+    first_seq: int
+    next_seq: int
+    cut_bytes: int
+    kept_in: Path | None
+
+
+def rebuild_index(directory: Path, name: str, *, boot_id: str | None = None) -> Mended:
+    """Make the index anew from the content, whose header page and committed frames must be right.
+
+    Frames past the committed end do not come back; they are cut, and kept. Raises StreamMissing, StreamDamaged (nothing
+    is changed then), StorageFull, OSError.
+    """
+    return _mend(stream_paths(directory, name), boot_id, may_cut=False)
+
+
+def repair(directory: Path, name: str, *, boot_id: str | None = None) -> Mended:
+    """Make the stream one that opens: new header pages and a new index where they are needed, the content cut at its
+    first damaged frame. What is cut is kept, but is no part of the stream any more; its seqs are given again.
+
+    Raises StreamMissing, StreamDamaged when the files are another stream's, StorageFull, OSError.
+    """
+    paths = stream_paths(directory, name)
+    mended = _mend(paths, boot_id, may_cut=True)
+    _mend_meta(paths)
+    return mended
+
+
+class _Source:
+    """The content file as it was found, and what both header pages tell. A page that is not right tells nothing."""
+
+    def __init__(self, paths: StreamPaths, fd: int, boot: int) -> None:
+        self.paths = paths
+        self.fd = fd
+        self.size = os.fstat(fd).st_size
+        self.fixed: FixedHeader | None = None
+        self.content: ContentWords | None = None
+        self.index: IndexWords | None = None
+        self.same_boot = False
+        self._oldest_by_index = 0
+        self._read_content()
+        self._read_index(boot)
+
+    @property
+    def limit_offset(self) -> int:
+        """No frame is looked for beyond: after a crash of the process what lies there was never acknowledged."""
+        if self.content is None or (self.index and not self.same_boot):
+            return self.size
+        return min(self.size, self.content.end_offset)
+
+    @property
+    def limit_seq(self) -> int:
+        """The committed end, where it is known."""
+        return self.index.next_seq if self.index and self.same_boot else _NO_LIMIT
+
+    @property
+    def required_seq(self) -> int:
+        """The messages before this one were promised to be there."""
+        if self.index is None:
+            return 0
+        return self.index.next_seq if self.same_boot else self.index.synced_seq
+
+    @property
+    def known_seq(self) -> int:
+        """Seqs below this one were given to messages, as far as anybody knows."""
+        return max(self.index.next_seq if self.index else 0, self.content.first_seq if self.content else 0)
+
+    @property
+    def first_seq(self) -> int:
+        return max(self.index.first_seq if self.index else 0, self.content.first_seq if self.content else 0)
+
+    def damaged(self, offset: int, cause: str) -> StreamDamaged:
+        return self.paths.damaged(self.paths.content_file, offset, cause)
+
+    def start_candidates(self) -> list[int]:
+        """Where the oldest frame may begin, the likeliest first."""
+        by_content = [self.content.first_offset] if self.content else []
+        by_index = [self._oldest_by_index] if self._oldest_by_index else []
+        return [*by_content, *by_index, HEADER_PAGE_BYTES]
+
+    def _read_content(self) -> None:
+        try:
+            self.fixed, self.content = parse_content(read_all(self.fd, HEADER_PAGE_BYTES, 0))
+        except HeaderFault:
+            return
+        if self.fixed.name != self.paths.name:
+            raise self.damaged(0, f"it is a file of the stream {self.fixed.name!r}; move it there by hand")
+
+    def _read_index(self, boot: int) -> None:
+        try:
+            with open(self.paths.index_file, "rb") as file:
+                fixed, words = parse_index(file.read(HEADER_PAGE_BYTES))
+                entry = read_entry(file.fileno(), min(words.first_seq, words.next_seq - 1), fixed.base_seq)
+        except (FileNotFoundError, HeaderFault):
+            return
+        if fixed.name != self.paths.name or (self.fixed and self.fixed.stream_id != fixed.stream_id):
+            return
+        self.fixed = self.fixed or fixed
+        self.index, self.same_boot = words, words.boot == boot
+        self._oldest_by_index = entry.offset if entry else 0
+
+
+def _mend(paths: StreamPaths, boot_id: str | None, *, may_cut: bool) -> Mended:
+    boot = this_boot() if boot_id is None else boot_word(boot_id)
+    if not (os.path.exists(paths.content_file) or os.path.exists(paths.index_file)):
+        raise StreamMissing(paths.name, paths.directory)
+    try:
+        content_fd = os.open(paths.content_file, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if may_cut else 0), 0o644)
+    except FileNotFoundError:
+        raise paths.damaged(paths.content_file, 0, "the file is missing") from None
+    new_index = paths.index_file + NEW_SUFFIX
+    try:
+        index_fd = os.open(new_index, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            mended = _write_anew(_Source(paths, content_fd, boot), index_fd, boot, may_cut=may_cut)
+            os.rename(new_index, paths.index_file)
+            sync_directory(paths.directory)
+        except BaseException:
+            os.unlink(new_index)
+            raise
+        finally:
+            os.close(index_fd)
+    except OSError as error:
+        if is_full(error):
+            raise StorageFull(paths.name, Path(new_index), os.fstat(content_fd).st_size) from error
+        raise
+    finally:
+        os.close(content_fd)
+    return mended
+
+
+def _write_anew(source: _Source, index_fd: int, boot: int, *, may_cut: bool) -> Mended:
+    """Write the entries, cut the content behind the last of them, write both header pages; all of it to the disk."""
+    if source.content is None and not may_cut:
+        raise source.damaged(0, "its header page is damaged: only a repair can write a new one")
+    base_seq, start = _find_start(source, may_cut=may_cut)
+    next_seq, end, fault = _write_entries(source, index_fd, base_seq, start)
+    promised_end = source.content.end_offset if source.content and source.index is None else 0
+    if not may_cut and (next_seq < source.required_seq or end < promised_end):
+        raise source.damaged(end, fault_text(fault) if fault else "the messages end before the committed ones do")
+    first_seq = max(base_seq, min(source.first_seq, next_seq))
+    cut_bytes = _cut_content(source, end)
+    first_offset = end
+    if next_seq > base_seq:
+        oldest = read_entry(index_fd, min(first_seq, next_seq - 1), base_seq)
+        assert oldest is not None, "an entry that was just written"
+        first_offset = oldest.offset
+    fixed = source.fixed or FixedHeader(secrets.randbits(64), base_seq, time.time_ns() // 1000, source.paths.name)
+    content = ContentWords(first_seq, first_offset, end)
+    index = IndexWords(first_seq, next_seq, next_seq, boot, STATE_CLOSED)
+    write_all(source.fd, pack_page(CONTENT_MAGIC, fixed, content), 0)
+    write_all(index_fd, pack_page(INDEX_MAGIC, fixed._replace(base_seq=base_seq), index), 0)
+    os.fsync(source.fd)
+    os.fsync(index_fd)
+    kept_in = source.paths.directory / (source.paths.stem + TORN_SUFFIX) if cut_bytes else None
+    return Mended(first_seq, next_seq, cut_bytes, kept_in)
+
+
+def _find_start(source: _Source, *, may_cut: bool) -> tuple[int, int]:
+    """The oldest frame there is, as (its seq, its offset); for a content without frames, the next seq and its end."""
+    content = source.content
+    empty = content is not None and content.first_offset == content.end_offset == HEADER_PAGE_BYTES
+    if content and empty and source.required_seq <= content.first_seq:
+        return content.first_seq, HEADER_PAGE_BYTES
+    candidates = source.start_candidates()
+    for offset in candidates if may_cut else candidates[:1]:
+        seq = _whole_frame_at(source, offset)
+        if seq is not None:
+            return seq, offset
+    if not may_cut:
+        raise source.damaged(candidates[0], "there is no whole frame where the oldest message should be")
+    return source.known_seq, HEADER_PAGE_BYTES
+
+
+def _whole_frame_at(source: _Source, offset: int) -> int | None:
+    """The seq of the frame that begins here, if one does."""
+    head = read_all(source.fd, HEADER_BYTES, offset)
+    length = int.from_bytes(head[:4], "little")
+    if not HEADER_BYTES <= length <= MAX_FRAME_BYTES or offset < HEADER_PAGE_BYTES or offset + length > source.size:
+        return None
+    seq = int.from_bytes(head[8:16], "little")
+    count, _, _ = check(read_all(source.fd, length, offset), 0, length, seq)
+    return seq if count else None
+
+
+def _write_entries(source: _Source, index_fd: int, base_seq: int, start: int) -> tuple[int, int, str]:
+    """Entries for all whole frames from `start` to the limits; gives the next seq, where they end, and the fault."""
+    walk = FrameWalk(source.fd, start, source.limit_offset, base_seq)
+    place = HEADER_PAGE_BYTES
+    for run in walk:
+        entries = index_entries(run.frames, 0, len(run.frames), run.offset)
+        surplus = run.seq + run.messages - source.limit_seq
+        if surplus > 0:
+            # Frames that were written and never committed: they must not come back.
+            entries = entries[: len(entries) - INDEX_ENTRY_BYTES * surplus]
+            write_all(index_fd, entries, place)
+            last = INDEX_ENTRY.unpack_from(entries, len(entries) - INDEX_ENTRY_BYTES) if entries else (0, run.offset, 0)
+            return source.limit_seq, last[1] + last[2], ""
+        write_all(index_fd, entries, place)
+        place += len(entries)
+    return walk.seq, walk.offset, walk.fault
+
+
+def _cut_content(source: _Source, end: int) -> int:
+    """Keep, then cut, what lies behind `end`, and a header page that was not right. Gives the bytes kept."""
+    paths, fd = source.paths, source.fd
+    kept = 0
+    if source.content is None:
+        kept += keep_torn(paths.directory, paths.stem, fd, "content", 0, min(source.size, HEADER_PAGE_BYTES))
+    if source.size > end:
+        kept += keep_torn(paths.directory, paths.stem, fd, "content", end, source.size)
+        os.ftruncate(fd, end)
+    return kept
+
+
+def _mend_meta(paths: StreamPaths) -> None:
+    """A .meta that cannot be read is kept in the .torn and gives way to the default."""
+    try:
+        read_meta(paths.directory, paths.name)
+    except MetaDamaged:
+        path = meta_path(paths.directory, paths.name)
+        with open(path, "rb") as file:
+            keep_torn(paths.directory, paths.stem, file.fileno(), "meta", 0, os.fstat(file.fileno()).st_size)
+        path.unlink()
+        write_meta(paths.directory, StreamMeta(paths.name))

@@ -1,0 +1,69 @@
+"""Mending a whole data directory, one damaged stream after the other, under its locks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from shard.check import check_shard, check_stream
+from shard.directory import DataDirectory
+from shard.errors import StorageError, StreamDamaged
+from shard.lock import DirectoryLock, ShardLock
+from shard.mend import Mended, rebuild_index, repair
+from shard.report import MendReport, StreamReport
+
+
+def mend_data(
+    data: DataDirectory, *, may_rebuild: bool, may_repair: bool, boot_id: str | None = None
+) -> Iterator[StreamReport | MendReport]:
+    """Check every stream and mend those with faults: a StreamReport for each that is right, a MendReport for the rest.
+
+    `may_rebuild` allows a new index where the content is right, `may_repair` to cut a damaged content as well. No
+    broker may run: raises ShardLocked at the first step otherwise. OSError where a disk gives up.
+    """
+    with DirectoryLock(data.path):
+        for shard in range(data.shards):
+            with ShardLock(data.shard_path(shard)):
+                for report in check_shard(data, shard, boot_id=boot_id):
+                    if report.ok:
+                        yield report
+                    else:
+                        yield mend_stream(data.shard_path(shard), report, may_rebuild, may_repair, boot_id=boot_id)
+
+
+def mend_stream(
+    directory: Path, report: StreamReport, may_rebuild: bool, may_repair: bool, *, boot_id: str | None = None
+) -> MendReport:
+    """Mend one stream that has faults, look at it again, and say what came of it. The caller holds the lock."""
+    failed = MendReport(report.shard, report.name, report, error=str(report.faults[0]))
+    try:
+        mended = _try_mend(directory, report.name, may_rebuild, may_repair, boot_id)
+    except StorageError as error:
+        return replace(failed, error=str(error))
+    if mended is None:
+        return failed
+    # A stream in the wrong shard's folder is moved by hand; its files are mended where they are.
+    misplaced = [fault for fault in report.faults if fault.file == directory]
+    after = check_stream(directory, report.name, shard=report.shard, boot_id=boot_id)
+    return MendReport(
+        report.shard,
+        report.name,
+        report,
+        messages=mended.next_seq - mended.first_seq,
+        next_seq=mended.next_seq,
+        cut_bytes=mended.cut_bytes,
+        kept_in=mended.kept_in,
+        error="".join([str(fault) for fault in (*after.faults, *misplaced)][:1]),
+    )
+
+
+def _try_mend(directory: Path, name: str, may_rebuild: bool, may_repair: bool, boot_id: str | None) -> Mended | None:
+    """None when what is allowed does not help and there is no error to show but the one that is known."""
+    if may_rebuild:
+        try:
+            return rebuild_index(directory, name, boot_id=boot_id)
+        except StreamDamaged:
+            if not may_repair:
+                raise
+    return repair(directory, name, boot_id=boot_id) if may_repair else None

@@ -1,0 +1,61 @@
+"""What checking and mending say. Frozen values; the command prints them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """Something in `file`, from byte `offset` on, is not what was written."""
+
+    file: Path
+    offset: int
+    cause: str
+
+    def __str__(self) -> str:
+        return f"{self.file} at byte {self.offset}: {self.cause}"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReport:
+    """One stream as `check` found it.
+
+    `messages` and `message_bytes` were verified frame by frame, with their index entries. `unsynced_messages` of them
+    lie past the synced seq of a stream that has not been opened since the machine was down, and `torn_bytes` follow
+    them: opening will take up the former and cut the latter, so neither is a fault. `notes` are no faults either.
+    """
+
+    shard: int
+    name: str
+    messages: int = 0
+    message_bytes: int = 0
+    first_seq: int = 0
+    next_seq: int = 0
+    synced_seq: int = 0
+    unsynced_messages: int = 0
+    torn_bytes: int = 0
+    faults: tuple[Fault, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        return not self.faults
+
+
+@dataclass(frozen=True, slots=True)
+class MendReport:
+    """What mending did to one damaged stream; `error` says why it could not, "" when it could.
+
+    `messages` are there now. `cut_bytes` were cut off and stand in `kept_in` (None when nothing was cut).
+    """
+
+    shard: int
+    name: str
+    before: StreamReport
+    messages: int = 0
+    next_seq: int = 0
+    cut_bytes: int = 0
+    kept_in: Path | None = None
+    error: str = ""
