@@ -15,7 +15,7 @@ from shard.errors import StreamDamaged
 from shard.frame import HEADER_BYTES
 from shard.leaves import load
 
-_line = load("broker.protocol.line_cy")
+_text = load("broker.protocol.text_cy")
 
 _LENGTH_BYTES = 4
 
@@ -73,7 +73,7 @@ class Renderings:
 
     def _make(self, name: bytes, seq: int, offset: int, end_seq: int, end_offset: int) -> Rendering:
         buffer, count = self._read(name, offset, end_offset)
-        text, frames, used, fault = _line.render(
+        text, frames, used, fault = _text.render(
             buffer, 0, count, seq, end_seq, b"msg " + name + b" ", True, self._chunk_bytes
         )
         if not frames:

@@ -18,7 +18,7 @@ from shard.leaves import load
 TEXT_CHARACTERS_MAX: Final = 1_000
 END_OF_LINES: Final = b".\r\n"
 
-_line_cy = load("broker.protocol.line_cy")
+_text_cy = load("broker.protocol.text_cy")
 
 
 def err(code: Code, text: str) -> bytes:
@@ -40,7 +40,7 @@ def ok(word: str, *fields: bytes | str | int) -> bytes:
 
 def ok_pub(names: Sequence[bytes], order: Sequence[int], first_seqs: Sequence[int]) -> bytes:
     """`ok pub STREAM SEQ` for each message: order[i] is the stream's index; its seqs count up from first_seqs."""
-    text: bytes = _line_cy.acknowledge(list(names), list(order), list(first_seqs))
+    text: bytes = _text_cy.acknowledge(list(names), list(order), list(first_seqs))
     return text
 
 

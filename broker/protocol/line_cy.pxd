@@ -3,11 +3,11 @@
 from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
-from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.stdint cimport uint8_t, uint32_t, uint64_t
+from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memchr, memcmp, memcpy, memset
 
-from shard.frame_cy cimport crc32c_extend, tr_load16, tr_load32, tr_load64, tr_store32
+from shard.frame_cy cimport tr_store32
 
 cdef extern from *:
     """
@@ -31,47 +31,9 @@ cdef extern from *:
     static inline int tr_is_pub(const uint8_t *p) {
         return (p[0] | 0x20) == 'p' && (p[1] | 0x20) == 'u' && (p[2] | 0x20) == 'b' && (p[3] == ' ' || p[3] == '\t');
     }
-
-    static inline int tr_digit_count(uint64_t value) {
-        int count = 1;
-        while (value >= 10000) { value /= 10000; count += 4; }
-        return count + (value >= 10) + (value >= 100) + (value >= 1000);
-    }
-
-    /* A number as decimal text, kept while it stays the same: text[20 - length .. 20]. */
-    typedef struct { uint64_t value; int length; uint8_t text[24]; } tr_Digits;
-
-    static void tr_make_digits(tr_Digits *digits, uint64_t value) {
-        uint8_t *at = digits->text + 20;
-        digits->value = value;
-        do { *--at = (uint8_t)('0' + value % 10); value /= 10; } while (value);
-        digits->length = (int)(digits->text + 20 - at);
-    }
-
-    static inline void tr_set_digits(tr_Digits *digits, uint64_t value) {
-        if (digits->value != value) tr_make_digits(digits, value);
-    }
-
-    static inline void tr_count_up(tr_Digits *digits) {
-        uint8_t *last = digits->text + 19;
-        if (*last != '9') { ++*last; ++digits->value; }
-        else tr_make_digits(digits, digits->value + 1);
-    }
-
-    static inline uint8_t *tr_put_digits(uint8_t *out, const tr_Digits *digits) {
-        memcpy(out, digits->text + 20 - digits->length, (size_t)digits->length);
-        return out + digits->length;
-    }
     """
     uint64_t tr_name_hash(const uint8_t *p, size_t length, uint64_t key) noexcept nogil
     bint tr_is_pub(const uint8_t *p) noexcept nogil
-    int tr_digit_count(uint64_t value) noexcept nogil
-    ctypedef struct Digits "tr_Digits":
-        pass
-    void tr_make_digits(Digits *digits, uint64_t value) noexcept nogil
-    void tr_set_digits(Digits *digits, uint64_t value) noexcept nogil
-    void tr_count_up(Digits *digits) noexcept nogil
-    uint8_t *tr_put_digits(uint8_t *out, const Digits *digits) noexcept nogil
 
 cdef struct Message:
     const uint8_t *payload
@@ -105,12 +67,3 @@ cdef struct Head:
     uint32_t name_length
     bint plain                # the name is ASCII, so nothing more has to be asked about it
     const uint8_t *payload
-
-# What a walk over frames found.
-cdef struct Walk:
-    uint64_t next_seq
-    uint64_t limit_seq
-    uint64_t count
-    Py_ssize_t position
-    Py_ssize_t text_bytes
-    Py_ssize_t prefix_bytes
