@@ -51,7 +51,7 @@ class SlotView:
         self._cells[3] = time.monotonic_ns()
 
     def beat_age_s(self) -> float:
-        return (time.monotonic_ns() - self.beat_ns) / 1e9
+        return (time.monotonic_ns() - int(self.beat_ns)) / 1e9
 
     @property
     def state_name(self) -> str:

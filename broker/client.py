@@ -112,7 +112,9 @@ class Client:
             return
         if self.lingering_since_s:
             if not count:
-                self.close("ended")
+                self.eof = True
+                self._update_interest()
+                self._close_when_done()
             return
         if not count:
             self._end_of_input()

@@ -20,6 +20,7 @@ Worker to supervisor:
 
 from __future__ import annotations
 
+import array
 import os
 import socket
 from typing import Any, NamedTuple
@@ -28,7 +29,10 @@ import msgpack
 
 MESSAGE_MAX_BYTES = 4096
 FDS_MAX = 4
-KINDS = frozenset("link owner own retire drain leave drained ready owning released quit".split())
+_FD_BYTES = array.array("i").itemsize
+KINDS = frozenset(
+    ("link", "owner", "own", "retire", "drain", "leave", "drained", "ready", "owning", "released", "quit")
+)
 
 
 class ControlMessage(NamedTuple):
@@ -68,18 +72,23 @@ class ControlChannel:
 
     def receive(self) -> ControlMessage | None:
         """The next message, None when there is none now. Raises ControlClosed at end-of-file."""
+        # Not socket.recv_fds: before Python 3.12 it drops its flags, and waits.
+        room = socket.CMSG_SPACE(FDS_MAX * _FD_BYTES)
         try:
-            data, fds, _flags, _address = socket.recv_fds(self.sock, MESSAGE_MAX_BYTES, FDS_MAX, socket.MSG_DONTWAIT)
+            data, ancillary, _flags, _address = self.sock.recvmsg(MESSAGE_MAX_BYTES, room, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return None
         except ConnectionResetError as error:
             raise ControlClosed("the other process is gone") from error
         if not data:
             raise ControlClosed("the other process is gone")
+        fds = array.array("i")
+        for _level, _kind, rights in ancillary:
+            fds.frombytes(rights[: len(rights) - len(rights) % _FD_BYTES])
         for fd in fds:
             os.set_inheritable(fd, False)
         fields = msgpack.unpackb(data)
-        return ControlMessage(fields.pop("kind"), fields, fds)
+        return ControlMessage(fields.pop("kind"), fields, list(fds))
 
     def close(self) -> None:
         self.sock.close()

@@ -178,7 +178,7 @@ class FanOut:
             self.make_runnable(cursor.client)
 
     def make_runnable(self, client: Subscriber) -> None:
-        if not client.queued and not client.blocked:
+        if not client.queued and not client.blocked and not client.closed:
             client.queued = True
             self.runnable.append(client)
 
@@ -193,9 +193,8 @@ class FanOut:
             if client.closed or client.blocked:
                 continue
             budget_bytes -= self._serve(client)
-            if not client.blocked and (client.ready or client.current is not None) and not client.closed:
-                client.queued = True
-                runnable.append(client)
+            if client.ready or client.current is not None:
+                self.make_runnable(client)
 
     def _serve(self, client: Subscriber) -> int:
         """One chunk for one client, its answers first unless a chunk has begun. Returns bytes sent."""

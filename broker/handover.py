@@ -20,6 +20,9 @@ def possible(client: Client) -> bool:
 
 def detach(client: Client) -> tuple[int, dict[str, Any]]:
     """Take a connection out of this worker: its descriptor, which is the caller's now, and its state for msgpack."""
+    cursors = [_cursor_state(client, cursor) for cursor in client.cursors.values()]
+    if client.current is not None and client.current.done:  # unsubscribed, but the chunk must be finished
+        cursors.append(_cursor_state(client, client.current))
     state = {
         "peer": client.peer,
         "local": client.local,
@@ -28,10 +31,8 @@ def detach(client: Client) -> tuple[int, dict[str, Any]]:
         "eof": client.eof,
         "out": bytes(client.out),
         "created": client.created,
-        "cursors": [_cursor_state(client, cursor) for cursor in client.cursors.values()],
+        "cursors": cursors,
     }
-    if client.current is not None and client.current.done:  # unsubscribed, but the chunk must be finished
-        state["cursors"].append(_cursor_state(client, client.current))
     fd = client.leave()
     return fd, state
 

@@ -17,13 +17,13 @@ from broker.metrics import WorkerMetrics
 from broker.protocol.errors import Code
 from broker.publish import Batch
 from broker.settings import Durability, Settings, StreamPolicy
-from shard import catalog
+from shard.catalog import stream_names
 from shard.directory import DataDirectory
-from shard.errors import ShardLocked, StorageError, StorageFull, StreamDamaged
+from shard.errors import MetaDamaged, ShardLocked, StorageError, StorageFull, StreamDamaged
 from shard.lock import ShardLock
 from shard.log import StreamLog
-from shard.meta import Role, StreamMeta
-from shard.names import shard_of
+from shard.meta import META_SUFFIX, Role, StreamMeta, read_meta_file
+from shard.names import name_of_stem, shard_of
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +87,7 @@ class Owner:
         self.unsynced: set[bytes] = set()  # closed before they were synced; what a clean stop still has to mark
         self.grown: dict[bytes, int] = {}  # name: next seq, since the last `take_grown`
         self.on_trim: Callable[[OpenStream, int], None] = lambda _stream, _dropped: None
-        self._boot_id = boot_id
+        self.boot_id = boot_id
         self._total_streams = total_streams
         self._clock_us = clock_us
         self._locks: list[ShardLock] = []
@@ -100,18 +100,30 @@ class Owner:
         for shard in self.shards:
             path = self.directory.shard_path(shard)
             self._locks.append(_lock(path, deadline_s))
-            for entry in catalog.scan(path):
-                name = entry.name.encode()
-                self.names[name] = None
-                if entry.meta is not None:
-                    self.metas[name] = entry.meta
+            self.names.update((name.encode(), None) for name in stream_names(path))
+            self._read_metas(path)
         self.owning = True
 
-    def release(self) -> None:
-        """Close every log and give the locks back; a successor may take them at once."""
+    def _read_metas(self, path: Path) -> None:
+        for file in path.glob(f"*{META_SUFFIX}"):
+            try:
+                meta = read_meta_file(file)
+            except MetaDamaged as damage:
+                name = name_of_stem(file.stem)
+                if name is not None:
+                    self.note_damage(name.encode(), damage)
+                continue
+            if meta.role is not Role.MASTER or meta.epoch != 1:
+                self.metas[meta.name.encode()] = meta
+
+    def close_logs(self) -> None:
         for stream in self.open.values():
             self._close(stream)
         self.open.clear()
+
+    def release(self) -> None:
+        """Close every log and give the locks back; a successor may take them at once."""
+        self.close_logs()
         self.owning = False
         for lock in self._locks:
             lock.release()
@@ -206,7 +218,7 @@ class Owner:
             raise Refused(Code.DAMAGED, str(self.damaged[name]))
         text = name.decode()
         try:
-            stream_log = StreamLog.open(self.shard_path(name), text, create=create, boot_id=self._boot_id)
+            stream_log = StreamLog.open(self.shard_path(name), text, create=create, boot_id=self.boot_id)
         except StreamDamaged as damage:
             self.note_damage(name, damage)
             raise Refused(Code.DAMAGED, str(damage)) from damage
@@ -247,7 +259,10 @@ class Owner:
     def _close(self, stream: OpenStream) -> None:
         if self.dirty.pop(stream.name, None) is not None:
             self.unsynced.add(stream.name)
-        stream.log.close()
+        try:
+            stream.log.close()
+        except OSError as error:
+            log.error("stream %r was not closed cleanly: %s", stream.name, error)
 
     def take_grown(self) -> dict[bytes, int]:
         grown, self.grown = self.grown, {}

@@ -6,6 +6,7 @@ the end is all there is.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -13,15 +14,19 @@ from typing import Any
 from broker.owner import OpenStream, Owner, Refused
 from broker.protocol.errors import Code
 from shard.meta import Role, StreamMeta, write_meta
+from shard.stream_files import StreamPaths, stream_paths
 
 Args = list[Any]
+
+BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system's own
 
 # How a place in a stream is written in a call: ["time", us], ["seq", n] or ["new", 0] (broker.protocol.commands.From).
 
 
 def locate(stream: OpenStream, place: list[Any], skip: int = 0) -> int:
     """The seq that a FROM means in this stream, never before what is kept nor after the end."""
-    kind, value = place
+    kind: str = place[0]
+    value: int = place[1]
     if kind == "new":
         return stream.log.next_seq
     if kind == "seq":
@@ -95,14 +100,25 @@ def stat(owner: Owner, args: Args) -> dict[str, int | str]:
         "first_seq": log.first_seq,
         "next_seq": log.next_seq,
         "messages": log.next_seq - log.first_seq,
-        "content_bytes": log.content_bytes,
-        "disk_bytes": log.disk_bytes(),
-        "first_timestamp_us": 0 if empty else log.timestamp_us(log.first_seq),
+        "content_bytes": 0 if empty else log.end_offset - log.entry(log.first_seq).offset,
+        "disk_bytes": disk_bytes(stream_paths(owner.shard_path(name), name.decode())),
+        "first_timestamp_us": 0 if empty else log.entry(log.first_seq).timestamp_us,
         "last_timestamp_us": 0 if empty else log.last_timestamp_us,
         "synced_seq": log.synced_seq,
         "durability": stream.policy.durability.value,
         "shard": owner.directory.shard_of(name.decode()),
     }
+
+
+def disk_bytes(paths: StreamPaths) -> int:
+    """What a stream's two files take on the disk; a file that is not there takes nothing."""
+    total = 0
+    for file in (paths.content_file, paths.index_file):
+        try:
+            total += os.stat(file).st_blocks * BLOCK_BYTES
+        except FileNotFoundError:
+            continue
+    return total
 
 
 def streams(owner: Owner, args: Args) -> list[list[Any]]:

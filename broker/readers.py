@@ -6,6 +6,7 @@ Nobody keeps a reader beyond the turn of the loop: ask again, it is a dictionary
 from __future__ import annotations
 
 from collections import OrderedDict
+from pathlib import Path
 
 from shard.directory import DataDirectory
 from shard.names import shard_of
@@ -13,9 +14,10 @@ from shard.reader import StreamReader
 
 
 class Readers:
-    def __init__(self, directory: DataDirectory, max_open: int) -> None:
+    def __init__(self, directory: DataDirectory, max_open: int, boot_id: str) -> None:
         self._directory = directory
         self._max_open = max_open
+        self._boot_id = boot_id
         self._open: OrderedDict[bytes, StreamReader] = OrderedDict()
 
     def get(self, name: bytes) -> StreamReader:
@@ -24,11 +26,14 @@ class Readers:
         if reader is not None:
             self._open.move_to_end(name)
             return reader
-        path = self._directory.shard_path(shard_of(name, self._directory.shards))
-        reader = self._open[name] = StreamReader.open(path, name.decode())
+        reader = self._open[name] = StreamReader.open(self.path(name), name.decode(), boot_id=self._boot_id)
         if len(self._open) > self._max_open:
             self._open.popitem(last=False)[1].close()
         return reader
+
+    def path(self, name: bytes) -> Path:
+        """The folder of the stream's shard."""
+        return self._directory.shard_path(shard_of(name, self._directory.shards))
 
     def forget(self, name: bytes) -> None:
         reader = self._open.pop(name, None)

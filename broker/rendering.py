@@ -8,12 +8,14 @@ the bytes. That keeps memory flat whatever the subscribers do.
 from __future__ import annotations
 
 from collections import OrderedDict
+from pathlib import Path
 from typing import NamedTuple
 
 from broker.readers import Readers
 from shard.errors import StreamDamaged
 from shard.frame import HEADER_BYTES
 from shard.leaves import load
+from shard.stream_files import stream_paths
 
 _text = load("broker.protocol.text_cy")
 
@@ -98,4 +100,5 @@ class Renderings:
         if seq < first_seq:
             raise Trimmed(first_seq)
         cause = f"the frame of seq {seq} is wrong: {fault or 'not whole'}"
-        raise StreamDamaged(name.decode(), reader.path, offset, cause)
+        path = self._readers.path(name)
+        raise StreamDamaged(name.decode(), Path(stream_paths(path, name.decode()).content_file), offset, cause)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from itertools import count
-from typing import Any
+from typing import Any, Protocol
 
 from broker.link import Link
 from broker.metrics import WorkerMetrics
@@ -21,12 +21,13 @@ from broker.publish import Batch, Pending, Publication, QuietPublisher
 from broker.routes import Request, Route
 from shard.names import shard_of
 
+CODES = {code.value: code for code in Code}
 CALL_BYTES = 256  # what a call counts for in its route's window
 
 Done = Callable[[Any | Refused], None]
 
 
-class Publisher(QuietPublisher):
+class Publisher(QuietPublisher, Protocol):
     """What the router needs of a client that publishes."""
 
     def answers_ready(self) -> None: ...
@@ -60,7 +61,7 @@ class Forward(Request):
             if creator is not None:
                 creator.count_created()
             if code:
-                batch.refused(Code(code), text)
+                batch.refused(CODES[code], text)
             else:
                 batch.published(first_seq)
 
@@ -83,7 +84,7 @@ class Call(Request):
         self._done(Refused(code, text))
 
     def answered(self, value: Any, code: str, text: str) -> None:
-        self._done(Refused(Code(code), text) if code else value)
+        self._done(Refused(CODES[code], text) if code else value)
 
 
 class Router:

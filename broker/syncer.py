@@ -11,6 +11,7 @@ import logging
 import os
 import queue
 import threading
+import time
 from collections import deque
 from typing import NamedTuple, Protocol
 
@@ -22,13 +23,14 @@ class Syncable(Protocol):
 
     name: str
 
-    def sync(self) -> None: ...
+    def sync(self) -> int: ...
 
 
 class Outcome(NamedTuple):
     log: Syncable
     token: object
     error: OSError | None
+    seconds: float
 
 
 class Syncer:
@@ -66,10 +68,11 @@ class Syncer:
         while (item := self._queue.get()) is not None:
             target, token = item
             error = None
+            began_s = time.monotonic()
             try:
                 target.sync()
             except OSError as failed:
                 log.error("cannot sync stream %r: %s", target.name, failed)
                 error = failed
-            self._done.append(Outcome(target, token, error))
+            self._done.append(Outcome(target, token, error, time.monotonic() - began_s))
             os.eventfd_write(self._event_fd, 1)

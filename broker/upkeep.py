@@ -7,24 +7,47 @@ one long one.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from broker.owner import OpenStream, Owner, Refused
+from broker.owner_calls import disk_bytes
 from broker.settings import StreamPolicy
 from broker.syncer import Syncer
 from shard.errors import StorageError
-from shard.layout import stream_paths
-from shard.log import mark_closed_synced
-from shard.retention import retention_seq
-from shard.system import syncfs
+from shard.files import sync_file_system
+from shard.log import StreamLog
+from shard.retention import RetentionPolicy, retention_seq
+from shard.stream_files import stream_paths
+from shard.synced import mark_closed_synced
 
 log = logging.getLogger(__name__)
 
 SWEEP_SLICE_S = 0.01  # of a tick: how long one slice of the sweep may hold the loop
 CLEAN_MARK_S = 3.0  # of a stop: how long closed streams are marked as synced; the others are checked at opening
+
+
+class Sync(NamedTuple):
+    """A sync that is under way: of which stream, and up to which seq it will have been."""
+
+    stream: OpenStream
+    upto: int
+
+
+class Punch:
+    """Giving back a stream's trimmed space waits for the disk, so it is done where syncs are."""
+
+    __slots__ = ("_log", "_seq", "name")
+
+    def __init__(self, stream_log: StreamLog, seq: int) -> None:
+        self._log = stream_log
+        self._seq = seq
+        self.name = stream_log.name
+
+    def sync(self) -> int:
+        return self._log.punch(self._seq)
 
 
 class Upkeep:
@@ -51,12 +74,13 @@ class Upkeep:
             stream.syncing = True
             stream.sync_due_s = 0.0
             del self.owner.dirty[stream.name]
-            self.syncer.request(stream.log, (stream, stream.log.next_seq))
+            self.syncer.request(stream.log, Sync(stream, stream.log.next_seq))
 
     def take_outcomes(self) -> None:
         for outcome in self.syncer.outcomes():
-            stream, upto = outcome.token  # type: ignore[misc]  # what request_syncs gave
-            self._synced(stream, upto, outcome.error)
+            self.owner.metrics.commit.observe(outcome.seconds)
+            if isinstance(outcome.token, Sync):
+                self._synced(outcome.token.stream, outcome.token.upto, outcome.error)
 
     def _synced(self, stream: OpenStream, upto: int, error: OSError | None) -> None:
         stream.syncing = False
@@ -88,9 +112,9 @@ class Upkeep:
         while self._punches and self._punches[0][0] <= now_s:
             _due, name, seq = self._punches.popleft()
             try:
-                self.owner.stream(name).log.punch(seq)
-            except (Refused, OSError) as error:
-                log.warning("cannot give back the trimmed space of stream %r: %s", name, error)
+                self.syncer.request(Punch(self.owner.stream(name).log, seq), None)
+            except Refused as refused:
+                log.warning("cannot give back the trimmed space of stream %r: %s", name, refused)
 
     def sweep(self) -> None:
         """One slice of the walk over all streams: apply retention, add up the disk's bytes."""
@@ -107,12 +131,7 @@ class Upkeep:
 
     def _visit(self, name: bytes) -> None:
         text = name.decode()
-        paths = stream_paths(self.owner.shard_path(name), text)
-        for path in (paths.content, paths.index):
-            try:
-                self._swept_bytes += os.stat(path).st_blocks * 512
-            except FileNotFoundError:
-                continue  # removed under our feet: it has no bytes
+        self._swept_bytes += disk_bytes(stream_paths(self.owner.shard_path(name), text))
         policy = self.owner.settings.policy(text)
         if (policy.max_age_s or policy.max_bytes) and name not in self.owner.damaged:
             self._retain(name, policy)
@@ -120,9 +139,7 @@ class Upkeep:
     def _retain(self, name: bytes, policy: StreamPolicy) -> None:
         try:
             stream = self.owner.stream(name)
-            seq = retention_seq(
-                stream.log, now_us=self._clock_us(), max_age_s=policy.max_age_s, max_bytes=policy.max_bytes
-            )
+            seq = retention_seq(stream.log, RetentionPolicy(policy.max_age_s, policy.max_bytes), self._clock_us())
             if seq > stream.log.first_seq:
                 self.owner.trim(stream, seq)
         except (Refused, StorageError, OSError) as error:
@@ -135,22 +152,19 @@ class Upkeep:
         owner = self.owner
         if not owner.owning:
             return
-        names = owner.unsynced | set(owner.dirty)
         try:
-            syncfs(owner.directory.path)
-            for stream in owner.open.values():
-                stream.log.mark_synced()
-            owner.dirty.clear()
-            owner.release()
-            self._mark_closed(names)
-            syncfs(owner.directory.path)
+            owner.close_logs()
+            sync_file_system(owner.directory.path)
+            self._mark_closed()
+            sync_file_system(owner.directory.path)
         except OSError as error:
-            log.error("the stop is not clean, the streams will be checked at the next start: %s", error)
-            owner.release()
+            log.error("the stop is not clean, the streams will be checked when they are opened: %s", error)
+        owner.release()
 
-    def _mark_closed(self, names: set[bytes]) -> None:
+    def _mark_closed(self) -> None:
+        """Say of what was closed and not synced that it is on the disk now."""
         end_s = time.monotonic() + CLEAN_MARK_S
-        for name in names:
-            mark_closed_synced(self.owner.shard_path(name), name.decode())
+        for name in self.owner.unsynced:
+            mark_closed_synced(self.owner.shard_path(name), name.decode(), boot_id=self.owner.boot_id)
             if time.monotonic() > end_s:
                 return

@@ -120,7 +120,7 @@ class Worker:
             clock_us=now_us,
         )
         self.router = Router(self.owner, self.routes, boot.slots, boot.directory.shards, boot.metrics)
-        self.readers = Readers(boot.directory, settings.max_open_streams)
+        self.readers = Readers(boot.directory, settings.max_open_streams, boot.boot_id)
         self.siblings = Siblings(self)
         self.fanout = FanOut(
             self.readers,

@@ -23,6 +23,7 @@ from shard.leaves import build
 from shard.lock import DirectoryLock
 from supervisor import http
 from supervisor.arbiter import Arbiter
+from supervisor.config import ConfigError
 from supervisor.crew import Crew
 from supervisor.listeners import CannotListen, open_listeners
 from supervisor.notify import Notifier
@@ -171,7 +172,7 @@ def _reload(node: Node, reload: Callable[[], Settings] | None) -> None:
         return
     try:
         fresh = reload()
-    except ValueError as error:
+    except ConfigError as error:
         log.error("keeping the configuration as it was: %s", error)
         return
     fixed = ("data", "workers", "shards", "host", "port", "metrics_host", "metrics_port")

@@ -7,7 +7,6 @@ from dataclasses import FrozenInstanceError, fields
 import pytest
 
 from broker.settings import DEFAULT_POLICY, Kind, Settings, StreamPolicy, described_fields, spec_of
-from supervisor.config_relations import find_conflicts
 
 ALL = [*described_fields(), *fields(StreamPolicy)]
 
@@ -21,10 +20,6 @@ def test_defaults_are_in_their_own_range(field: object) -> None:
         assert spec.low <= default <= spec.high or (default == 0 and spec.zero)
     elif spec.kind is Kind.CHOICE:
         assert default in spec.choices
-
-
-def test_defaults_agree_with_each_other() -> None:
-    assert list(find_conflicts(Settings())) == []
 
 
 def test_units_stand_at_the_end_of_the_name() -> None:

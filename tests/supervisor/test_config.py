@@ -12,9 +12,6 @@ from hypothesis import strategies as st
 
 from broker.settings import Durability, Settings, StreamPolicy, described_fields
 from supervisor.config import FILE_MAX_BYTES, STREAM_SECTIONS_MAX, ConfigError, flag_name, load
-from supervisor.config_example import render_example
-
-EXAMPLE = Path(__file__).parents[2] / "deploy" / "tailrace.toml"
 
 
 @pytest.fixture
@@ -126,38 +123,6 @@ def test_a_wrong_value_is_told_and_nothing_that_follows_from_it(file: Path) -> N
     assert told == ":2: [limits] max_line_bytes: must be from 1 KiB to 1 GiB, not 2 GiB"
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("[limits]\nmax_message_bytes = '9 MiB'", "max_line_bytes must be at least 9,437,440 bytes, so that a line"),
-        (
-            "[limits]\nmax_partial_bytes = '1 MiB'",
-            "max_partial_bytes must be at least 8,392,704 bytes, so that one line",
-        ),
-        (
-            "[limits]\nlink_window_bytes = '1 MiB'",
-            "link_window_bytes must be at least 8,388,608 bytes, so that the largest",
-        ),
-        (
-            "[limits]\nchunk_bytes = '64 MiB'",
-            "rendering_cache_bytes must be at least 134,217,728 bytes, so that it holds",
-        ),
-        ("[metrics]\nport = 5050", "[listen] and [metrics] are both 127.0.0.1 port 5050"),
-    ],
-)
-def test_relations_between_settings(file: Path, text: str, expected: str) -> None:
-    (told,) = faults(file, text)
-    assert told.startswith(":2: ")
-    assert expected in told
-
-
-def test_a_relation_broken_by_a_flag_names_the_flag() -> None:
-    with pytest.raises(ConfigError, match=r"^--metrics-port: .*are both"):
-        load(None, {"metrics_port": "5050"})
-    assert load(None, {"metrics_port": "5050", "port": "5051"}).port == 5_051
-    assert load(None, {"metrics_port": "0", "port": "0"}).port == 0
-
-
 def test_files_that_cannot_be_read(tmp_path: Path, file: Path) -> None:
     with pytest.raises(ConfigError, match=r"missing\.toml: cannot be read: No such file or directory"):
         load(tmp_path / "missing.toml")
@@ -176,25 +141,6 @@ def test_too_many_stream_sections(file: Path) -> None:
 def test_a_byte_order_mark_does_no_harm(file: Path) -> None:
     file.write_bytes(b"\xef\xbb\xbf[listen]\nport = 1\n")
     assert load(file).port == 1
-
-
-def test_the_example_is_what_the_settings_say() -> None:
-    assert EXAMPLE.read_text() == render_example(), (
-        "renew it: python -m supervisor.config_example > deploy/tailrace.toml"
-    )
-
-
-def test_the_example_is_the_defaults_commented_out_or_not(file: Path) -> None:
-    text = EXAMPLE.read_text()
-    assert load(EXAMPLE) == Settings()
-    uncommented = re.sub(r"^#(?=\[\[|\w+ = )", "", text, flags=re.MULTILINE)
-    keys = re.findall(r"^(\w+) = ", uncommented, flags=re.MULTILINE)
-    assert len(keys) == len(described_fields()) + 5
-    uncommented = uncommented.replace(
-        "\ninterval_ms = ", "\n#interval_ms = "
-    )  # has no effect with the default durability
-    file.write_text(uncommented)
-    assert load(file) == Settings(streams=(StreamPolicy(),))
 
 
 def test_flag_names() -> None:

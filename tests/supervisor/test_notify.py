@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+from supervisor.notify import Notifier
+
+
+def test_systemd_hears_each_state(tmp_path: Path) -> None:
+    address = tmp_path / "notify"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(address))
+        notifier = Notifier({"NOTIFY_SOCKET": str(address), "WATCHDOG_USEC": "2500000"})
+        notifier.ready("serving")
+        assert listener.recv(4096).startswith(b"READY=1\nSTATUS=serving\nMAINPID=")
+        notifier.reloading("replacing")
+        assert listener.recv(4096).startswith(b"RELOADING=1\nMONOTONIC_USEC=")
+        notifier.watchdog()
+        assert listener.recv(4096) == b"WATCHDOG=1"
+        notifier.stopping("bye")
+        assert listener.recv(4096) == b"STOPPING=1\nSTATUS=bye"
+        assert notifier.watchdog_s == 2.5
+
+
+def test_the_abstract_namespace() -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind("\0tailrace-test-notify")
+        Notifier({"NOTIFY_SOCKET": "@tailrace-test-notify"}).status("hello")
+        assert listener.recv(4096) == b"STATUS=hello"
+
+
+def test_nobody_listens() -> None:
+    Notifier({}).ready("whatever")
