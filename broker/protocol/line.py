@@ -73,13 +73,13 @@ class LineCodec:
             stop, groups, order = _stage(buffer, 0, count, self._stage_max_bytes, self.ack)
             if stop == count and groups:
                 return (Staged(groups, order),)
-            return self._lines(buffer, stop, count, groups, order)
+            return self._lines(buffer, count, stop, groups, order)
         return self._resume(buffer, count)
 
     def feed_eof(self) -> list[Command]:
         """The input has ended. A line that has begun and not ended is lost, and the peer is told."""
         held, self._held = self._held, None
-        self._plain = False
+        self._note_plain()
         if held is None or is_blank(held):
             return []
         text = f"the connection ended within the line {shown(bytes(held[:80]))}: end it with CRLF; it was discarded"
@@ -103,8 +103,8 @@ class LineCodec:
     def _lines(
         self,
         buffer: memoryview | bytearray | bytes,
-        stop: int,
         count: int,
+        stop: int,
         groups: list[tuple[bytes, int, bytearray]],
         order: list[int],
     ) -> Iterator[Command]:
@@ -123,7 +123,7 @@ class LineCodec:
                 yield from self._hold(piece)
                 return
             yield from self._line(bytes(piece))
-            stop, groups, order = _stage(buffer, end + 1, count, self._stage_max_bytes, self.ack)
+            stop, groups, order = self._stage_from(buffer, end + 1, count)
 
     def _resume(self, buffer: memoryview | bytearray | bytes, count: int) -> Iterator[Command]:
         """Go on where a line was cut, where one is being discarded, or with a peer that speaks telnet."""
@@ -136,6 +136,7 @@ class LineCodec:
         yield from self._continue(data, len(data))
 
     def _continue(self, buffer: memoryview | bytearray | bytes, count: int) -> Iterator[Command]:
+        """As `feed`, where the buffer begins within a line."""
         start = 0
         if self._discarding or self._held is not None:
             end = _find_lf(buffer, 0, count)
@@ -150,19 +151,19 @@ class LineCodec:
             else:
                 yield from self._hold(piece)
                 if end >= 0 and self._held is not None:
-                    held_line, self._held = self._held, None
-                    yield from self._line(held_line)
-                elif end >= 0:
-                    self._discarding = False
+                    line, self._held = self._held, None
+                    yield from self._line(line)
             self._note_plain()
         if start < count:
-            yield from self._lines(buffer, *self._staged_from(buffer, start, count))
+            yield from self._lines(buffer, count, *self._stage_from(buffer, start, count))
 
-    def _staged_from(
+    def _stage_from(
         self, buffer: memoryview | bytearray | bytes, start: int, count: int
-    ) -> tuple[int, int, list[tuple[bytes, int, bytearray]], list[int]]:
-        stop, groups, order = _stage(buffer, start, count, self._stage_max_bytes, self.ack)
-        return stop, count, groups, order
+    ) -> tuple[int, list[tuple[bytes, int, bytearray]], list[int]]:
+        staged: tuple[int, list[tuple[bytes, int, bytearray]], list[int]] = _stage(
+            buffer, start, count, self._stage_max_bytes, self.ack
+        )
+        return staged
 
     def _hold(self, piece: memoryview) -> Iterator[Command]:
         """Keep a piece of a line until the rest comes; past the limit keep nothing, and say so once."""
@@ -171,8 +172,8 @@ class LineCodec:
         whole = bytes(piece[-1:]) == b"\n"
         if size > self.max_line_bytes or (size == self.max_line_bytes and not whole):
             self._held = None
-            self._discarding = True
-            self._plain = False
+            self._discarding = not whole
+            self._note_plain()
             yield self._too_long()
             return
         if held is None:
@@ -190,7 +191,7 @@ class LineCodec:
         if size > self.max_line_bytes:
             yield self._too_long()
             return
-        stop, groups, order = _stage(line, 0, size, self._stage_max_bytes, self.ack)
+        stop, groups, order = self._stage_from(line, 0, size)
         if stop == size:
             yield Staged(groups, order)
             return
