@@ -1,0 +1,178 @@
+"""`python -m bench`: run the comparison, print it, keep it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench.build import build_under
+from bench.chart import NoChart, draw
+from bench.contest import Cell, Results, run_contest
+from bench.load.apart import raise_open_files
+from bench.load.limits import LoadError
+from bench.machine import describe_machine
+from bench.peers import make_peers
+from bench.peers.base import Peer, Unavailable
+from bench.peers.tailrace import Tailrace
+from bench.report import as_json, write_json
+from bench.rows import make_rows
+from bench.rows.base import Row
+from bench.rows.replay import replay_messages
+from bench.scale import FULL, QUICK, Scale
+from bench.table import results_table, targets_table
+from bench.targets import Outcome, evaluate
+
+RESULTS = Path(__file__).resolve().parent / "results"
+_EPILOG = """\b
+Examples:
+  python -m bench --quick                          everything once, short
+  python -m bench --rows ingest-1,fanout-100       two rows only
+  python -m bench --peers tailrace,nats --rounds 3
+  python -m bench --build interpreted
+"""
+
+
+@click.command(epilog=_EPILOG)
+@click.option("--quick", is_flag=True, help="Short and small: to see that everything runs, not for its figures.")
+@click.option("--rows", "row_names", default="", metavar="A,B", help="Only these rows.")
+@click.option("--peers", "peer_names", default="", metavar="A,B", help="Only these peers.")
+@click.option("--rounds", type=click.IntRange(1, 100), help="How often each is measured; the medians are reported.")
+@click.option("--seconds", type=click.FloatRange(0.1, 60), help="How long each ingest and fan-out publishes.")
+@click.option("--build", type=click.Choice(["compiled", "interpreted"]), default="compiled", show_default=True)
+@click.option("--workers", type=click.IntRange(1, 64), default=2, show_default=True, help="tailrace's workers.")
+@click.option(
+    "--scratch",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=Path(tempfile.gettempdir()),
+    show_default=True,
+    help="Where the servers keep their data while they run.",
+)
+@click.option("--output", type=click.Path(path_type=Path), default=RESULTS, help="Folder for the JSON and the chart.")
+def main(
+    quick: bool,
+    row_names: str,
+    peer_names: str,
+    rounds: int | None,
+    seconds: float | None,
+    build: str,
+    workers: int,
+    scratch: Path,
+    output: Path,
+) -> None:
+    """Compare tailrace with NATS, JetStream, Redis Streams and mosquitto, side by side on this machine."""
+    raise_open_files()
+    console = Console()
+    scale = _scale(quick, rounds, seconds)
+    peers = make_peers(
+        interpreted=build == "interpreted",
+        workers=workers,
+        payload_bytes=scale.payload_bytes,
+        replay_messages=replay_messages(scale),
+    )
+    rows = [row for row in make_rows(scale) if row.name in _chosen(row_names, [row.name for row in make_rows(scale)])]
+    peers = [peer for peer in peers if peer.name in _chosen(peer_names, [peer.name for peer in peers])]
+    versions, peers = _installed(console, peers)
+    _require_build(console, build, peers)
+    results = _run(console, rows, peers, scale, scratch, build)
+    outcomes = evaluate(results, build)
+    _print(console, results, outcomes)
+    name = build + ("-quick" if quick else "") + ("-part" if row_names or peer_names else "")
+    report = as_json(results, outcomes, scale, describe_machine(scratch), build, versions)
+    _keep(console, output / name, report, results, build)
+    if results.failures():
+        raise SystemExit(1)
+
+
+def _scale(quick: bool, rounds: int | None, seconds: float | None) -> Scale:
+    scale = QUICK if quick else FULL
+    if rounds is not None:
+        scale = replace(scale, rounds=rounds)
+    return replace(scale, seconds=seconds) if seconds is not None else scale
+
+
+def _chosen(names: str, known: Sequence[str]) -> Sequence[str]:
+    """The names of a comma-separated list, or all of them for an empty one."""
+    chosen = [name.strip() for name in names.split(",") if name.strip()]
+    for name in chosen:
+        if name not in known:
+            raise click.UsageError(f"unknown name {name!r}; there are {', '.join(known)}")
+    return chosen or known
+
+
+def _installed(console: Console, peers: list[Peer]) -> tuple[dict[str, str], list[Peer]]:
+    """The versions of those that are there, and those; the others are named and left out."""
+    versions: dict[str, str] = {}
+    for peer in peers:
+        try:
+            versions[peer.name] = peer.version()
+        except Unavailable as error:
+            console.print(f"[yellow]without {peer.title}: {error}[/yellow]")
+    return versions, [peer for peer in peers if peer.name in versions]
+
+
+def _require_build(console: Console, build: str, peers: list[Peer]) -> None:
+    """The build that was asked for is the one that is loaded; each measurement looks again at the running processes."""
+    ours = [peer for peer in peers if isinstance(peer, Tailrace)]
+    if not ours:
+        return
+    try:
+        loaded = build_under(ours[0].environment())
+    except LoadError as error:
+        raise click.ClickException(str(error)) from error
+    if loaded != build:
+        raise click.ClickException(f"the {loaded} build is installed, not the {build} one (`make leaves`, or --build)")
+    console.print(f"tailrace: the [bold]{loaded}[/bold] build")
+
+
+def _run(console: Console, rows: list[Row], peers: list[Peer], scale: Scale, scratch: Path, build: str) -> Results:
+    total = scale.rounds * sum(row.kind in peer.kinds for row in rows for peer in peers)
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    # Without a thread of its own: the generator's processes are forked from this one.
+    with Progress(*columns, console=console, auto_refresh=False, disable=not console.is_terminal) as bar:
+        task = bar.add_task("", total=total)
+        begun = 0
+
+        def progress(number: int, cell: Cell) -> None:
+            nonlocal begun
+            text = f"round {number + 1}: {cell.row.name}, {cell.peer.name}"
+            bar.update(task, description=text, completed=begun, refresh=True)
+            begun += 1
+            if not console.is_terminal:
+                console.print(f"{begun}/{total} {text}", highlight=False)
+
+        results = run_contest(rows, peers, scale, scratch, build, progress)
+        bar.update(task, description="done", completed=total, refresh=True)
+    return results
+
+
+def _print(console: Console, results: Results, outcomes: list[Outcome]) -> None:
+    # A table that is cut at 80 columns would say nothing in a log file.
+    wide = console if console.is_terminal else Console(width=200)
+    wide.print(results_table(results))
+    wide.print(targets_table(outcomes))
+    for failure in results.failures():
+        wide.print(f"[red]failed:[/red] {failure}", highlight=False, markup=True)
+
+
+def _keep(console: Console, stem: Path, report: dict[str, object], results: Results, build: str) -> None:
+    write_json(stem.with_name(stem.name + ".json"), report)
+    machine = report["machine"]
+    assert isinstance(machine, dict)
+    caption = f"tailrace, {build} build, {machine['when']}: {machine['processor']}, {machine['cores']} cores"
+    console.print(f"kept {stem}.json")
+    try:
+        draw(stem.with_name(stem.name + ".png"), results, caption)
+    except NoChart as error:
+        console.print(f"[yellow]{error}[/yellow]")
+    else:
+        console.print(f"kept {stem}.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""Receiving without looking: with MSG_TRUNC the kernel throws a socket's bytes away and tells how many there were."""
+
+from __future__ import annotations
+
+import socket
+
+from bench.load.limits import PeerClosed
+
+DRAIN_BYTES = 32 * 1024 * 1024  # more than any receive buffer holds
+READ_BYTES = 1024 * 1024
+
+# The kernel never writes to it, so it never becomes memory.
+_NOWHERE = bytearray(DRAIN_BYTES)
+
+
+def drain(sock: socket.socket) -> int:
+    """How many bytes were there, now gone; 0 if none. PeerClosed at the end of the stream."""
+    try:
+        count = sock.recv_into(_NOWHERE, DRAIN_BYTES, socket.MSG_TRUNC)
+    except BlockingIOError:
+        return 0
+    except ConnectionError as error:
+        raise PeerClosed(f"the server dropped a connection that was being drained: {error}") from error
+    if not count:
+        raise PeerClosed("the server closed a connection that was being drained")
+    return count
+
+
+def read(sock: socket.socket) -> bytes:
+    """What is there, up to READ_BYTES; b"" if nothing. PeerClosed at the end of the stream."""
+    try:
+        data = sock.recv(READ_BYTES)
+    except BlockingIOError:
+        return b""
+    except ConnectionError as error:
+        raise PeerClosed(f"the server dropped a connection that was being read: {error}") from error
+    if not data:
+        raise PeerClosed("the server closed a connection that was being read")
+    return data
+
+
+def send_some(sock: socket.socket, view: memoryview) -> int:
+    """How much of `view` the socket took; 0 if it is full. PeerClosed if the server is gone."""
+    try:
+        return sock.send(view)
+    except BlockingIOError:
+        return 0
+    except ConnectionError as error:
+        raise PeerClosed(f"the server dropped a connection that was being written: {error}") from error

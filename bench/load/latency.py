@@ -1,0 +1,120 @@
+"""End-to-end latency of one publisher and one subscriber at a steady rate.
+
+One process does both, so that there is one clock (CLOCK_MONOTONIC) and the machine's other core is the server's. Each
+payload carries the moment just before its `send`; the sample ends when `recv` has returned. A message that could not be
+sent on time is sent at once, and the rate that was reached is part of the result.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import select
+import socket
+import time
+from dataclasses import dataclass
+
+from bench.load.dial import dialled
+from bench.load.drain import read
+from bench.load.ingest import Target
+from bench.load.limits import Deadline, LoadError
+from bench.load.meter import Meter, Spent
+from bench.peers.base import PAYLOAD_MARK, Peer, Puller
+
+STAMP_DIGITS = 19
+STAMP_BYTES = len(PAYLOAD_MARK) + STAMP_DIGITS
+_PR_SET_TIMERSLACK = 29
+_WAIT_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    latencies_ns: list[int]
+    spent: Spent
+
+
+def latency(
+    peer: Peer, target: Target, name: str, payload: bytes, rate: int, messages: int, deadline: Deadline
+) -> Timed:
+    """Send `messages` to the fresh stream `name`, `rate` a second, and time each."""
+    if len(payload) < STAMP_BYTES:
+        raise ValueError(f"a payload of {len(payload)} bytes has no room for a stamp of {STAMP_BYTES}")
+    _wake_precisely()
+    with (
+        dialled(target.port, [peer.subscriber(name, 0)], deadline) as (subscriber,),
+        dialled(target.port, [peer.publisher(0)], deadline) as (publisher,),
+    ):
+        pair = _Pair(peer, name, payload, publisher, subscriber, deadline)
+        meter = Meter(target.pid)
+        pair.run(rate, messages)
+        return Timed(pair.latencies_ns, meter.stop())
+
+
+class _Pair:
+    def __init__(
+        self,
+        peer: Peer,
+        name: str,
+        payload: bytes,
+        publisher: socket.socket,
+        subscriber: socket.socket,
+        deadline: Deadline,
+    ) -> None:
+        self.latencies_ns: list[int] = []
+        before, _, after = peer.publish(name, payload).partition(payload)
+        self._before, self._after = before + PAYLOAD_MARK, payload[STAMP_BYTES:] + after
+        self._publisher = publisher
+        self._subscriber = subscriber
+        self._puller: Puller | None = peer.live_puller(name)
+        self._deadline = deadline
+        self._rest = b""
+
+    def run(self, rate: int, messages: int) -> None:
+        if self._puller is not None:
+            self._subscriber.send(self._puller.open())
+        gap_ns = 1_000_000_000 // rate
+        sent, next_ns = 0, time.perf_counter_ns() + gap_ns
+        while len(self.latencies_ns) < messages:
+            now_ns = time.perf_counter_ns()
+            while sent < messages and now_ns >= next_ns:
+                self._send()
+                sent, next_ns = sent + 1, next_ns + gap_ns
+                now_ns = time.perf_counter_ns()
+            self._receive((next_ns - now_ns) / 1e9 if sent < messages else _WAIT_S)
+        if len(self.latencies_ns) > messages:
+            raise LoadError(f"{len(self.latencies_ns)} messages delivered where {messages} were sent")
+
+    def _send(self) -> None:
+        stamp = b"%0*d" % (STAMP_DIGITS, time.perf_counter_ns())
+        data = b"%s%s%s" % (self._before, stamp, self._after)
+        if self._publisher.send(data) != len(data):
+            raise LoadError("the publisher's socket is full: the server does not take this rate")
+
+    def _receive(self, wait_s: float) -> None:
+        self._deadline.check(f"{len(self.latencies_ns)} messages have come")
+        ready, _, _ = select.select((self._subscriber, self._publisher), (), (), max(0.0, min(wait_s, _WAIT_S)))
+        if self._subscriber in ready:
+            data = read(self._subscriber)
+            now_ns = time.perf_counter_ns()
+            request = self._puller.feed(data) if self._puller is not None else b""
+            if request:
+                self._subscriber.send(request)
+            self._take(data, now_ns)
+        if self._publisher in ready:
+            read(self._publisher)  # acknowledgements
+
+    def _take(self, data: bytes, now_ns: int) -> None:
+        """Every stamp that is whole by now; a stamp cut in two is finished by the next read."""
+        data = self._rest + data
+        position = data.find(PAYLOAD_MARK)
+        while 0 <= position <= len(data) - STAMP_BYTES:
+            stamp_ns = int(data[position + 1 : position + STAMP_BYTES])
+            self.latencies_ns.append(now_ns - stamp_ns)
+            position = data.find(PAYLOAD_MARK, position + STAMP_BYTES)
+        self._rest = data[position:] if position >= 0 else b""
+
+
+def _wake_precisely() -> None:
+    """Timers of this process fire within a nanosecond's slack instead of the usual 50 us."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0) != 0:
+        raise LoadError(f"prctl(PR_SET_TIMERSLACK): errno {ctypes.get_errno()}")

@@ -1,0 +1,83 @@
+"""Wall time, and processor time of a server's processes, between two moments."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+import psutil
+
+from bench.load.limits import LoadError
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    wall_s: float
+    cpu_s: float
+
+
+class ProcessTree:
+    """A process and its descendants as they were when this was made. LoadError if the process has ended."""
+
+    def __init__(self, pid: int) -> None:
+        try:
+            root = psutil.Process(pid)
+            if root.status() == psutil.STATUS_ZOMBIE:
+                raise psutil.NoSuchProcess(pid)
+            self.processes = [root, *root.children(recursive=True)]
+        except psutil.NoSuchProcess as error:
+            raise LoadError(f"the server (process {pid}) has ended") from error
+
+    def cpu_s(self) -> float:
+        """User and system time of all that still live, and of what they have reaped."""
+        total = 0.0
+        for process in self.processes:
+            try:
+                times = process.cpu_times()
+            except psutil.NoSuchProcess:
+                continue
+            total += times.user + times.system + times.children_user + times.children_system
+        return total
+
+    def peak_rss_bytes(self) -> int:
+        """The sum of each process's greatest resident memory; pages they share count once for each."""
+        return sum(_status_kib(process.pid, "VmHWM") for process in self.processes) * 1024
+
+    def private_bytes(self) -> int:
+        """Memory that would be free if the processes ended: pages shared among them count once."""
+        return sum(_smaps_kib(process.pid, "Pss_Anon", "Pss_Shmem") for process in self.processes) * 1024
+
+    def open_files(self) -> list[int]:
+        """Open descriptors of each process."""
+        return [process.num_fds() for process in self.processes]
+
+
+class Meter:
+    """Starts when made; `stop` gives what was spent since. The sampling itself lies outside the wall time."""
+
+    def __init__(self, pid: int) -> None:
+        self._tree = ProcessTree(pid)
+        self._cpu_s = self._tree.cpu_s()
+        self._start = time.perf_counter()
+
+    def stop(self) -> Spent:
+        wall_s = time.perf_counter() - self._start
+        return Spent(wall_s, self._tree.cpu_s() - self._cpu_s)
+
+
+def _status_kib(pid: int, field: str) -> int:
+    return _fields_kib(f"/proc/{pid}/status", (field,))
+
+
+def _smaps_kib(pid: int, *fields: str) -> int:
+    return _fields_kib(f"/proc/{pid}/smaps_rollup", fields)
+
+
+def _fields_kib(path: str, fields: tuple[str, ...]) -> int:
+    """The sum of the `Name:  123 kB` lines that are wanted; 0 for a process that has gone."""
+    try:
+        with open(path, encoding="ascii") as file:
+            rows = [line.split() for line in file]
+    except OSError:
+        return 0
+    return sum(int(row[1]) for row in rows if row and row[0].rstrip(":") in fields)

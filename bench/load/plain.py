@@ -1,0 +1,150 @@
+"""A process that does the least a broker could do: it reads, keeps the bytes in memory, and sends them on.
+
+It tells what the generator itself can do at most. Each connection's first byte says what it is: P publishes, S
+subscribes to everything. A publisher's chunk that ends in `!` is answered `done`; with answers wanted, every whole
+message gets a fixed number of meaningless bytes. Run as `python -m bench.load.plain PORT MESSAGE_BYTES ANSWER_BYTES`.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import sys
+from dataclasses import dataclass
+
+LOG_BYTES_MAX = 4 * 1024 * 1024 * 1024  # a run longer than that ends with an error instead of filling the machine
+_READ_BYTES = 1024 * 1024
+_SEND_BYTES = 256 * 1024
+_ANSWERS_BYTES_MAX = 4 * 1024 * 1024
+
+
+@dataclass(slots=True)
+class _Connection:
+    sock: socket.socket
+    kind: bytes = b""
+    position: int = 0  # a subscriber's place in the log; the bytes a publisher has sent
+    answered: int = 0  # messages answered in full
+    owed: bytes = b""  # the rest of an answer that did not fit the socket
+
+
+class Plain:
+    def __init__(self, port: int, message_bytes: int, answer_bytes: int) -> None:
+        self._message_bytes = message_bytes
+        self._answer = b"k" * answer_bytes
+        self._log = bytearray()
+        self._buffer = bytearray(_READ_BYTES)
+        self._connections: dict[int, _Connection] = {}
+        self._subscribers: dict[int, _Connection] = {}
+        self._poller = select.epoll()
+        self._listener = socket.create_server(("127.0.0.1", port), backlog=4096)
+        self._poller.register(self._listener.fileno(), select.EPOLLIN)
+
+    def serve_forever(self) -> None:
+        while True:
+            grown = len(self._log)
+            for fd, events in self._poller.poll():
+                if fd == self._listener.fileno():
+                    self._accept()
+                else:
+                    self._serve(self._connections[fd], events)
+            if len(self._log) > grown:
+                for subscriber in list(self._subscribers.values()):
+                    self._pump(subscriber)
+
+    def _accept(self) -> None:
+        sock, _ = self._listener.accept()
+        sock.setblocking(False)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._connections[sock.fileno()] = _Connection(sock)
+        self._poller.register(sock.fileno(), select.EPOLLIN)
+
+    def _serve(self, connection: _Connection, events: int) -> None:
+        try:
+            if events & select.EPOLLOUT:
+                self._writable(connection)
+            if events & ~select.EPOLLOUT:
+                self._readable(connection)
+        except BlockingIOError:
+            return
+        except ConnectionError:
+            self._drop(connection)
+
+    def _writable(self, connection: _Connection) -> None:
+        if connection.kind == b"S":
+            self._pump(connection)
+        else:
+            self._pay(connection)
+
+    def _readable(self, connection: _Connection) -> None:
+        if not connection.kind:
+            self._open(connection)
+            return
+        count = connection.sock.recv_into(self._buffer)
+        if not count:
+            self._drop(connection)
+            return
+        barrier = self._buffer[count - 1] == ord("!")
+        self._append(connection, count - barrier)
+        if barrier:
+            connection.sock.send(b"done")
+        elif self._answer:
+            self._answer_for(connection)
+
+    def _open(self, connection: _Connection) -> None:
+        connection.kind = connection.sock.recv(1)
+        connection.position = len(self._log) if connection.kind == b"S" else 0
+        if connection.kind == b"S":
+            self._subscribers[connection.sock.fileno()] = connection
+        if connection.kind in (b"S", b"P"):
+            connection.sock.send(connection.kind.lower())
+        else:
+            self._drop(connection)
+
+    def _append(self, connection: _Connection, count: int) -> None:
+        connection.position += count
+        if not self._subscribers:
+            return
+        if len(self._log) + count > LOG_BYTES_MAX:
+            raise SystemExit(f"more than {LOG_BYTES_MAX} bytes published to a process that keeps them in memory")
+        self._log += memoryview(self._buffer)[:count]
+
+    def _answer_for(self, connection: _Connection) -> None:
+        whole = connection.position // self._message_bytes
+        connection.owed += self._answer * (whole - connection.answered)
+        connection.answered = whole
+        self._pay(connection)
+
+    def _pay(self, connection: _Connection) -> None:
+        """Send what is owed; while it does not fit, read no more from this publisher."""
+        if connection.owed:
+            connection.owed = connection.owed[connection.sock.send(connection.owed) :]
+        self._poller.modify(connection.sock.fileno(), select.EPOLLOUT if connection.owed else select.EPOLLIN)
+
+    def _pump(self, subscriber: _Connection) -> None:
+        """One chunk; the socket's being writable calls for the next one."""
+        with memoryview(self._log) as view, view[subscriber.position : subscriber.position + _SEND_BYTES] as chunk:
+            try:
+                subscriber.position += subscriber.sock.send(chunk)
+            except BlockingIOError:
+                pass
+            except ConnectionError:
+                self._drop(subscriber)
+                return
+        behind = subscriber.position < len(self._log)
+        self._poller.modify(subscriber.sock.fileno(), select.EPOLLIN | (select.EPOLLOUT if behind else 0))
+
+    def _drop(self, connection: _Connection) -> None:
+        fd = connection.sock.fileno()
+        self._connections.pop(fd, None)
+        self._subscribers.pop(fd, None)
+        self._poller.unregister(fd)
+        connection.sock.close()
+
+
+def main(arguments: list[str]) -> None:
+    port, message_bytes, answer_bytes = map(int, arguments)
+    Plain(port, message_bytes, answer_bytes).serve_forever()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

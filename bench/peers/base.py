@@ -1,0 +1,173 @@
+"""What the harness must know of a broker: how to start it, and the bytes that are spoken with it.
+
+A Peer holds no socket and no clock. Its byte counts are exact, so that the generator can throw away what it receives
+unread (MSG_TRUNC) and still know when everything has come.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+# The first byte of every payload; no peer's protocol or name holds it, so that counting it counts messages.
+PAYLOAD_MARK = b"@"
+
+
+class Unavailable(Exception):
+    """This machine has not got the peer's server."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Send `send`; the step is over once what has been received since then contains `until` (b"": at once)."""
+
+    send: bytes
+    until: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Where one server runs: its own empty directory, its port on loopback, a second free port."""
+
+    directory: Path
+    port: int
+    spare_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Whole publishes, ready to send: `messages` of them, round-robin over the streams, a whole number of rounds."""
+
+    data: bytes
+    messages: int
+
+
+class Puller(ABC):
+    """A reader that has to look at what it gets: it must ask for more, or the lengths cannot be known."""
+
+    messages: int = 0
+
+    @abstractmethod
+    def open(self) -> bytes:
+        """The first request."""
+
+    @abstractmethod
+    def feed(self, data: bytes) -> bytes:
+        """Take what was received, count its messages, and return what must now be sent (often nothing)."""
+
+
+class Peer(ABC):
+    """One contestant: a broker, and one way of talking to it."""
+
+    name: str
+    title: str
+    acked: bool = False
+    # The kinds of row it takes part in: ingest, turns, fanout, replay, latency, streams.
+    kinds: frozenset[str] = frozenset()
+    # One byte that every answer to a publish contains exactly once, where their lengths cannot be known beforehand.
+    answer_mark: bytes = b""
+
+    @abstractmethod
+    def command(self, site: Site) -> list[str]:
+        """How to start a fresh server on `site`; writes its configuration there. Unavailable if not installed."""
+
+    def environment(self) -> Mapping[str, str]:
+        """What to add to the environment of the server."""
+        return {}
+
+    def version(self) -> str:
+        """One line for the report. Unavailable if the server is not installed."""
+        return ""
+
+    @abstractmethod
+    def ready(self) -> list[Step]:
+        """What succeeds on a new connection once the server serves."""
+
+    def prepare(self) -> list[Step]:
+        """What is done once, on a connection of its own, before anything is published."""
+        return []
+
+    @abstractmethod
+    def publisher(self, client: int) -> list[Step]:
+        """What a publishing connection does first. Nothing more comes from the server after it but answers."""
+
+    @abstractmethod
+    def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
+        """One publish by connection `client`. `serial` counts the publishes of a feed."""
+
+    @abstractmethod
+    def barrier(self) -> Step:
+        """Answered once everything sent before it on this connection has been executed."""
+
+    def answers_bytes(self, names: Sequence[str], messages: int) -> int:
+        """All answers to the first `messages` publishes, round-robin over fresh streams. Acknowledged variants only."""
+        raise NotImplementedError(f"{self.name} gives no answers of known length")
+
+    def stored(self, name: str, messages: int) -> Step | None:
+        """What succeeds only if stream `name` holds exactly `messages`; None where nothing is stored or acks say it."""
+        return None
+
+    def subscriber(self, name: str, client: int) -> list[Step]:
+        """What a connection does to get what is published to `name` from now on."""
+        raise NotImplementedError(f"{self.name} has no subscribers here")
+
+    def delivered_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
+        """What one subscriber gets for the first `messages` of a fresh stream."""
+        raise NotImplementedError(f"{self.name} has no deliveries of known length")
+
+    def live_puller(self, name: str) -> Puller | None:
+        """For peers whose subscribers must ask again and again; None where messages are pushed."""
+        return None
+
+    def replayer(self, name: str, client: int) -> list[Step]:
+        """What a replaying connection does before its request."""
+        return self.ready()
+
+    def replay_request(self, name: str) -> bytes:
+        raise NotImplementedError(f"{self.name} cannot replay by one request")
+
+    def replay_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
+        """Everything that is received after the request, up to the end of the last message."""
+        raise NotImplementedError(f"{self.name} cannot replay by one request")
+
+    def replay_puller(self, name: str, client: int, messages: int) -> Puller | None:
+        """For peers that are replayed by asking again and again for the next of `messages`; None otherwise."""
+        return None
+
+
+def digits_total(start: int, count: int) -> int:
+    """The characters of the decimal numbers start, start + 1, ... (`count` of them; start >= 0)."""
+    if start < 0 or count < 0:
+        raise ValueError(f"digits_total({start}, {count}): both must be 0 or more")
+    end, total = start + count, 0
+    width, low, high = 1, 0, 10
+    while low < end:
+        total += width * max(0, min(end, high) - max(start, low))
+        width, low, high = width + 1, high, high * 10
+    return total
+
+
+def shares(streams: int, messages: int) -> list[tuple[slice, int]]:
+    """How `messages` fall on `streams` round-robin: runs of streams with their count of messages each."""
+    rounds, rest = divmod(messages, streams)
+    return [(slice(0, rest), rounds + 1), (slice(rest, streams), rounds)]
+
+
+def make_feed(peer: Peer, names: Sequence[str], payload: bytes, bytes_min: int, messages_min: int = 0) -> Feed:
+    """Whole rounds of publishes over `names`, at least `bytes_min` bytes and `messages_min` messages of them."""
+    one_round = sum(len(peer.publish(name, payload)) for name in names)
+    rounds = max(1, -(-bytes_min // one_round), -(-messages_min // len(names)))
+    publishes = [peer.publish(name, payload, r * len(names) + i) for r in range(rounds) for i, name in enumerate(names)]
+    return Feed(b"".join(publishes), len(publishes))
+
+
+def stream_names(count: int) -> list[str]:
+    """Names every peer takes as they are; all of one length for one count."""
+    return [f"b.{i:06d}" for i in range(count)]
+
+
+def make_payload(payload_bytes: int) -> bytes:
+    """One PAYLOAD_MARK, then filler that holds no mark of any kind."""
+    return (PAYLOAD_MARK + b"abcdefghijklmnopqrstuvwxyz" * (payload_bytes // 26 + 1))[:payload_bytes]

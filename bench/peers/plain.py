@@ -1,0 +1,97 @@
+"""Not brokers: processes that do the least a broker could do. They tell what the generator itself can do at most."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bench.peers.base import Peer, Site, Step
+from bench.peers.tailrace import Tailrace
+
+ANSWER_BYTES = 24  # about as long as `ok pub b.000000 1234567` and its end of line
+_ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+class Plain(Peer):
+    """Takes publishes as long as tailrace's without looking at them, and sends them on as they came."""
+
+    def __init__(self, payload_bytes: int, *, acked: bool = False) -> None:
+        self.acked = acked
+        self.name = "plain-acks" if acked else "plain"
+        self.title = "(plain sink, acks)" if acked else "(plain sink or relay)"
+        self.kinds = frozenset({"ingest", "turns"} if acked else {"ingest", "turns", "fanout", "latency"})
+        self._message_bytes = len(Tailrace().publish("b.000000", bytes(payload_bytes)))
+
+    def command(self, site: Site) -> list[str]:
+        sizes = [self._message_bytes, ANSWER_BYTES if self.acked else 0]
+        return [sys.executable, "-m", "bench.load.plain", str(site.port), *map(str, sizes)]
+
+    def environment(self) -> Mapping[str, str]:
+        return {"PYTHONPATH": str(_ROOT)}
+
+    def ready(self) -> list[Step]:
+        return [Step(b"P", b"p")]
+
+    def publisher(self, client: int) -> list[Step]:
+        return self.ready()
+
+    def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
+        return payload.ljust(self._message_bytes, b"\n")
+
+    def barrier(self) -> Step:
+        return Step(b"!", b"done")
+
+    def answers_bytes(self, names: Sequence[str], messages: int) -> int:
+        return messages * ANSWER_BYTES
+
+    def subscriber(self, name: str, client: int) -> list[Step]:
+        return [Step(b"S", b"s")]
+
+    def delivered_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
+        return messages * self._message_bytes
+
+
+class BareSendfile(Peer):
+    """A file of as many bytes as tailrace's subscribers get in the replay, sent by bare sendfile."""
+
+    name = "sendfile"
+    title = "(bare sendfile)"
+    kinds = frozenset({"replay"})
+
+    def __init__(self, file_bytes: int, processes: int = 2) -> None:
+        self._file_bytes = file_bytes
+        self._processes = processes
+
+    def command(self, site: Site) -> list[str]:
+        path = site.directory / "file"
+        block = bytes(range(256)) * 4096
+        with path.open("wb") as file:
+            for _ in range(self._file_bytes // len(block)):
+                file.write(block)
+            file.write(block[: self._file_bytes % len(block)])
+        return [sys.executable, "-m", "bench.load.bare", str(site.port), str(path), str(self._processes)]
+
+    def environment(self) -> Mapping[str, str]:
+        return {"PYTHONPATH": str(_ROOT)}
+
+    def ready(self) -> list[Step]:
+        return [Step(b"?", b"!")]
+
+    def publisher(self, client: int) -> list[Step]:
+        return self.ready()
+
+    def replayer(self, name: str, client: int) -> list[Step]:
+        return []
+
+    def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
+        raise NotImplementedError("nothing is published to bare sendfile: its file is there")
+
+    def barrier(self) -> Step:
+        return self.ready()[0]
+
+    def replay_request(self, name: str) -> bytes:
+        return b"G"
+
+    def replay_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
+        return self._file_bytes

@@ -1,0 +1,121 @@
+"""Redis: Streams in an append-only file synced every second; and its pub/sub, which stores nothing, for the fan-out."""
+
+from __future__ import annotations
+
+import re
+
+from bench.peers.base import PAYLOAD_MARK, Peer, Puller, Site, Step
+from bench.peers.programs import find_program, program_version
+
+READ_COUNT = 10_000  # entries asked for at a time in a replay
+_OPTIONS = [
+    *("--bind", "127.0.0.1", "--save", "", "--appendonly", "yes", "--appendfsync", "everysec"),
+    # No rewriting of the file in the background within a run: it would cost Redis a good part of the machine.
+    *("--auto-aof-rewrite-percentage", "0"),
+    # A subscriber that is a little behind is not dropped.
+    *("--client-output-buffer-limit", "pubsub 0 0 0"),
+    *("--maxclients", "5000"),
+]
+_REPLY_HEAD = re.compile(rb"\*1\r\n\*2\r\n\$\d+\r\n[^\r]+\r\n\*(\d+)\r\n")
+_ENTRY_FIELDS = b"\r\n*2\r\n$1\r\nd\r\n"
+
+
+class Redis(Peer):
+    title = "Redis Streams"
+    answer_mark = b"$"
+
+    def __init__(self, *, acked: bool = True) -> None:
+        self.acked = acked
+        self.name = "redis" if acked else "redis-silent"
+        self.title = "Redis Streams, answers" if acked else "Redis Streams, reply off"
+        self.kinds = frozenset({"ingest", "turns", "latency", "replay"} if acked else {"ingest", "turns"})
+
+    def command(self, site: Site) -> list[str]:
+        return [find_program("redis-server"), "--port", str(site.port), "--dir", str(site.directory), *_OPTIONS]
+
+    def version(self) -> str:
+        return program_version("redis-server", "--version")
+
+    def ready(self) -> list[Step]:
+        return [Step(_command(b"PING"), b"+PONG\r\n")]
+
+    def publisher(self, client: int) -> list[Step]:
+        off = [] if self.acked else [Step(_command(b"CLIENT", b"REPLY", b"OFF"))]
+        return [*self.ready(), *off]
+
+    def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
+        return _command(b"XADD", name.encode(), b"*", b"d", payload)
+
+    def barrier(self) -> Step:
+        if self.acked:
+            return self.ready()[0]
+        return Step(_command(b"CLIENT", b"REPLY", b"ON") + _command(b"CLIENT", b"REPLY", b"OFF"), b"+OK\r\n")
+
+    def stored(self, name: str, messages: int) -> Step:
+        return Step(_command(b"XLEN", name.encode()), b":%d\r\n" % messages)
+
+    def subscriber(self, name: str, client: int) -> list[Step]:
+        return self.ready()
+
+    def live_puller(self, name: str) -> Puller:
+        return RedisPuller(name, block=True)
+
+    def replay_puller(self, name: str, client: int, messages: int) -> Puller:
+        return RedisPuller(name, block=False)
+
+
+class RedisPubSub(Redis):
+    def __init__(self) -> None:
+        super().__init__(acked=False)
+        self.name = "redis-pubsub"
+        self.title = "Redis pub/sub"
+        self.kinds = frozenset({"fanout"})
+
+    def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
+        return _command(b"PUBLISH", name.encode(), payload)
+
+    def subscriber(self, name: str, client: int) -> list[Step]:
+        return [Step(_command(b"SUBSCRIBE", name.encode()), b":1\r\n")]
+
+    def delivered_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
+        return messages * len(_command(b"message", name.encode(), bytes(payload_bytes)))
+
+
+class RedisPuller(Puller):
+    """XREAD again and again, each from the last entry of the answer before it."""
+
+    def __init__(self, name: str, *, block: bool) -> None:
+        self._name = name.encode()
+        self._options = [b"BLOCK", b"0"] if block else [b"COUNT", b"%d" % READ_COUNT]
+        self._reply = bytearray()
+        self._wanted = 0  # entries of the reply that is coming in; 0 while its head is not known
+        self._seen = 0
+
+    def open(self) -> bytes:
+        return self._request(b"0-0")
+
+    def feed(self, data: bytes) -> bytes:
+        self._reply += data
+        found = data.count(PAYLOAD_MARK)
+        self._seen += found
+        self.messages += found
+        if not self._wanted:
+            head = _REPLY_HEAD.match(self._reply)
+            self._wanted = int(head[1]) if head else 0
+        if not self._wanted or self._seen < self._wanted or not self._reply.endswith(b"\r\n"):
+            return b""
+        return self._next()
+
+    def _next(self) -> bytes:
+        fields = self._reply.rfind(_ENTRY_FIELDS)
+        last = bytes(self._reply[self._reply.rfind(b"\n", 0, fields) + 1 : fields])
+        self._reply.clear()
+        self._wanted = self._seen = 0
+        return self._request(last)
+
+    def _request(self, after: bytes) -> bytes:
+        return _command(b"XREAD", *self._options, b"STREAMS", self._name, after)
+
+
+def _command(*words: bytes) -> bytes:
+    return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%s\r\n" % (len(word), word) for word in words)

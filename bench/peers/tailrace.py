@@ -1,0 +1,83 @@
+"""tailrace over its line protocol: silent publishes, or each one acknowledged."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as package_version
+from pathlib import Path
+
+from bench.peers.base import Peer, Site, Step, digits_total, shares
+from shard.leaves import INTERPRETED_VARIABLE
+
+# What stands around the name, sequence number and payload of a delivered message; the time has 16 digits until 2286.
+_MESSAGE_AROUND = len(b"msg   ") + 16 + len(b"  |\r\n")
+
+
+class Tailrace(Peer):
+    title = "tailrace"
+    kinds = frozenset({"ingest", "turns", "fanout", "replay", "latency", "streams"})
+
+    def __init__(self, *, acked: bool = False, interpreted: bool = False, workers: int = 2) -> None:
+        self.acked = acked
+        self.name = "tailrace-acks" if acked else "tailrace"
+        self.title = "tailrace, acks" if acked else "tailrace"
+        self.kinds = frozenset({"ingest", "turns"}) if acked else Tailrace.kinds
+        self.interpreted = interpreted
+        self.workers = workers
+
+    def command(self, site: Site) -> list[str]:
+        options = ["--host", "127.0.0.1", "--port", str(site.port), "--metrics-host", "127.0.0.1"]
+        options += ["--metrics-port", str(site.spare_port), "--data", str(site.directory / "data")]
+        return [*_launcher(), "serve", *options, "--workers", str(self.workers)]
+
+    def environment(self) -> Mapping[str, str]:
+        return {INTERPRETED_VARIABLE: "1" if self.interpreted else "0"}
+
+    def version(self) -> str:
+        try:
+            return f"tailrace {package_version('tailrace')}, {self.workers} workers"
+        except PackageNotFoundError:
+            return f"tailrace (not installed), {self.workers} workers"
+
+    def ready(self) -> list[Step]:
+        return [self.barrier()]
+
+    def publisher(self, client: int) -> list[Step]:
+        return [Step(b"ack on\r\n", b"ok ack on\r\n")] if self.acked else [self.barrier()]
+
+    def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
+        return b"pub %s |%s\r\n" % (name.encode(), payload)
+
+    def barrier(self) -> Step:
+        return Step(b"ping\r\n", b"ok pong\r\n")
+
+    def answers_bytes(self, names: Sequence[str], messages: int) -> int:
+        total = 0
+        for part, count in shares(len(names), messages):
+            around = sum(len(b"ok pub  \r\n") + len(name.encode()) for name in names[part])
+            total += around * count + len(names[part]) * digits_total(0, count)
+        return total
+
+    def stored(self, name: str, messages: int) -> Step:
+        return Step(b"sub %s new\r\n" % name.encode(), b"ok sub %s %d\r\n" % (name.encode(), messages))
+
+    def subscriber(self, name: str, client: int) -> list[Step]:
+        return [Step(b"sub %s new\r\n" % name.encode(), b"ok sub %s 0\r\n" % name.encode())]
+
+    def delivered_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
+        fixed = _MESSAGE_AROUND + len(name.encode()) + len(str(payload_bytes)) + payload_bytes
+        return messages * fixed + digits_total(0, messages)
+
+    def replay_request(self, name: str) -> bytes:
+        return b"sub %s 0\r\n" % name.encode()
+
+    def replay_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
+        return len(b"ok sub %s 0\r\n" % name.encode()) + self.delivered_bytes(name, messages, payload_bytes)
+
+
+def _launcher() -> list[str]:
+    """The installed command of this interpreter's environment, or the module where there is none."""
+    script = Path(sys.executable).with_name("tailrace")
+    return [str(script)] if script.exists() else [sys.executable, "-m", "tailrace.command.main"]

@@ -1,0 +1,28 @@
+"""What is measured: `make_rows` gives every row of the report, in its order."""
+
+from __future__ import annotations
+
+from bench.rows.base import Row
+from bench.rows.fanout import FanOutRow
+from bench.rows.ingest import IngestRow
+from bench.rows.latency import LatencyRow
+from bench.rows.replay import ReplayRow
+from bench.rows.streams import StreamsRow
+from bench.rows.turns import TurnsRow
+from bench.scale import Scale
+
+
+def make_rows(scale: Scale) -> list[Row]:
+    return [
+        IngestRow(1),
+        IngestRow(scale.streams),
+        TurnsRow(scale.connections, 1),
+        TurnsRow(scale.connections, scale.connections),
+        FanOutRow(100),
+        FanOutRow(1_000),
+        ReplayRow(1),
+        ReplayRow(10),
+        LatencyRow(1_000),
+        LatencyRow(10_000),
+        StreamsRow(scale.many_streams),
+    ]

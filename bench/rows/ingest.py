@@ -1,0 +1,30 @@
+"""One connection publishes as fast as it can, to one stream or round-robin over many."""
+
+from __future__ import annotations
+
+from bench.load.ingest import Stop
+from bench.peers.base import Peer, make_feed, make_payload, shares, stream_names
+from bench.rows.base import Measurement, Row, check_stored, cpu_us, run_ingest
+from bench.scale import Scale
+from bench.server import Server
+
+
+class IngestRow(Row):
+    kind = "ingest"
+    unit = "msg/s"
+
+    def __init__(self, streams: int) -> None:
+        self._streams = streams
+        self.name = f"ingest-{streams}"
+        self.title = "ingest, 1 connection, " + ("1 stream" if streams == 1 else f"{streams:,} streams in turn")
+
+    def measure(self, peer: Peer, server: Server, scale: Scale) -> Measurement:
+        names = stream_names(self._streams)
+        feed = make_feed(peer, names, make_payload(scale.payload_bytes), scale.feed_bytes)
+        pushed = run_ingest(peer, server, names, feed, Stop(seconds=scale.seconds), scale)
+        check_stored(peer, server, names[-1], shares(len(names), pushed.messages)[-1][1])
+        return Measurement(
+            value=pushed.messages / pushed.spent.wall_s,
+            cpu_us=cpu_us(pushed.spent, pushed.messages),
+            peak_rss_bytes=server.peak_rss_bytes(),
+        )

@@ -1,0 +1,108 @@
+"""What tailrace is held to, as ratios of one run; and whether the run met it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench.contest import Cell, Results
+
+COMPILED, INTERPRETED = "compiled", "interpreted"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`figure` of `row`: ours divided by `against` (or alone, where that is "") must reach `bound`."""
+
+    text: str
+    row: str
+    ours: str
+    against: str
+    bound: float
+    at_least: bool
+    figure: Callable[[Cell], float | None]
+    builds: tuple[str, ...] = (COMPILED, INTERPRETED)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`measured` is None where the run has not got both sides."""
+
+    target: Target
+    measured: float | None
+
+    @property
+    def met(self) -> bool | None:
+        if self.measured is None:
+            return None
+        return self.measured >= self.target.bound if self.target.at_least else self.measured <= self.target.bound
+
+
+def _value(cell: Cell) -> float | None:
+    return cell.value
+
+
+def _cpu(cell: Cell) -> float | None:
+    return cell.cpu_us
+
+
+def _extra(name: str) -> Callable[[Cell], float | None]:
+    return lambda cell: cell.extra(name)
+
+
+def _ingest_targets() -> list[Target]:
+    """Silent publishes and acknowledged ones, against peers that store and answer."""
+    targets = []
+    for ours, how in (("tailrace", "silent"), ("tailrace-acks", "acknowledged")):
+        for against, title in (("jetstream", "JetStream with acknowledgements"), ("redis", "Redis Streams")):
+            for bound, build in ((4.0, COMPILED), (1.0, INTERPRETED)):
+                text = f"ingest, 1 connection, {how}: {bound:g} times {title}"
+                targets.append(Target(text, "ingest-1", ours, against, bound, True, _value, (build,)))
+    return targets
+
+
+_COMPILED_ONLY = (COMPILED,)
+_OURS = "tailrace"
+
+TARGETS = (
+    *_ingest_targets(),
+    Target("fan-out to 100: 5 times NATS core", "fanout-100", _OURS, "nats", 5.0, True, _value, _COMPILED_ONLY),
+    Target("fan-out to 100: 30 times mosquitto", "fanout-100", _OURS, "mosquitto", 30.0, True, _value, _COMPILED_ONLY),
+    Target("replay to 1: half of bare sendfile", "replay-1", _OURS, "sendfile", 0.5, True, _value, _COMPILED_ONLY),
+    Target("replay to 10: half of bare sendfile", "replay-10", _OURS, "sendfile", 0.5, True, _value, _COMPILED_ONLY),
+    Target(
+        "CPU a message, connections in turn, 1 stream: NATS", "turns-1", _OURS, "nats", 1.0, False, _cpu, _COMPILED_ONLY
+    ),
+    Target(
+        "CPU a message, connections in turn, a stream each: NATS",
+        "turns-1000",
+        _OURS,
+        "nats",
+        1.0,
+        False,
+        _cpu,
+        _COMPILED_ONLY,
+    ),
+    Target("median latency at 1,000 msg/s: NATS", "latency-1000", _OURS, "nats", 1.0, False, _value, _COMPILED_ONLY),
+    Target("bytes an idle stream: under 1 KB", "streams", _OURS, "", 1000.0, False, _extra("private_bytes_per_stream")),
+    Target("ready after a clean stop: 3 s", "streams", _OURS, "", 3.0, False, _extra("ready_clean_s")),
+    Target("ready after an unclean stop: 10 s", "streams", _OURS, "", 10.0, False, _extra("ready_unclean_s")),
+)
+
+
+def evaluate(results: Results, build: str) -> list[Outcome]:
+    """Each target of this build, in order."""
+    return [Outcome(target, _measured(results, target)) for target in TARGETS if build in target.builds]
+
+
+def _measured(results: Results, target: Target) -> float | None:
+    ours = _figure(results, target, target.ours)
+    if not target.against:
+        return ours
+    theirs = _figure(results, target, target.against)
+    return ours / theirs if ours is not None and theirs else None
+
+
+def _figure(results: Results, target: Target, peer: str) -> float | None:
+    cell = results.find(target.row, peer)
+    return target.figure(cell) if cell is not None else None
