@@ -127,14 +127,15 @@ class StreamReader:
 
     def offset_of(self, seq: int) -> int:
         """Where in the content message `seq` begins; next_seq() gives the end of the committed frames. As `entry`."""
-        if seq < self.next_seq():
+        next_seq = self.next_seq()  # once: the owner may commit between two looks
+        if seq < next_seq:
             return self.entry(seq).offset
         if seq == self._base_seq:
             return HEADER_PAGE_BYTES
         # The last message stays in the index even when everything is trimmed.
         last = read_entry(self._index_fd, seq - 1, self._base_seq)
-        if seq != self.next_seq() or last is None:
-            raise ValueError(f"stream {self.name!r} has messages before {self.next_seq()}, not {seq}")
+        if seq != next_seq or last is None:
+            raise ValueError(f"stream {self.name!r} has messages before {next_seq}, not {seq}")
         return last.offset + last.length
 
     def seq_at(self, timestamp_us: int, skip: int = 0) -> int:
