@@ -79,7 +79,6 @@ class LineCodec:
     def feed_eof(self) -> list[Command]:
         """The input has ended. A line that has begun and not ended is lost, and the peer is told."""
         held, self._held = self._held, None
-        self._note_plain()
         if held is None or is_blank(held):
             return []
         text = f"the connection ended within the line {shown(bytes(held[:80]))}: end it with CRLF; it was discarded"
@@ -208,7 +207,6 @@ class LineCodec:
     def _begin_telnet(self, data: bytes) -> Iterator[Command]:
         """The line that begins with `data` has an IAC where no command has one: from here on the peer is telnet."""
         self._telnet = TelnetFilter()
-        self._head_open = True
         self._note_plain()
         yield from self._resume(data, len(data))
 
