@@ -94,12 +94,19 @@ class Arbiter:
             self._metrics.control.close()
 
     def _wait(self) -> None:
-        for key, _events in self._selector.select(TICK_S):
+        for key, _events in self._selector.select(self._wait_s()):
             if key.fileobj is self._signals:
                 for number in self._signals.take():
                     self._on_signal(number)
             else:
                 self._on_control(key.data)
+
+    def _wait_s(self) -> float:
+        """Until the next start that is due, and never longer than a tick."""
+        if self.phase is not Phase.RUNNING:
+            return TICK_S
+        dues_s = [self._due_s[slot] for slot in range(self.board.slots) if slot not in self.crew.current]
+        return min(TICK_S, max(min(dues_s, default=float("inf")) - time.monotonic(), 0.0))
 
     def _on_signal(self, number: int) -> None:
         if number in STOP_SIGNALS:

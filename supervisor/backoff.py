@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 FIRST_S = 0.1
-MOST_S = 5.0
+MOST_S = 1.0  # a worker that is killed again and again still comes back within the two seconds a node promises
 CALM_S = 10.0  # a process that lived this long has earned an immediate restart
 
 
