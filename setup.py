@@ -21,6 +21,8 @@ from setuptools.errors import BaseError, CCompilerError
 ROOT = Path(__file__).resolve().parent
 REQUIRE = "TAILRACE_REQUIRE_COMPILED"
 DISABLE = "TAILRACE_DISABLE_COMPILED"
+# A .pxd's C functions are static in each leaf that includes it, whether or not it calls them all.
+COMPILE_ARGUMENTS = ["-O3", "-Wno-unused-function"]
 LEAF_MODULES: tuple[str, ...] = runpy.run_path(str(ROOT / "shard" / "leaves.py"))["LEAF_MODULES"]
 
 
@@ -60,7 +62,13 @@ def leaf_extensions() -> list[Extension]:
         if ".venv" not in path.parts
     ]
     extensions = [
-        Extension(module, [leaf_source(module)], include_dirs=["."], depends=declarations, extra_compile_args=["-O3"])
+        Extension(
+            module,
+            [leaf_source(module)],
+            include_dirs=["."],
+            depends=declarations,
+            extra_compile_args=COMPILE_ARGUMENTS,
+        )
         for module in LEAF_MODULES
         if (ROOT / leaf_source(module)).exists()
     ]
