@@ -18,7 +18,9 @@ help:  ## list the targets
 
 setup: $(VENV)/.leaves  ## make .venv, install tailrace and what its tests need, build the leaves
 
-leaves: $(VENV)/.leaves  ## build the compiled leaves anew when their sources have changed
+leaves:  ## build the compiled leaves anew, such as after installing a compiler
+	@rm -f $(VENV)/.leaves
+	@$(MAKE) --no-print-directory setup
 
 $(VENV)/.made: scripts/find-python
 	@python="$(PYTHON)"; python="$${python:-$$(scripts/find-python)}" && [ -n "$$python" ] || exit 1; \
