@@ -22,7 +22,7 @@ leaves:  ## build the compiled leaves anew, such as after installing a compiler
 	@rm -f $(VENV)/.leaves
 	@$(MAKE) --no-print-directory setup
 
-$(VENV)/.made: scripts/find-python
+$(VENV)/.made: | scripts/find-python
 	@python="$(PYTHON)"; python="$${python:-$$(scripts/find-python)}" && [ -n "$$python" ] || exit 1; \
 	echo "making $(VENV) with $$python ($$("$$python" --version))"; \
 	"$$python" -m venv --clear $(VENV) || { rm -rf $(VENV); exit 1; }
