@@ -18,7 +18,7 @@ class Code(StrEnum):
     _value_: str
     meaning: str
 
-    def __new__(cls, word: str, meaning: str) -> Code:
+    def __new__(cls, word: str, meaning: str = "") -> Code:
         member = str.__new__(cls, word)
         member._value_ = word
         member.meaning = meaning

@@ -17,8 +17,9 @@ Stream names are bytes. A body that cannot be read raises PeerError (fatal): the
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any, Final, TypeAlias, TypeVar
 
 import msgpack
 
@@ -42,6 +43,23 @@ Result: TypeAlias = tuple[int, bool, str, str]
 Body: TypeAlias = bytes | bytearray | memoryview
 
 _LENGTH = struct.Struct("<I")
+_GARBLED = (ValueError, TypeError, IndexError, struct.error, msgpack.UnpackException)
+_Value = TypeVar("_Value")
+
+
+def _reader(unpack: Callable[[Body], _Value]) -> Callable[[Body], _Value]:
+    """Let a function that takes a body apart raise PeerError where the body is not what it expects."""
+
+    @wraps(unpack)
+    def checked(body: Body) -> _Value:
+        try:
+            return unpack(body)
+        except _GARBLED as error:
+            what = unpack.__name__.removeprefix("unpack_").upper()
+            text = f"a sibling sent {what} of {len(body)} bytes that cannot be read: {error}"
+            raise PeerError(Code.PROTOCOL, text, fatal=True) from error
+
+    return checked
 
 
 def pack_forward(request_id: int, groups: Sequence[Group]) -> bytes:
@@ -50,15 +68,16 @@ def pack_forward(request_id: int, groups: Sequence[Group]) -> bytes:
     return pack_envelope(FORWARD, _LENGTH.pack(len(head)) + head, sum(group[2] for group in groups))
 
 
-def unpack_forward(body: memoryview) -> tuple[int, list[Group], memoryview]:
+@_reader
+def unpack_forward(body: Body) -> tuple[int, list[Group], memoryview]:
     """(request id, groups, frames). The frames are a part of `body`."""
-    if len(body) < _LENGTH.size:
-        raise _garbled(f"FORWARD of {len(body)} bytes")
-    end = _LENGTH.size + _LENGTH.unpack_from(body)[0]
-    request_id, groups = _fields(body[_LENGTH.size : end], 2)
-    frames = body[end:]
-    if sum(group[2] for group in groups) != len(frames):
-        raise _garbled(f"FORWARD {request_id} with {len(frames)} bytes of frames, unlike what its groups say")
+    view = memoryview(body)
+    end = _LENGTH.size + _LENGTH.unpack_from(view)[0]
+    request_id, groups = msgpack.unpackb(view[_LENGTH.size : end])
+    frames = view[end:]
+    said = sum(group[2] for group in groups)
+    if said != len(frames):
+        raise ValueError(f"{len(frames)} bytes of frames instead of {said}")
     return request_id, [tuple(group) for group in groups], frames
 
 
@@ -66,8 +85,9 @@ def pack_forwarded(request_id: int, results: Sequence[Result]) -> bytes:
     return pack_envelope(FORWARDED, msgpack.packb([request_id, results]))
 
 
+@_reader
 def unpack_forwarded(body: Body) -> tuple[int, list[Result]]:
-    request_id, results = _fields(body, 2)
+    request_id, results = msgpack.unpackb(body)
     return request_id, [tuple(result) for result in results]
 
 
@@ -75,8 +95,9 @@ def pack_call(request_id: int, verb: str, args: Sequence[Any]) -> bytes:
     return pack_envelope(CALL, msgpack.packb([request_id, verb, args]))
 
 
+@_reader
 def unpack_call(body: Body) -> tuple[int, str, list[Any]]:
-    request_id, verb, args = _fields(body, 3)
+    request_id, verb, args = msgpack.unpackb(body)
     return request_id, verb, args
 
 
@@ -84,8 +105,9 @@ def pack_reply(request_id: int, value: Any, code: str, text: str) -> bytes:
     return pack_envelope(REPLY, msgpack.packb([request_id, value, code, text]))
 
 
+@_reader
 def unpack_reply(body: Body) -> tuple[int, Any, str, str]:
-    request_id, value, code, text = _fields(body, 4)
+    request_id, value, code, text = msgpack.unpackb(body)
     return request_id, value, code, text
 
 
@@ -93,8 +115,9 @@ def pack_moved(request_id: int) -> bytes:
     return pack_envelope(MOVED, msgpack.packb([request_id]))
 
 
+@_reader
 def unpack_moved(body: Body) -> int:
-    (request_id,) = _fields(body, 1)
+    (request_id,) = msgpack.unpackb(body)
     return int(request_id)
 
 
@@ -106,49 +129,29 @@ def pack_uninterest(names: Sequence[bytes]) -> bytes:
     return pack_envelope(UNINTEREST, msgpack.packb(names))
 
 
+@_reader
 def unpack_interest(body: Body) -> list[bytes]:
-    return _unpacked(body)
+    return list(msgpack.unpackb(body))
 
 
+@_reader
 def unpack_uninterest(body: Body) -> list[bytes]:
-    return _unpacked(body)
+    return list(msgpack.unpackb(body))
 
 
 def pack_grew(streams: Sequence[tuple[bytes, int]]) -> bytes:
     return pack_envelope(GREW, msgpack.packb(streams))
 
 
+@_reader
 def unpack_grew(body: Body) -> list[tuple[bytes, int]]:
-    return [(name, next_seq) for name, next_seq in _unpacked(body)]
+    return [(name, next_seq) for name, next_seq in msgpack.unpackb(body)]
 
 
 def pack_handover(state: dict[str, Any]) -> bytes:
     return pack_envelope(HANDOVER, msgpack.packb(state))
 
 
+@_reader
 def unpack_handover(body: Body) -> dict[str, Any]:
-    state = msgpack.unpackb(body)
-    if not isinstance(state, dict):
-        raise _garbled(f"HANDOVER of {type(state).__name__}")
-    return state
-
-
-def _unpacked(body: Body) -> list[Any]:
-    try:
-        value = msgpack.unpackb(body)
-    except (ValueError, msgpack.UnpackException) as error:
-        raise _garbled(f"a body of {len(body)} bytes that is no msgpack: {error}") from error
-    if not isinstance(value, list):
-        raise _garbled(f"a body that is a {type(value).__name__}, not a list")
-    return value
-
-
-def _fields(body: Body, count: int) -> list[Any]:
-    fields = _unpacked(body)
-    if len(fields) != count:
-        raise _garbled(f"a body of {len(fields)} fields instead of {count}")
-    return fields
-
-
-def _garbled(what: str) -> PeerError:
-    return PeerError(Code.PROTOCOL, f"a sibling sent {what}", fatal=True)
+    return dict(msgpack.unpackb(body))

@@ -82,6 +82,14 @@ def test_the_same_stream_however_it_is_written(leaf: ModuleType, head: bytes) ->
     assert stage(leaf, data) == (len(data), [(b"s", b"a"), (b"s", b"b"), (b"s", b"c")])
 
 
+def test_the_longest_head(leaf: ModuleType) -> None:
+    for size in range(leaf.HEAD_BYTES_MAX - 3, leaf.HEAD_BYTES_MAX + 4):
+        data = b"pub".ljust(size - 2) + b"s|x\n"
+        for before in (b"", b"pub s |x\n"):
+            taken = len(before) + (len(data) if size <= leaf.HEAD_BYTES_MAX else 0)
+            assert stage(leaf, before + data)[0] == taken, size
+
+
 @pytest.mark.parametrize("payload", [b"", b"\r", b"\r\r", b"|", b"pub s |", b"\0", b"\xff\xff", bytes(range(11, 256))])
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n"])
 def test_payloads_are_not_touched(leaf: ModuleType, payload: bytes, line_end: bytes) -> None:

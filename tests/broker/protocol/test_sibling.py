@@ -1,0 +1,99 @@
+"""What siblings say: each message there and back, and a clean error for what is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.protocol import sibling
+from broker.protocol.envelope import HEAD_BYTES, EnvelopeReader
+from broker.protocol.errors import PeerError
+
+UNPACK: dict[int, Callable[[memoryview], Any]] = {
+    sibling.FORWARD: sibling.unpack_forward,
+    sibling.FORWARDED: sibling.unpack_forwarded,
+    sibling.CALL: sibling.unpack_call,
+    sibling.REPLY: sibling.unpack_reply,
+    sibling.MOVED: sibling.unpack_moved,
+    sibling.INTEREST: sibling.unpack_interest,
+    sibling.UNINTEREST: sibling.unpack_uninterest,
+    sibling.GREW: sibling.unpack_grew,
+    sibling.HANDOVER: sibling.unpack_handover,
+}
+
+
+def there(data: bytes) -> tuple[int, Any]:
+    """(opcode, what the other end reads) of one whole envelope."""
+    ((opcode, body),) = EnvelopeReader(1 << 20).feed(data)
+    return opcode, UNPACK[opcode](body)
+
+
+def test_forward_carries_frames_behind_it() -> None:
+    groups = [(b"s", 2, 5, True), (b"t", 1, 3, False)]
+    head = sibling.pack_forward(9, groups)
+    opcode, (request_id, found, frames) = there(head + b"aaaaabbb")
+    assert (opcode, request_id, found, bytes(frames)) == (sibling.FORWARD, 9, groups, b"aaaaabbb")
+
+
+def test_forwarded() -> None:
+    results = [(7, True, "", ""), (0, False, "full", "no space")]
+    assert there(sibling.pack_forwarded(9, results)) == (sibling.FORWARDED, (9, results))
+
+
+def test_call_and_reply() -> None:
+    assert there(sibling.pack_call(9, "trim", [b"s", ["seq", 5]])) == (sibling.CALL, (9, "trim", [b"s", ["seq", 5]]))
+    assert there(sibling.pack_reply(9, {"a": [1]}, "", "")) == (sibling.REPLY, (9, {"a": [1]}, "", ""))
+    assert there(sibling.pack_reply(9, None, "unknown", "no such")) == (sibling.REPLY, (9, None, "unknown", "no such"))
+
+
+def test_moved() -> None:
+    assert there(sibling.pack_moved(9)) == (sibling.MOVED, 9)
+
+
+def test_interest_and_growth() -> None:
+    assert there(sibling.pack_interest([b"s", b"t"])) == (sibling.INTEREST, [b"s", b"t"])
+    assert there(sibling.pack_uninterest([b"s"])) == (sibling.UNINTEREST, [b"s"])
+    assert there(sibling.pack_grew([(b"s", 2**48), (b"t", 0)])) == (sibling.GREW, [(b"s", 2**48), (b"t", 0)])
+
+
+def test_handover() -> None:
+    state = {"peer": "127.0.0.1:1", "codec": [b"held", True, None], "cursors": [[b"s", 1, 0, False]]}
+    assert there(sibling.pack_handover(state)) == (sibling.HANDOVER, state)
+
+
+def test_opcodes_differ() -> None:
+    assert len(UNPACK) == 9
+
+
+@pytest.mark.parametrize("opcode", UNPACK)
+@given(body=st.binary(max_size=40))
+def test_garbage_is_told_apart(opcode: int, body: bytes) -> None:
+    try:
+        UNPACK[opcode](memoryview(body))
+    except PeerError as error:
+        assert error.fatal
+
+
+WHOLE = {
+    sibling.FORWARD: sibling.pack_forward(9, [(b"s", 1, 3, True)]) + b"abc",
+    sibling.FORWARDED: sibling.pack_forwarded(9, [(7, True, "", "")]),
+    sibling.CALL: sibling.pack_call(9, "trim", []),
+    sibling.REPLY: sibling.pack_reply(9, None, "", ""),
+    sibling.MOVED: sibling.pack_moved(9),
+    sibling.INTEREST: sibling.pack_interest([b"s"]),
+    sibling.UNINTEREST: sibling.pack_uninterest([b"s"]),
+    sibling.GREW: sibling.pack_grew([(b"s", 1)]),
+    sibling.HANDOVER: sibling.pack_handover({"peer": "x"}),
+}
+
+
+@pytest.mark.parametrize("opcode", UNPACK)
+def test_a_body_cut_short_or_too_long_is_refused(opcode: int) -> None:
+    body = WHOLE[opcode][HEAD_BYTES:]
+    for wrong in (*(body[:size] for size in range(len(body))), body + b"x"):
+        with pytest.raises(PeerError):
+            UNPACK[opcode](memoryview(wrong))
