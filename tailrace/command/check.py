@@ -89,8 +89,8 @@ def report_lines(report: StreamReport) -> Iterable[str]:
         yield f"{report.name}: DAMAGED: {fault}"
     if report.unsynced_messages or report.torn_bytes:
         yield (
-            f"{report.name}: the machine went down while it was open: {report.unsynced_messages:,} messages past the last "
-            f"sync are whole, {report.torn_bytes:,} bytes after them are torn; opening it keeps the former"
+            f"{report.name}: the machine went down while it was open: past the last sync {report.unsynced_messages:,} "
+            f"messages are whole and stay, {report.torn_bytes:,} bytes after them are torn and will be cut"
         )
     for note in report.notes:
         yield f"{report.name}: {note}"

@@ -27,13 +27,13 @@ class JournalFormatter(logging.Formatter):
 
 
 def set_up_logging(level: str) -> None:
-    """Send every record of `level` and above to standard error."""
+    """Send every record of `level` and above to standard error, and nowhere else."""
     handler = logging.StreamHandler(sys.stderr)
     if _is_journal():
         handler.setFormatter(JournalFormatter())
     else:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s [%(process)d] %(name)s: %(message)s"))
-    logging.basicConfig(level=level.upper(), handlers=[handler])
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
 
 
 def _is_journal() -> bool:

@@ -49,11 +49,12 @@ def _option(field: Field[Any]) -> Callable[[Callable[..., Any]], Callable[..., A
 
 def _default(field: Field[Any]) -> str:
     spec = spec_of(field)
-    if field.default == 0 and spec.zero:
+    default: Any = field.default
+    if default == 0 and spec.zero:
         return f"0, {spec.zero}"
     if spec.kind in (Kind.BYTES, Kind.SECONDS):
-        return format_number(spec.kind, float(field.default))
-    return "yes" if field.default is True else str(field.default)
+        return format_number(spec.kind, default)
+    return "yes" if default is True else str(default)
 
 
 @click.command("serve", epilog=EPILOG)

@@ -1,0 +1,281 @@
+"""The way of a worker's numbers into prometheus's text, through the shared files."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest, values
+from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.parser import text_string_to_metric_families
+
+from broker import metrics_export
+from broker.metrics import MAX_LABEL_VALUES, WorkerMetrics
+from broker.metrics_export import (
+    FILE_BYTES,
+    LANES_MAX,
+    PrometheusSink,
+    make_directory,
+    open_metrics,
+    remove_directory,
+    sweep_dead_gauges,
+)
+
+Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo what a sink sets for its process."""
+    monkeypatch.setenv(metrics_export.DIRECTORY_VARIABLE, "/nonexistent")
+    monkeypatch.setattr(values, "ValueClass", values.ValueClass)
+
+
+@pytest.fixture
+def open_worker(tmp_path: Path) -> Iterator[Callable[[int], WorkerMetrics]]:
+    opened: list[WorkerMetrics] = []
+
+    def open_one(slot: int) -> WorkerMetrics:
+        opened.append(open_metrics(tmp_path, slot, ("name", "size")))
+        return opened[-1]
+
+    yield open_one
+    for each in opened:
+        each.close()
+
+
+def text(directory: Path) -> str:
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, str(directory))  # type: ignore[no-untyped-call]
+    return generate_latest(registry).decode()
+
+
+def scrape(directory: Path) -> Samples:
+    sweep_dead_gauges(directory)
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text(directory))
+        for sample in family.samples
+    }
+
+
+def value(samples: Samples, name: str, **labels: str) -> float:
+    return samples[(name, tuple(sorted(labels.items())))]
+
+
+def test_every_number_reaches_the_text(tmp_path: Path, open_worker: Callable[[int], WorkerMetrics]) -> None:
+    metrics = open_worker(0)
+    expected: dict[str, float] = {}
+    tables = (
+        [(f"{name}_total", metrics, attribute) for name, attribute, _ in metrics_export.COUNTERS]
+        + [(f"{name}_total", metrics.line, attribute) for name, attribute, _ in metrics_export.TRAFFIC]
+        + [(name, metrics, attribute) for name, attribute, _, _ in metrics_export.GAUGES]
+    )
+    for number, (name, holder, attribute) in enumerate(tables, start=100):
+        setattr(holder, attribute, number)
+        expected[name] = number
+    metrics.flush()
+    shown = {name: number for (name, _labels), number in scrape(tmp_path).items()}
+    assert expected.items() <= shown.items()
+
+
+def test_every_field_of_a_worker_is_published() -> None:
+    """A number that is counted and never shown is a number nobody sees."""
+    published = {row[1] for row in (*metrics_export.COUNTERS, *metrics_export.TALLIES, *metrics_export.TIMINGS)}
+    published |= {row[1] for row in metrics_export.GAUGES} | {"line", "parked"}
+    assert published == {name for name in WorkerMetrics.__slots__ if not name.startswith("_")}
+
+
+def test_counters_grow_by_what_was_added_since_the_last_flush(
+    tmp_path: Path, open_worker: Callable[[int], WorkerMetrics]
+) -> None:
+    metrics = open_worker(0)
+    for _ in range(3):
+        metrics.line.messages_in += 5
+        metrics.refused.add("size", 2)
+        metrics.flush()
+        metrics.flush()
+    samples = scrape(tmp_path)
+    assert value(samples, "tailrace_received_messages_total", protocol="line") == 15
+    assert value(samples, "tailrace_refused_commands_total", code="size") == 6
+    assert value(samples, "tailrace_refused_commands_total", code="name") == 0
+
+
+def test_histogram_through_the_librarys_own_exposition(
+    tmp_path: Path, open_worker: Callable[[int], WorkerMetrics]
+) -> None:
+    metrics = open_worker(0)
+    for _ in range(2):
+        metrics.append.observe(0.000_02)
+        metrics.append.observe(0.3)
+        metrics.append.observe(99.0)
+        metrics.flush()
+    samples = scrape(tmp_path)
+    assert value(samples, "tailrace_append_seconds_count") == 6
+    assert value(samples, "tailrace_append_seconds_sum") == pytest.approx(2 * 99.300_02)
+    assert value(samples, "tailrace_append_seconds_bucket", le="1e-05") == 0
+    assert value(samples, "tailrace_append_seconds_bucket", le="2.5e-05") == 2
+    assert value(samples, "tailrace_append_seconds_bucket", le="0.5") == 4
+    assert value(samples, "tailrace_append_seconds_bucket", le="10.0") == 4
+    assert value(samples, "tailrace_append_seconds_bucket", le="+Inf") == 6
+    assert value(samples, "tailrace_commit_seconds_count") == 0
+
+
+def test_workers_add_up_and_the_greatest_lag_is_the_greatest(
+    tmp_path: Path, open_worker: Callable[[int], WorkerMetrics]
+) -> None:
+    for slot, lag in enumerate((7, 900, 0)):
+        metrics = open_worker(slot)
+        metrics.connections = 10
+        metrics.lag_bytes_max = lag
+        metrics.appended_messages += 1
+        metrics.flush()
+    samples = scrape(tmp_path)
+    assert value(samples, "tailrace_connections") == 30
+    assert value(samples, "tailrace_lag_bytes") == 900
+    assert value(samples, "tailrace_appended_messages_total") == 3
+
+
+def test_a_parked_reason_that_is_gone_goes_to_zero(tmp_path: Path, open_worker: Callable[[int], WorkerMetrics]) -> None:
+    metrics = open_worker(0)
+    metrics.parked = {"caught_up": 4, "socket_full": 1}
+    metrics.flush()
+    metrics.parked = {"caught_up": 5}
+    metrics.flush()
+    samples = scrape(tmp_path)
+    assert value(samples, "tailrace_parked_cursors", reason="caught_up") == 5
+    assert value(samples, "tailrace_parked_cursors", reason="socket_full") == 0
+
+
+def test_a_restarted_worker_continues_its_counters_and_not_its_gauges(
+    tmp_path: Path, open_worker: Callable[[int], WorkerMetrics]
+) -> None:
+    first = open_worker(3)
+    first.appended_messages = 10
+    first.connections = 5
+    first.close()
+    gone = scrape(tmp_path)
+    assert value(gone, "tailrace_appended_messages_total") == 10
+    assert ("tailrace_connections", ()) not in gone
+
+    second = open_worker(3)
+    second.appended_messages += 1
+    second.connections = 2
+    second.flush()
+    samples = scrape(tmp_path)
+    assert value(samples, "tailrace_appended_messages_total") == 11
+    assert value(samples, "tailrace_connections") == 2
+    assert len(list(tmp_path.glob("counter_*.db"))) == 1
+
+
+def test_two_workers_of_one_slot_never_share_files(tmp_path: Path, open_worker: Callable[[int], WorkerMetrics]) -> None:
+    """A rolling replacement: the new worker is proven ready while the old one still serves."""
+    old, new = open_worker(1), open_worker(1)
+    for _ in range(5):
+        old.appended_messages += 1
+        old.flush()
+        new.appended_messages += 1
+        new.flush()
+    assert value(scrape(tmp_path), "tailrace_appended_messages_total") == 10
+
+
+def test_a_killed_workers_gauges_are_swept(tmp_path: Path) -> None:
+    ready_read, ready_write = os.pipe()
+    child = os.fork()
+    if child == 0:  # pragma: no cover - another process
+        metrics = open_metrics(tmp_path, 0)
+        metrics.connections = 9
+        metrics.appended_messages = 4
+        metrics.flush()
+        os.write(ready_write, b"!")
+        os.read(os.pipe()[0], 1)  # for ever
+        os._exit(1)
+    try:
+        assert os.read(ready_read, 1) == b"!"
+        assert value(scrape(tmp_path), "tailrace_connections") == 9
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        os.close(ready_read)
+        os.close(ready_write)
+    samples = scrape(tmp_path)
+    assert ("tailrace_connections", ()) not in samples
+    assert value(samples, "tailrace_appended_messages_total") == 4
+
+
+def test_lanes_run_out_with_a_clear_error(tmp_path: Path, open_worker: Callable[[int], WorkerMetrics]) -> None:
+    for _ in range(LANES_MAX):
+        open_worker(0)
+    with pytest.raises(RuntimeError, match=r"all 8 metrics lanes of slot 0 .* are taken"):
+        open_worker(0)
+
+
+def test_a_full_set_of_values_fits_the_preallocated_files(tmp_path: Path) -> None:
+    """Beyond the preallocated bytes the library would grow a sparse file, where a full tmpfs is a SIGBUS."""
+    metrics = open_metrics(tmp_path, 0)
+    for number in range(MAX_LABEL_VALUES + 1):
+        metrics.refused.add(f"unavailable{number:04}")
+        metrics.dropped.add(f"unavailable{number:04}")
+        metrics.parked[f"unavailable{number:04}"] = 1
+    metrics.close()
+    for path in tmp_path.glob("*.db"):
+        assert path.stat().st_size == FILE_BYTES
+        assert path.stat().st_blocks * 512 >= FILE_BYTES
+        assert struct.unpack_from("i", path.read_bytes())[0] < FILE_BYTES - mmap.PAGESIZE
+
+
+def test_no_memory_is_an_error_at_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_fd: int, _offset: int, _length: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(OSError, match="No space left"):
+        PrometheusSink(tmp_path, 0)
+    monkeypatch.undo()
+    assert PrometheusSink(tmp_path, 0).lane == "0.0"  # the lane of the failed one was given back
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+def test_promtool_finds_nothing_to_say(tmp_path: Path, open_worker: Callable[[int], WorkerMetrics]) -> None:
+    metrics = open_worker(0)
+    metrics.parked = {"caught_up": 1}
+    metrics.dropped.add("stalled")
+    metrics.flush()
+    told = subprocess.run(
+        ["promtool", "check", "metrics"], input=text(tmp_path), capture_output=True, text=True, timeout=30, check=False
+    )
+    assert (told.returncode, told.stdout, told.stderr) == (0, "", "")
+
+
+def test_the_directory_is_wiped_private_and_the_same_for_the_same_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
+    first = make_directory(tmp_path / "data")
+    (first / "counter_0.0.db").write_bytes(b"old")
+    again = make_directory(tmp_path / "data")
+    assert again == first
+    assert list(again.iterdir()) == []
+    assert again.stat().st_mode & 0o777 == 0o700
+    assert make_directory(tmp_path / "other") != first
+    remove_directory(first)
+    remove_directory(first)
+    assert not first.exists()
+
+
+def test_a_planted_name_is_never_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
+    expected = make_directory(tmp_path / "data")
+    remove_directory(expected)
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "precious").write_text("keep")
+    expected.symlink_to(victim)
+    assert make_directory(tmp_path / "data") != expected
+    assert (victim / "precious").read_text() == "keep"

@@ -1,0 +1,49 @@
+"""Relations between settings, and where a broken one is told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.settings import Settings
+from supervisor.config import ConfigError, load
+from supervisor.config_relations import find_conflicts
+
+
+def test_the_defaults_agree_with_each_other() -> None:
+    assert list(find_conflicts(Settings())) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "fields", "expected"),
+    [
+        (Settings(max_message_bytes=9 << 20), ("max_line_bytes", "max_message_bytes"), "at least 9,437,440 bytes"),
+        (Settings(max_partial_bytes=1 << 20), ("max_partial_bytes", "max_line_bytes"), "at least 8,392,704 bytes"),
+        (Settings(link_window_bytes=1 << 20), ("link_window_bytes", "max_message_bytes"), "at least 8,388,608 bytes"),
+        (Settings(chunk_bytes=64 << 20), ("rendering_cache_bytes", "chunk_bytes"), "at least 134,217,728 bytes"),
+        (Settings(metrics_port=5_050), ("host", "port", "metrics_host", "metrics_port"), "both 127.0.0.1 port 5050"),
+    ],
+)
+def test_one_broken_relation_each(settings: Settings, fields: tuple[str, ...], expected: str) -> None:
+    ((names, text),) = find_conflicts(settings)
+    assert names == fields
+    assert expected in text
+
+
+def test_the_same_port_on_another_address_is_fine() -> None:
+    assert not list(find_conflicts(Settings(metrics_port=5_050, metrics_host="127.0.0.2")))
+    assert not list(find_conflicts(Settings(metrics_port=0, port=0)))
+
+
+def test_it_is_told_at_the_last_key_that_was_written(tmp_path: Path) -> None:
+    file = tmp_path / "t.toml"
+    file.write_text("[limits]\nmax_line_bytes = '9 MiB'\nmax_message_bytes = '9 MiB'\n")
+    with pytest.raises(ConfigError, match=r"t\.toml:3: \[limits\] max_line_bytes is 9,437,184 bytes"):
+        load(file)
+
+
+def test_a_relation_broken_by_a_flag_names_the_flag() -> None:
+    with pytest.raises(ConfigError, match=r"^--metrics-port: .*are both"):
+        load(None, {"metrics_port": "5050"})
+    assert load(None, {"metrics_port": "5050", "port": "5051"}).port == 5_051

@@ -1,0 +1,64 @@
+"""What `tail` prints, byte for byte."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tailrace.line_client import Message
+from tailrace.output import render_json, render_plain, write_all
+
+
+def test_plain_is_payload_and_line_feed() -> None:
+    assert render_plain([Message(0, 0, b"a\r"), Message(1, 0, b""), Message(2, 0, b"\xff\n")]) == b"a\r\n\n\xff\n\n"
+    assert render_plain([]) == b""
+
+
+def test_json_fields_and_their_order() -> None:
+    text = render_json([Message(7, 1_717_156_800_250_001, b'say "hi"\n')], "é").decode()
+    assert text == (
+        '{"stream": "é", "seq": 7, "timestamp_us": 1717156800250001, '
+        '"time": "2024-05-31T12:00:00.250001Z", "payload": "say \\"hi\\"\\n"}\n'
+    )
+
+
+def test_what_is_not_utf8_is_base64() -> None:
+    shown = json.loads(render_json([Message(0, 0, b"\xff\x00")], "s"))
+    assert shown["payload_base64"] == "/wA="
+    assert "payload" not in shown
+
+
+@given(st.lists(st.binary()), st.text(min_size=1))
+def test_json_is_one_object_a_line(payloads: list[bytes], stream: str) -> None:
+    stream = stream.encode("utf-8", "replace").decode()
+    lines = render_json([Message(seq, seq, payload) for seq, payload in enumerate(payloads)], stream).split(b"\n")
+    assert lines.pop() == b""
+    assert [json.loads(line)["seq"] for line in lines] == list(range(len(payloads)))
+    assert all(json.loads(line)["stream"] == stream for line in lines)
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+def test_every_byte_is_written_whatever_the_pipe_takes(blocking: bool) -> None:
+    read_fd, write_fd = os.pipe()
+    os.set_blocking(write_fd, blocking)
+    data = bytes(range(256)) * 4_096
+    received = bytearray()
+
+    def drain() -> None:
+        while len(received) < len(data):
+            received.extend(os.read(read_fd, 10_000))
+
+    reader = threading.Thread(target=drain)
+    reader.start()
+    write_all(write_fd, data)
+    reader.join(10)
+    os.close(read_fd)
+    assert received == data
+    with pytest.raises(BrokenPipeError):
+        write_all(write_fd, b"x")
+    os.close(write_fd)
