@@ -91,12 +91,12 @@ def make_data_dir(path: Path, shards: int = SHARDS_DEFAULT) -> DataDirectory:
 
 
 def _require_empty(path: Path) -> None:
-    for entry in os.scandir(path):
-        if entry.name in _MADE_BEFORE_NODE_FILE:
+    for name in sorted(os.listdir(path)):
+        if name in _MADE_BEFORE_NODE_FILE:
             continue
-        if entry.name.startswith("shard-") and entry.is_dir() and not os.listdir(entry):
+        if name.startswith("shard-") and (path / name).is_dir() and not os.listdir(path / name):
             continue
-        raise DirectoryError(path, f"is no tailrace data directory and not empty: {entry.name!r} is in it")
+        raise DirectoryError(path, f"is no tailrace data directory and not empty: {name!r} is in it")
 
 
 def _parse_node(path: Path, text: str) -> DataDirectory:

@@ -52,9 +52,11 @@ class FrameWalk:
                 self.seq += count
                 self.offset += size
                 yield run
-            short_read = len(data) < min(wanted, left)
+            if len(data) < min(wanted, left):
+                self.fault = fault or FAULT_SHORT  # the file itself ends before the walk does
+                return
             wanted = WALK_BYTES
-            if fault == FAULT_SHORT and not short_read:
+            if fault == FAULT_SHORT:
                 # The piece ends within a frame, which is no fault yet: go on from there, with what that frame needs.
                 if not count:
                     wanted = int.from_bytes(data[:4], "little")

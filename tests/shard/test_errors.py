@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from shard.errors import MetaDamaged, ShardLocked, StorageError, StorageFull, StreamDamaged, StreamMissing, Trimmed, is_full
+
+FILE = Path("/data/shard-00/x.content")
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (StreamMissing("x", FILE.parent), "no stream 'x' in /data/shard-00"),
+        (StreamDamaged("x", FILE, 7, "cut"), "stream 'x' is damaged: /data/shard-00/x.content at byte 7: cut"),
+        (MetaDamaged("x", FILE, 0, "cut"), "stream 'x' is damaged: /data/shard-00/x.content at byte 0: cut"),
+        (StorageFull("x", FILE, 9), "no space for 9 more bytes of stream 'x' in /data/shard-00/x.content"),
+        (Trimmed("x", 3, 5), "message 3 of stream 'x' was trimmed; the first one kept is 5"),
+        (ShardLocked(FILE, 12), "/data/shard-00/x.content is locked by process 12"),
+        (ShardLocked(FILE, 0), "/data/shard-00/x.content is locked by another process"),
+    ],
+)
+def test_errors_say_what_and_where(error: StorageError, text: str) -> None:
+    assert str(error) == text
+
+
+def test_full_is_no_space_or_no_quota() -> None:
+    assert is_full(OSError(errno.ENOSPC, "")) and is_full(OSError(errno.EDQUOT, ""))
+    assert not is_full(OSError(errno.EIO, ""))

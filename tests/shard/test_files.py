@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from shard import files
+from shard.files import punch_hole, read_all, replace_file, sync_directory, sync_file_system, write_all
+
+
+def test_write_all_goes_on_after_a_short_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pwrite = os.pwrite
+    monkeypatch.setattr(files.os, "pwrite", lambda fd, data, offset: pwrite(fd, data[:3], offset))
+    with open(tmp_path / "file", "w+b") as file:
+        write_all(file.fileno(), b"0123456789", 2)
+        assert file.read() == b"\0\x000123456789"
+
+
+def test_write_all_ends_when_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files.os, "pwrite", lambda fd, data, offset: 0)
+    with open(tmp_path / "file", "w+b") as file, pytest.raises(OSError, match="wrote nothing of 10 bytes at 2"):
+        write_all(file.fileno(), b"0123456789", 2)
+
+
+def test_read_all_ends_where_the_file_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_bytes(b"0123456789")
+    pread = os.pread
+    with open(tmp_path / "file", "rb") as file:
+        assert read_all(file.fileno(), 4, 3) == b"3456"
+        assert read_all(file.fileno(), 100, 3) == b"3456789"
+        assert read_all(file.fileno(), 1, 10) == b""
+        monkeypatch.setattr(files.os, "pread", lambda fd, size, offset: pread(fd, min(size, 2), offset))
+        assert read_all(file.fileno(), 5, 3) == b"34567"
+
+
+def test_replace_file_leaves_the_old_one_when_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    replace_file(path, b"old")
+
+    def full(fd: int) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        replace_file(path, b"new")
+    assert path.read_bytes() == b"old"
+
+
+def test_a_hole_reads_as_zeros_and_keeps_the_length(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"x" * 40_960)
+    with open(path, "r+b") as file:
+        if not punch_hole(file.fileno(), 4_096, 36_864):
+            pytest.skip("this file system cannot punch holes")
+    data = path.read_bytes()
+    assert data == b"x" * 4_096 + bytes(32_768) + b"x" * 4_096
+    assert path.stat().st_blocks * 512 < 40_960
+
+
+def test_errors_of_the_system_are_raised(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        punch_hole(-1, 0, 4_096)
+    with pytest.raises(FileNotFoundError):
+        sync_file_system(tmp_path / "missing")
+    with pytest.raises(NotADirectoryError):
+        (tmp_path / "file").touch()
+        sync_directory(tmp_path / "file")
+    sync_directory(tmp_path)
+    sync_file_system(tmp_path)

@@ -1,0 +1,172 @@
+"""The leaf: what it does, and that its two bodies do the same to the byte."""
+
+from __future__ import annotations
+
+import struct
+from types import ModuleType
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shard.frame import HEADER_BYTES, INDEX_ENTRY, MAX_FRAME_BYTES, pack_frame, unpack_header
+from shard.leaves import load, load_source
+
+LEAF = "shard.frame_cy"
+LOADED = load(LEAF)
+SOURCE = load_source(LEAF)
+
+u32 = st.integers(0, 2**32 - 1)
+u48 = st.integers(0, 2**48 - 1)
+frames_of = st.lists(
+    st.builds(lambda payload, metadata, flags: pack_frame(payload, flags=flags, metadata=metadata),
+              st.binary(max_size=300), st.binary(max_size=20), st.integers(0, 2**16 - 1)),
+    max_size=20,
+)
+
+
+@pytest.fixture(params=[LOADED, SOURCE], ids=["as loaded", "source"])
+def leaf(request: pytest.FixtureRequest) -> ModuleType:
+    module: ModuleType = request.param
+    return module
+
+
+def stamped(leaf: ModuleType, count: int = 3, seq: int = 7) -> bytearray:
+    frames = bytearray(b"".join(pack_frame(b"payload %d" % i) for i in range(count)))
+    leaf.stamp(frames, seq, 1_000, 2, 4_096)
+    return frames
+
+
+def test_the_source_is_interpreted() -> None:
+    assert not SOURCE.is_compiled()
+    assert SOURCE.crc_instruction() == "google-crc32c"
+
+
+def test_crc32c_of_the_standard_check_value(leaf: ModuleType) -> None:
+    assert leaf.crc32c(b"123456789") == 0xE3069283
+    assert leaf.crc32c(b"") == 0
+    assert leaf.crc32c_tables(b"123456789") == 0xE3069283
+
+
+@given(st.binary(max_size=300))
+def test_crc32c_is_the_same_everywhere(data: bytes) -> None:
+    assert LOADED.crc32c(data) == SOURCE.crc32c(data) == LOADED.crc32c_tables(data)
+    assert LOADED.crc32c(memoryview(data)) == LOADED.crc32c(bytearray(data)) == LOADED.crc32c(data)
+
+
+def test_stamp_writes_the_header_and_gives_entries(leaf: ModuleType) -> None:
+    frames = bytearray(pack_frame(b"one") + pack_frame(b"three", metadata=b"mm"))
+    entries = leaf.stamp(frames, 41, 1_234, 5, 8_192)
+    assert list(INDEX_ENTRY.iter_unpack(entries)) == [(1_234, 8_192, 35, 5), (1_234, 8_227, 39, 5)]
+    first, second = unpack_header(frames, 0), unpack_header(frames, 35)
+    assert first == (35, leaf.crc32c(frames[8:35]), 41, 1_234, 5, 0, 0)
+    assert second == (39, leaf.crc32c(frames[43:74]), 42, 1_234, 5, 0, 2)
+
+
+def test_stamp_in_a_memoryview(leaf: ModuleType) -> None:
+    body = bytearray(b"head" + pack_frame(b"one") + b"tail")
+    entries = leaf.stamp(memoryview(body)[4:-4], 1, 2, 3, 4_096)
+    assert len(entries) == 24
+    assert leaf.check(body, 4, len(body) - 4, 1) == (1, 35, "")
+    assert (body[:4], body[-4:]) == (b"head", b"tail")
+
+
+@pytest.mark.parametrize("length", [0, 1, 31, 37, 100, 2**31, 2**32 - 1])
+def test_stamp_refuses_lengths_that_do_not_add_up(leaf: ModuleType, length: int) -> None:
+    frames = bytearray(pack_frame(b"good") + pack_frame(b"wrong")[:36])
+    struct.pack_into("<I", frames, 36, length)
+    with pytest.raises(ValueError, match="the frame at byte 36 of 72"):
+        leaf.stamp(frames, 0, 0, 0, 0)
+
+
+def test_stamp_refuses_a_rest_and_metadata_beyond_the_frame(leaf: ModuleType) -> None:
+    with pytest.raises(ValueError, match="at byte 36 of 40"):
+        leaf.stamp(bytearray(pack_frame(b"good") + b"rest"), 0, 0, 0, 0)
+    frames = bytearray(pack_frame(b"good"))
+    struct.pack_into("<H", frames, 30, 5)
+    with pytest.raises(ValueError, match="at byte 0"):
+        leaf.stamp(frames, 0, 0, 0, 0)
+
+
+def test_check_passes_what_stamp_made(leaf: ModuleType) -> None:
+    frames = stamped(leaf)
+    assert leaf.check(frames, 0, len(frames), 7) == (3, len(frames), "")
+    assert leaf.check(bytes(frames), 41, len(frames), 8) == (2, len(frames) - 41, "")
+    assert leaf.check(b"", 0, 0, 7) == (0, 0, "")
+
+
+def test_check_names_what_stops_it(leaf: ModuleType) -> None:
+    frames = stamped(leaf)
+    assert leaf.check(frames, 0, len(frames), 8) == (0, 0, "seq")
+    assert leaf.check(frames, 0, len(frames) - 1, 7) == (2, 82, "short")
+    assert leaf.check(frames, 0, 83, 7) == (2, 82, "short")
+    assert leaf.check(bytes(frames) + bytes(32), 0, len(frames) + 32, 7) == (3, len(frames), "length")
+    huge = bytearray(frames)
+    struct.pack_into("<I", huge, 41, MAX_FRAME_BYTES + 1)
+    assert leaf.check(huge, 0, len(huge), 7) == (1, 41, "length")
+    with pytest.raises(ValueError, match="bytes 1 to 200 of a buffer of 123"):
+        leaf.check(frames, 1, 200, 7)
+
+
+def test_check_finds_every_flipped_byte(leaf: ModuleType) -> None:
+    frames = stamped(leaf)
+    for position in range(len(frames)):
+        damaged = bytearray(frames)
+        damaged[position] ^= 0x10
+        count, size, fault = leaf.check(damaged, 0, len(damaged), 7)
+        assert (count, size) == (position // 41, position // 41 * 41)
+        assert fault in ("crc", "length", "short")
+
+
+def test_index_entries_of_stamped_frames(leaf: ModuleType) -> None:
+    frames = bytearray(pack_frame(b"one") + pack_frame(b"") + pack_frame(b"three"))
+    entries = leaf.stamp(frames, 4, 1_000, 3, 5_000)
+    assert leaf.index_entries(frames, 0, len(frames), 5_000) == entries
+    assert leaf.index_entries(frames, 35, len(frames), 5_035) == entries[24:]
+    with pytest.raises(ValueError, match="the frame at byte 67"):
+        leaf.index_entries(frames, 0, len(frames) - 1, 5_000)
+
+
+@settings(max_examples=200)
+@given(frames_of, u48, u48, u32, u48)
+def test_both_bodies_stamp_the_same(frames: list[bytes], seq: int, timestamp_us: int, epoch: int, offset: int) -> None:
+    one, other = bytearray(b"".join(frames)), bytearray(b"".join(frames))
+    assert LOADED.stamp(one, seq, timestamp_us, epoch, offset) == SOURCE.stamp(other, seq, timestamp_us, epoch, offset)
+    assert one == other
+    assert LOADED.check(one, 0, len(one), seq) == SOURCE.check(one, 0, len(one), seq) == (len(frames), len(one), "")
+    entries = LOADED.index_entries(one, 0, len(one), offset)
+    assert entries == SOURCE.index_entries(one, 0, len(one), offset)
+
+
+@settings(max_examples=300)
+@given(frames_of, st.data())
+def test_both_bodies_judge_damage_the_same(frames: list[bytes], data: st.DataObject) -> None:
+    joined = bytearray(b"".join(frames))
+    LOADED.stamp(joined, 5, 6, 7, 4_096)
+    if joined:
+        joined[data.draw(st.integers(0, len(joined) - 1))] ^= data.draw(st.integers(1, 255))
+    start = data.draw(st.integers(0, len(joined)))
+    end = data.draw(st.integers(start, len(joined)))
+    assert LOADED.check(joined, start, end, 5) == SOURCE.check(joined, start, end, 5)
+    for call in ("stamp", "index_entries"):
+        outcomes = [_outcome(leaf, call, joined[start:end]) for leaf in (LOADED, SOURCE)]
+        assert outcomes[0] == outcomes[1]
+
+
+@given(st.binary(max_size=200))
+def test_both_bodies_judge_garbage_the_same(garbage: bytes) -> None:
+    assert LOADED.check(garbage, 0, len(garbage), 0) == SOURCE.check(garbage, 0, len(garbage), 0)
+
+
+def _outcome(leaf: ModuleType, call: str, frames: bytearray) -> object:
+    copy = bytearray(frames)
+    try:
+        if call == "stamp":
+            return leaf.stamp(copy, 1, 2, 3, 4), bytes(copy)
+        return leaf.index_entries(copy, 0, len(copy), 4)
+    except ValueError as error:
+        return str(error)
+
+
+def test_a_header_is_as_long_as_it_says() -> None:
+    assert len(pack_frame(b"")) == HEADER_BYTES

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from shard import stream_files
+from shard.errors import StorageFull, StreamDamaged, StreamMissing
+from shard.header import HEADER_PAGE_BYTES, STATE_OPEN, boot_word
+from shard.meta import read_meta
+from shard.names import file_stem
+from shard.stream_files import create_pair, is_unborn, open_pair, stream_paths
+from tests.shard.helpers import BOOT, NAME, cut, filled, open_log
+
+LONG = "ü" * 100
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_a_pair_holds_four_descriptors_and_gives_them_back(tmp_path: Path) -> None:
+    before = descriptors()
+    pair = create_pair(stream_paths(tmp_path, NAME), 1)
+    assert descriptors() == before + 4
+    pair.close()
+    assert descriptors() == before
+
+
+def test_a_new_stream_is_two_header_pages(tmp_path: Path) -> None:
+    pair = create_pair(stream_paths(tmp_path, "a/b"), boot_word(BOOT), base_seq=7)
+    headers = pair.headers()
+    pair.close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a%2Fb.content", "a%2Fb.indx"]
+    assert all(path.stat().st_size == HEADER_PAGE_BYTES for path in tmp_path.iterdir())
+    assert headers.content_words == (7, HEADER_PAGE_BYTES, HEADER_PAGE_BYTES)
+    assert headers.index_words == (7, 7, 7, boot_word(BOOT), STATE_OPEN)
+    assert headers.content_fixed == headers.index_fixed
+    assert (headers.content_fixed.name, headers.content_fixed.base_seq) == ("a/b", 7)
+
+
+def test_a_long_name_stands_in_the_meta_file(tmp_path: Path) -> None:
+    create_pair(stream_paths(tmp_path, LONG), 1).close()
+    stem = file_stem(LONG)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [stem + ".content", stem + ".indx", stem + ".meta"]
+    assert read_meta(tmp_path, LONG).name == LONG
+
+
+def test_files_of_another_stream_are_refused(tmp_path: Path) -> None:
+    filled(tmp_path, name="one")
+    filled(tmp_path, name="two")
+    os.replace(tmp_path / "one.indx", tmp_path / "two.indx")
+    with pytest.raises(StreamDamaged, match="a file of the stream 'one'"):
+        open_log(tmp_path, "two")
+
+
+def test_an_index_of_an_earlier_content_is_refused(tmp_path: Path) -> None:
+    paths = filled(tmp_path)
+    old = Path(paths.index_file).read_bytes()
+    for path in tmp_path.iterdir():
+        path.unlink()
+    filled(tmp_path)
+    Path(paths.index_file).write_bytes(old)
+    with pytest.raises(StreamDamaged, match="not the index of this content"):
+        open_log(tmp_path)
+
+
+def test_missing_and_short_files(tmp_path: Path) -> None:
+    paths = stream_paths(tmp_path, NAME)
+    with pytest.raises(StreamMissing, match="no stream 'stream'"):
+        open_pair(paths)
+    filled(tmp_path)
+    before = descriptors()
+    cut(paths.index_file, 4_095)
+    with pytest.raises(StreamDamaged, match=r"stream.indx at byte 4095: the file ends within"):
+        open_pair(paths)
+    os.unlink(paths.index_file)
+    with pytest.raises(StreamDamaged, match=r"stream.indx at byte 0: the file is missing"):
+        open_pair(paths)
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize(
+    ("content", "index", "unborn"),
+    [
+        (None, None, True),
+        (b"", None, True),
+        (bytes(9_000), bytes(5_000), True),
+        (b"", b"", True),
+        (b"\1", b"", False),
+        (b"", b"\1", False),
+        (bytes(9_000) + b"\1", bytes(5_000), False),
+    ],
+)
+def test_blank_files_are_a_stream_that_was_never_born(
+    tmp_path: Path, content: bytes | None, index: bytes | None, unborn: bool
+) -> None:
+    paths = stream_paths(tmp_path, NAME)
+    for file, data in ((paths.content_file, content), (paths.index_file, index)):
+        if data is not None:
+            Path(file).write_bytes(data)
+    if content is None and index is None:
+        assert is_unborn(paths)
+        return
+    assert is_unborn(paths) == unborn
+    if unborn:
+        with pytest.raises(StreamMissing):
+            open_log(tmp_path, create=False)
+        open_log(tmp_path).close()
+    else:
+        with pytest.raises(StreamDamaged):
+            open_log(tmp_path)
+
+
+def test_an_empty_content_without_index_was_never_born_but_one_with_messages_was(tmp_path: Path) -> None:
+    paths = filled(tmp_path, 0)
+    os.unlink(paths.index_file)
+    assert is_unborn(paths)
+    open_log(tmp_path).close()
+    filled(tmp_path, 1)
+    os.unlink(paths.index_file)
+    assert not is_unborn(paths)
+    with pytest.raises(StreamDamaged, match="missing"):
+        open_log(tmp_path)
+
+
+def test_a_zeroed_index_beside_an_empty_content_is_damage(tmp_path: Path) -> None:
+    paths = filled(tmp_path, 0)
+    Path(paths.index_file).write_bytes(bytes(HEADER_PAGE_BYTES))
+    assert not is_unborn(paths)
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+def test_a_full_disk_leaves_no_half_of_a_stream(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
+) -> None:
+    write_all, calls = stream_files.write_all, []
+
+    def full(fd: int, data: bytes, offset: int) -> None:
+        calls.append(offset)
+        if len(calls) == failing:
+            raise OSError(errno.ENOSPC, "no space")
+        write_all(fd, data, offset)
+
+    monkeypatch.setattr(stream_files, "write_all", full)
+    before = descriptors()
+    with pytest.raises(StorageFull):
+        open_log(tmp_path)
+    assert descriptors() == before
+    assert is_unborn(stream_paths(tmp_path, NAME))
+    assert not list(tmp_path.glob("*.new"))
+    open_log(tmp_path).close()
