@@ -40,6 +40,7 @@ class Pause(IntFlag):
     LINK = 1  # its publishes wait for a sibling
     ANSWERS = 2  # it does not read its answers, or they are not known yet
     DRAIN = 4  # the worker is leaving
+    MOVE = 8  # it is about to be handed over
 
 
 class Client:
@@ -59,6 +60,7 @@ class Client:
         "fd",
         "lingering_since_s",
         "local",
+        "moved_s",
         "out",
         "paused",
         "peer",
@@ -67,6 +69,9 @@ class Client:
         "ready",
         "sniffed",
         "sock",
+        "window_away",
+        "window_messages",
+        "window_slot",
         "worker",
     )
 
@@ -86,6 +91,9 @@ class Client:
         self.queued = self.blocked = self.closed = self.eof = self.sniffed = False
         self.paused = Pause(0)
         self.lingering_since_s = 0.0
+        self.moved_s = float("-inf")
+        self.window_slot = -1  # the sibling most published to, see `broker.affinity`
+        self.window_messages = self.window_away = 0
         self.accepted_s = self.progress_s = worker.now_s
         self._interest = _IN
         self._pending_bytes = 0

@@ -46,6 +46,7 @@ def restore(client: Client, state: dict[str, Any]) -> None:
     client.codec.restore_state(state["codec"])
     client.sniffed = state["sniffed"]
     client.created = state["created"]
+    client.moved_s = client.worker.now_s
     client.out += state["out"]
     for name, seq, skip, current, done in state["cursors"]:
         _restore_cursor(client, name, seq, skip, current=current, done=done)

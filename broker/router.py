@@ -22,6 +22,8 @@ from broker.routes import Request, Route
 from shard.names import shard_of
 
 CODES = {code.value: code for code in Code}
+WINDOW_MESSAGES = 64  # of one client, over which it is seen where its streams live
+AWAY_SHARE = 0.75  # of a window, to one sibling: the client belongs there
 CALL_BYTES = 256  # what a call counts for in its route's window
 
 Done = Callable[[Any | Refused], None]
@@ -29,6 +31,10 @@ Done = Callable[[Any | Refused], None]
 
 class Publisher(QuietPublisher, Protocol):
     """What the router needs of a client that publishes."""
+
+    window_slot: int  # of the siblings published to, the first in this window
+    window_away: int  # messages to it
+    window_messages: int
 
     def answers_ready(self) -> None: ...
 
@@ -99,6 +105,7 @@ class Router:
         self._staged: dict[bytes, Batch] = {}
         self.staged_bytes = 0
         self._ids = count(1)
+        self.on_away: Callable[[Any, int], None] = lambda _client, _slot: None
 
     def slot_of(self, name: bytes) -> int:
         return shard_of(name, self._shards) % self._slots
@@ -117,6 +124,9 @@ class Router:
         if staged.order:
             self._metrics.line.messages_in += len(staged.order)
             self._publish_awaited(client, staged.groups, staged.order)
+            client.window_messages += len(staged.order)
+            if client.window_messages >= WINDOW_MESSAGES:
+                self._weigh(client)
             return
         remote = []
         messages = 0
@@ -131,6 +141,9 @@ class Router:
         self._metrics.line.messages_in += messages
         if remote:
             self._publish_awaited(client, remote, [])
+        client.window_messages += messages
+        if client.window_messages >= WINDOW_MESSAGES:
+            self._weigh(client)
 
     def _publish_awaited(self, client: Publisher, groups: list[tuple[bytes, int, bytearray]], order: list[int]) -> None:
         publication = Publication(client.answers_ready, client, groups, order)
@@ -140,8 +153,19 @@ class Router:
             batch.add(publication, key, messages, frames)
             self.staged_bytes += len(frames)
             route = self.routes.get(batch.slot)
-            if route is not None and route.congested:
+            if route is None:
+                continue
+            if client.window_slot == batch.slot or not client.window_away:
+                client.window_slot = batch.slot
+                client.window_away += messages
+            if route.congested:
                 client.pause_for(route)
+
+    def _weigh(self, client: Publisher) -> None:
+        """A window of a client's messages is full: does it belong elsewhere?"""
+        if client.window_away >= AWAY_SHARE * client.window_messages:
+            self.on_away(client, client.window_slot)
+        client.window_messages = client.window_away = 0
 
     def flush(self) -> None:
         """Append what is staged for this worker's streams, forward the rest. Nothing stays staged."""

@@ -21,11 +21,13 @@ import setproctitle
 
 from broker import roster
 from broker.acceptor import Acceptor
+from broker.affinity import Movers
 from broker.board import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
 from broker.client import Client
 from broker.commands import Commands
 from broker.control import ControlChannel, ControlClosed, ControlMessage
 from broker.fanout import FanOut
+from broker.memory import keep_freed_memory
 from broker.metrics import WorkerMetrics
 from broker.owner import Owner
 from broker.poller import Poller
@@ -43,7 +45,7 @@ from shard.errors import DirectoryError, ShardLocked
 
 log = logging.getLogger(__name__)
 
-RECEIVE_BYTES = 256 << 10  # of one connection in one turn
+RECEIVE_BYTES = 1 << 20  # of one connection in one turn: more makes larger batches where many streams are fed
 STAGED_MAX_BYTES = 8 << 20  # of one turn; the connections not read yet come first in the next
 PUMP_BYTES = 4 << 20  # sent to subscribers in one turn, about
 IDLE_S = 0.25  # the longest wait for events, and so the longest time between two beats of a healthy worker
@@ -131,6 +133,8 @@ class Worker:
         )
         self.commands = Commands(self)
         self.acceptor = Acceptor(self, boot.listener)
+        self.movers = Movers(self)
+        self.router.on_away = self.movers.consider
         self.syncer = Syncer()
         self.upkeep = Upkeep(self.owner, self.syncer, time.monotonic, now_us)
         self.timers = Timers(time.monotonic)
@@ -171,6 +175,9 @@ class Worker:
         self.siblings.flush()
         if self._answered:
             self._answer()
+        if self.movers:
+            self.movers.step()
+            self.siblings.flush()
         if self.fanout.runnable:
             self.fanout.run(PUMP_BYTES)
         self.timers.run_due(self.now_s)
@@ -321,6 +328,7 @@ def run_worker(boot: WorkerBoot) -> int:
     """The body of a worker process. Returns its exit code."""
     setproctitle.setproctitle(f"tailrace: worker {boot.slot}")
     faulthandler.enable()  # a silent worker is killed with SIGABRT, which leaves its stack in the log
+    keep_freed_memory()
     worker = Worker(boot)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the supervisor's to answer
     signal.signal(signal.SIGTERM, lambda _number, _frame: setattr(worker, "phase", Phase.LEAVING))
