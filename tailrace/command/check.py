@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,21 +12,27 @@ import click
 from shard.catalog import count_streams
 from shard.check import check_data
 from shard.directory import DataDirectory, open_data_dir
-from shard.errors import DirectoryError
-from shard.report import StreamReport
+from shard.errors import DirectoryError, ShardLocked
+from shard.mend_data import mend_data
+from shard.report import Fault, MendReport, StreamReport
 from tailrace.command.progress import ProgressBar
-from tailrace.errors import NO_DIRECTORY, OK, REFUSED, CommandError
+from tailrace.errors import IN_USE, NO_DIRECTORY, OK, REFUSED, CommandError
 
 EPILOG = """\b
 Examples:
   tailrace check ./data
-  tailrace check ./data --json | jq 'select(.faults != [])'
+  tailrace check ./data --json | jq 'select(.ok | not)'
+  tailrace check ./data --rebuild-index
+  tailrace check ./data --repair
 
-Checking only reads, and may run while a broker does. Each stream that is not as it was written is told with the file
-and the byte.
+Checking only reads, and may run while a broker does. What is not as it was written is told with its file and byte.
 
-Exit codes: 0 everything is as it was written, 1 faults were found, 2 wrong arguments, 3 the data directory is in use, 5
-it is unusable.
+--rebuild-index makes the index of a damaged stream anew where its content is right: no message is lost. --repair also
+cuts a damaged content where the damage begins; what is cut is kept beside it in NAME.torn. For both the broker must be
+stopped.
+
+Exit codes: 0 everything is as it was written (or has been mended), 1 faults were found (or could not be mended), 2
+wrong arguments, 3 the data directory is in use, 5 it is unusable.
 """
 
 
@@ -34,53 +40,69 @@ it is unusable.
 class Summary:
     """What all reports together say."""
 
-    streams: int = 0
+    streams: int
+    seen: int = 0
     messages: int = 0
-    message_bytes: int = 0
     damaged: int = 0
+    mended: int = 0
 
-    def add(self, report: StreamReport) -> None:
-        self.streams += report.shard >= 0
+    def add(self, report: StreamReport | MendReport) -> None:
+        self.seen += 1
         self.messages += report.messages
-        self.message_bytes += report.message_bytes
-        self.damaged += not report.ok
+        if isinstance(report, MendReport) and not report.error:
+            self.mended += 1
+        else:
+            self.damaged += isinstance(report, MendReport) or not report.ok
 
     def __str__(self) -> str:
-        damaged = f"{self.damaged:,} damaged" if self.damaged else "no damage found"
-        return f"{self.streams:,} streams, {self.messages:,} messages, {self.message_bytes:,} bytes: {damaged}"
+        damaged = f"{self.damaged:,} damaged" if self.damaged else "no damage"
+        mended = f", {self.mended:,} mended" if self.mended else ""
+        return f"{self.streams:,} streams, {self.messages:,} messages: {damaged}{mended}"
 
 
 @click.command("check", epilog=EPILOG)
 @click.argument("data", type=click.Path(path_type=Path))
+@click.option("--rebuild-index", is_flag=True, help="Make indexes anew from contents that are right.")
+@click.option("--repair", is_flag=True, help="Mend what can be mended, cutting damaged contents as well.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a stream, whatever its state.")
-def command(data: Path, as_json: bool) -> int:
+def command(data: Path, rebuild_index: bool, repair: bool, as_json: bool) -> int:
     """Verify every stream in the data directory DATA."""
-    directory = _open(data)
-    summary = Summary()
     try:
-        _check(directory, summary, as_json)
+        directory = open_data_dir(data)
+        summary = Summary(count_streams(directory))
+        _show(_reports(directory, rebuild_index, repair), summary, as_json)
+    except ShardLocked as error:
+        raise CommandError(f"{error}; stop the broker before mending", IN_USE) from None
+    except DirectoryError as error:
+        raise CommandError(str(error), NO_DIRECTORY) from None
+    except BrokenPipeError:
+        raise
     except OSError as error:
         raise CommandError(f"{error.filename or data}: {error.strerror}", NO_DIRECTORY) from None
     click.echo(str(summary), err=as_json)
     return REFUSED if summary.damaged else OK
 
 
-def _open(data: Path) -> DataDirectory:
-    try:
-        return open_data_dir(data)
-    except DirectoryError as error:
-        raise CommandError(str(error), NO_DIRECTORY) from None
-    except OSError as error:
-        raise CommandError(f"{data}: {error.strerror}", NO_DIRECTORY) from None
+def _reports(directory: DataDirectory, rebuild_index: bool, repair: bool) -> Iterator[StreamReport | MendReport]:
+    if rebuild_index or repair:
+        # What loses nothing is tried first, also when more is allowed.
+        return mend_data(directory, may_rebuild=True, may_repair=repair)
+    return iter(check_data(directory))
 
 
-def _check(directory: DataDirectory, summary: Summary, as_json: bool) -> None:
-    with ProgressBar("checking", count_streams(directory), is_bytes=False) as bar:
-        for report in check_data(directory):
+def _show(reports: Iterator[StreamReport | MendReport], summary: Summary, as_json: bool) -> None:
+    with ProgressBar("checking", summary.streams, is_bytes=False) as bar:
+        for report in reports:
             summary.add(report)
-            bar.show(summary.streams, f"{summary.damaged} damaged")
-            for line in [report_json(report)] if as_json else report_lines(report):
+            bar.show(summary.seen, f"{summary.damaged:,} damaged")
+            for line in _lines(report, as_json):
                 click.echo(line)
+
+
+def _lines(report: StreamReport | MendReport, as_json: bool) -> Iterable[str]:
+    if isinstance(report, MendReport):
+        return [mend_json(report)] if as_json else mend_lines(report)
+    return [report_json(report)] if as_json else report_lines(report)
 
 
 def report_lines(report: StreamReport) -> Iterable[str]:
@@ -110,10 +132,44 @@ def report_json(report: StreamReport) -> str:
             "synced_seq": report.synced_seq,
             "unsynced_messages": report.unsynced_messages,
             "torn_bytes": report.torn_bytes,
-            "faults": [
-                {"file": str(fault.file), "offset": fault.offset, "cause": fault.cause} for fault in report.faults
-            ],
+            "faults": _faults(report.faults),
             "notes": list(report.notes),
         },
         ensure_ascii=False,
     )
+
+
+def mend_lines(report: MendReport) -> Iterable[str]:
+    """What was wrong with one stream and what came of mending it."""
+    for fault in report.before.faults:
+        yield f"{report.name}: DAMAGED: {fault}"
+    if report.error:
+        yield f"{report.name}: NOT MENDED: {report.error}"
+        return
+    text = f"{report.name}: mended, {report.messages:,} messages"
+    if report.cut_bytes:
+        text += f"; {report.cut_bytes:,} bytes were cut and are kept in {report.kept_in}"
+    yield text
+
+
+def mend_json(report: MendReport) -> str:
+    """Everything that is known of one stream that was damaged, on one line."""
+    return json.dumps(
+        {
+            "stream": report.name,
+            "shard": report.shard,
+            "ok": not report.error,
+            "mended": not report.error,
+            "error": report.error,
+            "messages": report.messages,
+            "next_seq": report.next_seq,
+            "cut_bytes": report.cut_bytes,
+            "kept_in": str(report.kept_in) if report.kept_in else None,
+            "faults": _faults(report.before.faults),
+        },
+        ensure_ascii=False,
+    )
+
+
+def _faults(faults: Iterable[Fault]) -> list[dict[str, object]]:
+    return [{"file": str(fault.file), "offset": fault.offset, "cause": fault.cause} for fault in faults]
