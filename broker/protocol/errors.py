@@ -44,10 +44,10 @@ class Code(StrEnum):
     SUBSCRIPTIONS = "subscriptions", "this connection has reached `max_subscriptions`"
     STREAMS = "streams", "this connection has made `max_streams_connection` streams and may make no more"
     NODESTREAMS = "nodestreams", "the node has reached `max_streams`"
-    OVERLOADED = "overloaded", "the broker is too far behind; send more slowly, then again"
+    OVERLOADED = "overloaded", "the broker holds too much already; send this again, more slowly"
     UNSUPPORTED = "unsupported", "this broker does not do that"
     CLOSING = "closing", "the broker closes this connection because it stops or is told to; connect again"
-    TRIMMED = "trimmed", "the messages asked for, or about to be sent, are no longer kept; subscribe again"
+    TRIMMED = "trimmed", "messages were dropped before they could be sent; the subscription goes on behind them"
     SLOW = "slow", "this connection read too slowly and is closed; subscribe again from the last seq seen"
     PROTOCOL = "protocol", "these bytes are no protocol spoken here; the connection is closed"
 
