@@ -25,7 +25,7 @@ from bench.rows import make_rows
 from bench.rows.base import Row
 from bench.rows.replay import replay_messages
 from bench.scale import FULL, QUICK, Scale
-from bench.table import results_table, targets_table
+from bench.table import results_tables, targets_table
 from bench.targets import Outcome, evaluate
 
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -154,7 +154,8 @@ def _run(console: Console, rows: list[Row], peers: list[Peer], scale: Scale, scr
 def _print(console: Console, results: Results, outcomes: list[Outcome]) -> None:
     # A table that is cut at 80 columns would say nothing in a log file.
     wide = console if console.is_terminal else Console(width=200)
-    wide.print(results_table(results))
+    for table in results_tables(results):
+        wide.print(table)
     wide.print(targets_table(outcomes))
     for failure in results.failures():
         wide.print(f"[red]failed:[/red] {failure}", highlight=False, markup=True)

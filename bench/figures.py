@@ -24,5 +24,9 @@ def ratio(value: float) -> str:
     return f"{digits(value)}×"
 
 
+def microseconds(value_us: float) -> str:
+    return f"{digits(value_us)} µs" if value_us < 1000 else f"{digits(value_us / 1000)} ms"
+
+
 def mebibytes(value_bytes: float) -> str:
     return f"{value_bytes / 1048576:,.0f} MiB"

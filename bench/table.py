@@ -11,10 +11,12 @@ from bench.contest import Cell, Results
 from bench.targets import Outcome
 
 OURS = ("tailrace", "tailrace-acks")
-_HEADINGS = ("figure", "ours / theirs", "acks / theirs", "broker CPU, µs each", "ours / theirs", "peak RSS", "spread")
+_WIDTHS = {"peer": 26, "figure": 8, "ours ÷ it": 9, "acks ÷ it": 9, "CPU µs": 8, "ours ÷ it ": 9}
+_WIDTHS |= {"peak RSS": 9, "spread": 6, "further": 60}
 _EXTRAS = {
     "p99_us": ("p99", "µs"),
     "p99_9_us": ("p99.9", "µs"),
+    "max_us": ("max", "µs"),
     "reached_per_s": ("sent", "msg/s"),
     "messages_per_s": ("", "msg/s"),
     "published_per_s": ("published", "msg/s"),
@@ -27,31 +29,31 @@ _EXTRAS = {
 }
 
 
-def results_table(results: Results) -> Table:
-    """A section a row. The ratios are ours divided by theirs, of the figure and of the processor time."""
-    table = Table(title="tailrace and its peers, medians of the rounds", title_justify="left", expand=False)
-    table.add_column("peer")
-    for heading in _HEADINGS:
-        table.add_column(heading, justify="right")
-    table.add_column("further", overflow="fold")
-    for row in dict.fromkeys(cell.row.name for cell in results.cells):
-        cells = [cell for cell in results.cells if cell.row.name == row]
-        title = f"[bold]{cells[0].row.title}[/bold] ({cells[0].row.unit}; CPU a {cells[0].row.counted})"
-        table.add_row(title, *[""] * 8)
-        for cell in cells:
-            table.add_row(*_cell_texts(results, cell))
-        table.add_section()
+def results_tables(results: Results) -> list[Table]:
+    """One a row. `ours ÷ it` is tailrace's figure divided by the peer's, `acks ÷ it` that of acknowledged publishes."""
+    return [_row_table(results, row) for row in dict.fromkeys(cell.row.name for cell in results.cells)]
+
+
+def _row_table(results: Results, row_name: str) -> Table:
+    cells = [cell for cell in results.cells if cell.row.name == row_name]
+    row = cells[0].row
+    better = ", less is better" if row.lower_is_better else ""
+    title = f"{row.title} \\[{row.name}]: {row.unit}{better}; broker CPU a {row.counted}"
+    table = Table(title=title, title_justify="left", title_style="bold")
+    for heading, width in _WIDTHS.items():
+        table.add_column(heading, width=width, justify="left" if heading in ("peer", "further") else "right")
+    for cell in cells:
+        table.add_row(*_cell_texts(results, cell), style="cyan" if cell.peer.name in OURS else None)
     return table
 
 
 def _cell_texts(results: Results, cell: Cell) -> list[str]:
-    name = f"  {cell.peer.title}"
     if not cell.rounds:
-        return [name, "[red]failed[/red]", *[""] * 7]
+        return [cell.peer.title, "[red]failed[/red]", *[""] * (len(_WIDTHS) - 2)]
     failed = f" [red]({len(cell.failures)} failed)[/red]" if cell.failures else ""
     return [
-        name + failed,
-        figures.count(cell.value),
+        cell.peer.title + failed,
+        value_text(cell),
         _over(results, cell, OURS[0], lambda of: of.value),
         _over(results, cell, OURS[1], lambda of: of.value),
         figures.digits(cell.cpu_us),
@@ -77,13 +79,19 @@ def _over(results: Results, cell: Cell, ours: str, figure: Callable[[Cell], floa
 
 def extras_text(cell: Cell) -> str:
     known = [(label, cell.extra(name), unit) for name, (label, unit) in _EXTRAS.items()]
-    return ", ".join(
-        f"{label} {figures.count(value)} {unit}".strip() for label, value, unit in known if value is not None
-    )
+    return ", ".join(f"{label} {_with_unit(value, unit)}".strip() for label, value, unit in known if value is not None)
+
+
+def value_text(cell: Cell) -> str:
+    return figures.digits(cell.value) if cell.row.lower_is_better else figures.count(cell.value)
+
+
+def _with_unit(value: float, unit: str) -> str:
+    return figures.microseconds(value) if unit == "µs" else f"{figures.count(value)} {unit}"
 
 
 def targets_table(outcomes: list[Outcome]) -> Table:
-    table = Table(title="targets", title_justify="left")
+    table = Table(title="targets", title_justify="left", title_style="bold")
     table.add_column("target")
     for heading in ("wanted", "measured", ""):
         table.add_column(heading, justify="right")

@@ -32,6 +32,7 @@ def apart(timeout_s: float, function: Callable[P, R], *args: P.args, **kwargs: P
     theirs.close()
     try:
         if not ours.poll(timeout_s):
+            process.kill()
             raise LoadTimeout(f"the generator did not finish within {timeout_s:g} s and was ended")
         result = ours.recv()
     except EOFError as error:

@@ -18,7 +18,7 @@ from bench.load.limits import Deadline, LoadError
 from bench.load.meter import Meter, Spent
 from bench.peers.base import Feed, Peer, make_feed
 
-WINDOW_BYTES = 128 * 1024 * 1024
+WINDOW_BYTES = 64 * 1024 * 1024
 _PIECES = 8  # the window is filled in so many pieces
 _PIECE_BYTES_MAX = 256 * 1024
 _EVENTS_MAX = 256  # sockets drained between two looks at the publisher

@@ -47,12 +47,25 @@ def ingest(peer: Peer, target: Target, names: list[str], feed: Feed, stop: Stop,
         meter = Meter(target.pid)
         pusher = _Pusher(sock, deadline)
         answers = _Marked(peer.answer_mark) if peer.answer_mark else _Drained() if peer.acked else _Silent()
-        messages = pusher.push(feed, stop, answers)
-        if peer.acked:
-            pusher.await_units(answers, messages if peer.answer_mark else peer.answers_bytes(names, messages))
-        else:
-            pusher.await_barrier(peer)
+        messages, end = 0, time.perf_counter() + stop.seconds
+        while messages < stop.messages or time.perf_counter() < end:
+            messages += feed.messages
+            if peer.window_messages and messages > peer.window_messages:
+                pusher.await_units(answers, peer.answers_bytes(names, messages - peer.window_messages))
+            pusher.send(feed.data, answers)
+        _await_all(peer, pusher, answers, names, messages)
         return Pushed(messages, meter.stop())
+
+
+def _await_all(peer: Peer, pusher: _Pusher, answers: _Answers, names: list[str], messages: int) -> None:
+    """Until every message was answered, or the barrier that was sent after them."""
+    if not peer.acked:
+        pusher.await_barrier(peer)
+        return
+    due = messages if peer.answer_mark else peer.answers_bytes(names, messages)
+    pusher.await_units(answers, due)
+    if answers.units > due:
+        raise LoadError(f"{answers.units} came as answers where {due} were due: something else was said")
 
 
 class _Silent:
@@ -96,16 +109,10 @@ class _Pusher:
         self._poller = select.poll()
         self._poller.register(sock, select.POLLIN | select.POLLOUT)
 
-    def push(self, feed: Feed, stop: Stop, answers: _Answers) -> int:
-        """The messages sent."""
-        messages, end = 0, time.perf_counter() + stop.seconds
-        while messages < stop.messages or time.perf_counter() < end:
-            self.send(feed.data, answers)
-            messages += feed.messages
-        return messages
-
     def send(self, data: bytes, answers: _Answers) -> None:
+        """All of `data`, taking what comes meanwhile."""
         view, sent = memoryview(data), 0
+        self._poller.modify(self._sock, select.POLLIN | select.POLLOUT)
         while sent < len(view):
             events = self._wait(f"{len(view) - sent} bytes wait to be sent")
             if events & ~select.POLLOUT:
@@ -114,13 +121,11 @@ class _Pusher:
                 sent += send_some(self._sock, view[sent:])
 
     def await_units(self, answers: _Answers, units: int) -> None:
-        """Until exactly so many bytes (or marks) of answers have come."""
+        """Until so many bytes (or marks) of answers have come."""
         self._poller.modify(self._sock, select.POLLIN)
         while answers.units < units:
             self._wait(f"{answers.units} of {units} of the answers have come")
             answers.take(self._sock)
-        if answers.units > units:
-            raise LoadError(f"{answers.units} came as answers where {units} were due: something else was said")
 
     def await_barrier(self, peer: Peer) -> None:
         step, seen = peer.barrier(), b""

@@ -39,10 +39,7 @@ def latency(
     if len(payload) < STAMP_BYTES:
         raise ValueError(f"a payload of {len(payload)} bytes has no room for a stamp of {STAMP_BYTES}")
     _wake_precisely()
-    with (
-        dialled(target.port, [peer.subscriber(name, 0)], deadline) as (subscriber,),
-        dialled(target.port, [peer.publisher(0)], deadline) as (publisher,),
-    ):
+    with dialled(target.port, [peer.subscriber(name, 0), peer.publisher(0)], deadline) as (subscriber, publisher):
         pair = _Pair(peer, name, payload, publisher, subscriber, deadline)
         meter = Meter(target.pid)
         pair.run(rate, messages)

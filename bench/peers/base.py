@@ -69,6 +69,10 @@ class Peer(ABC):
     # One byte that every answer to a publish contains exactly once, where their lengths cannot be known beforehand.
     answer_mark: bytes = b""
 
+    # How many publishes may wait for their answers at one time; 0 for as many as fit the sockets. For acknowledged
+    # variants of known answer lengths that do better so.
+    window_messages: int = 0
+
     @abstractmethod
     def command(self, site: Site) -> list[str]:
         """How to start a fresh server on `site`; writes its configuration there. Unavailable if not installed."""

@@ -8,6 +8,8 @@ from bench.rows.base import Measurement, Row, check_stored, cpu_us, run_ingest
 from bench.scale import Scale
 from bench.server import Server
 
+WINDOW_FEEDS = 4  # a feed is this part of the window, where there is one, so that the window stays full
+
 
 class IngestRow(Row):
     kind = "ingest"
@@ -21,6 +23,8 @@ class IngestRow(Row):
     def measure(self, peer: Peer, server: Server, scale: Scale) -> Measurement:
         names = stream_names(self._streams)
         feed = make_feed(peer, names, make_payload(scale.payload_bytes), scale.feed_bytes)
+        if peer.window_messages:
+            feed = make_feed(peer, names, make_payload(scale.payload_bytes), 0, peer.window_messages // WINDOW_FEEDS)
         pushed = run_ingest(peer, server, names, feed, Stop(seconds=scale.seconds), scale)
         check_stored(peer, server, names[-1], shares(len(names), pushed.messages)[-1][1])
         return Measurement(

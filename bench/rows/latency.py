@@ -16,7 +16,7 @@ WARM_MESSAGES = 50  # at the beginning of each pair, sent but not counted: the s
 
 class LatencyRow(Row):
     kind = "latency"
-    unit = "µs, median"
+    unit = "median µs"
     lower_is_better = True
 
     def __init__(self, rate: int) -> None:

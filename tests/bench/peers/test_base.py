@@ -1,0 +1,62 @@
+"""Byte counts that everything else rests on."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.peers.base import PAYLOAD_MARK, digits_total, make_feed, make_payload, shares, stream_names
+from bench.peers.tailrace import Tailrace
+
+
+@given(st.integers(0, 20_000), st.integers(0, 3_000))
+def test_digits_total_is_the_length_of_the_numbers_written_out(start: int, count: int) -> None:
+    assert digits_total(start, count) == len("".join(map(str, range(start, start + count))))
+
+
+def test_digits_total_of_very_many_numbers() -> None:
+    assert digits_total(0, 10_000_000) == 10 + sum(width * 9 * 10 ** (width - 1) for width in range(2, 8))
+
+
+def test_digits_total_refuses_negative_numbers() -> None:
+    with pytest.raises(ValueError, match="0 or more"):
+        digits_total(-1, 5)
+
+
+@given(st.integers(1, 50), st.integers(0, 500))
+def test_shares_are_a_round_robin(streams: int, messages: int) -> None:
+    counted = [0] * streams
+    for number in range(messages):
+        counted[number % streams] += 1
+    shared = [0] * streams
+    for part, count in shares(streams, messages):
+        shared[part] = [count] * len(shared[part])
+    assert shared == counted
+
+
+def test_a_feed_is_whole_rounds_of_at_least_the_bytes_and_messages_asked_for() -> None:
+    names, payload = stream_names(7), make_payload(100)
+    feed = make_feed(Tailrace(), names, payload, 10_000, 30)
+    lines = feed.data.splitlines()
+    assert len(lines) == feed.messages
+    assert feed.messages % 7 == 0
+    assert len(feed.data) >= 10_000
+    assert make_feed(Tailrace(), names, payload, 0, 30).messages == 35
+    assert make_feed(Tailrace(), names, payload, 0).messages == 7
+    assert [line.split()[1].decode() for line in lines[:7]] == names
+
+
+@pytest.mark.parametrize("size", [1, 20, 100, 4096])
+def test_a_payload_has_its_size_and_one_mark(size: int) -> None:
+    payload = make_payload(size)
+    assert len(payload) == size
+    assert payload.count(PAYLOAD_MARK) == 1
+    assert b"$" not in payload
+
+
+def test_stream_names_are_of_one_length_and_hold_no_mark() -> None:
+    names = stream_names(1_000)
+    assert len(set(names)) == 1_000
+    assert {len(name) for name in names} == {8}
+    assert not any(PAYLOAD_MARK.decode() in name or "$" in name for name in names)

@@ -1,0 +1,51 @@
+from __future__ import annotations
+
+from bench.rows.base import Measurement
+from bench.targets import COMPILED, INTERPRETED, Outcome, evaluate
+from tests.bench.conftest import MakeResults
+
+
+def _outcome(outcomes: list[Outcome], *words: str) -> Outcome:
+    found = [outcome for outcome in outcomes if all(word in outcome.target.text for word in words)]
+    assert len(found) == 1
+    return found[0]
+
+
+def test_ratios_of_medians_decide(make_results: MakeResults) -> None:
+    results = make_results(
+        {
+            ("ingest-1", "tailrace"): [Measurement(v, 1, 1) for v in (2_900_000, 100, 3_000_000)],
+            ("ingest-1", "jetstream"): [Measurement(500_000, 1, 1)],
+            ("ingest-1", "redis"): [Measurement(800_000, 1, 1)],
+        }
+    )
+    outcomes = evaluate(results, COMPILED)
+    met = _outcome(outcomes, "silent", "JetStream")
+    assert met.measured == 5.8
+    assert met.met is True
+    assert _outcome(outcomes, "silent", "Redis").met is False
+    assert _outcome(outcomes, "acknowledged:", "Redis").met is None
+
+
+def test_less_is_better_where_it_is(make_results: MakeResults) -> None:
+    results = make_results(
+        {
+            ("turns-1", "tailrace"): [Measurement(1, 2.0, 1)],
+            ("turns-1", "nats"): [Measurement(1, 2.5, 1)],
+            ("latency-1000", "tailrace"): [Measurement(90, 1, 1)],
+            ("latency-1000", "nats"): [Measurement(80, 1, 1)],
+            ("streams", "tailrace"): [Measurement(1, 1, 1, {"private_bytes_per_stream": 400, "ready_clean_s": 3.5})],
+        }
+    )
+    outcomes = evaluate(results, COMPILED)
+    assert _outcome(outcomes, "CPU", "1 stream").met is True
+    assert _outcome(outcomes, "latency").met is False
+    assert _outcome(outcomes, "idle stream").met is True
+    assert _outcome(outcomes, "clean stop: 3 s").met is False
+    assert _outcome(outcomes, "unclean").met is None
+
+
+def test_the_interpreted_build_has_targets_of_its_own(make_results: MakeResults) -> None:
+    outcomes = evaluate(make_results({}), INTERPRETED)
+    assert {outcome.target.bound for outcome in outcomes if outcome.target.row == "ingest-1"} == {1.0}
+    assert not any("fan-out" in outcome.target.text for outcome in outcomes)
