@@ -139,14 +139,15 @@ class FanOut:
 
     # --- growth -----------------------------------------------------------------------------------------------------
 
-    def grew(self, name: bytes, end_seq: int) -> None:
-        """A stream has committed up to `end_seq` (0: look)."""
+    def grew(self, name: bytes, end_seq: int, end_offset: int) -> None:
+        """A stream has committed up to `end_seq` (0: look), its frames up to `end_offset` of its content."""
         feed = self.feeds.get(name)
         if feed is None:
             return
         if not end_seq:
             self.look(feed)
         elif end_seq > feed.end_seq:
+            feed.end_offset, feed.end_offset_seq = end_offset, end_seq
             self._wake(feed, end_seq)
 
     def look(self, feed: Feed) -> None:

@@ -1,4 +1,5 @@
-"""One tuning of the C library's allocator, for a process that makes and drops buffers of a megabyte many times a second.
+"""One tuning of the C library's allocator, for a process that makes and drops buffers of a megabyte many times a
+second.
 
 By default glibc gives the top of the heap back to the kernel at each such drop and faults it in again, page by page, at
 the next: a quarter of an ingest's processor time. See mallopt(3).

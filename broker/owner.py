@@ -31,6 +31,9 @@ LOCK_PATIENCE_S = 5.0  # a predecessor that is leaving gives its locks back well
 LOCK_RETRY_S = 0.02
 
 
+Grown = dict[bytes, tuple[int, int]]  # stream: next seq, bytes of its content that are committed
+
+
 class Refused(Exception):
     """A publish or a call that the owner does not do, with the code for its sender."""
 
@@ -85,7 +88,7 @@ class Owner:
         self.open: OrderedDict[bytes, OpenStream] = OrderedDict()
         self.dirty: dict[bytes, OpenStream] = {}  # appended to since the last sync
         self.unsynced: set[bytes] = set()  # closed before they were synced; what a clean stop still has to mark
-        self.grown: dict[bytes, int] = {}  # name: next seq, since the last `take_grown`
+        self.grown: Grown = {}  # since the last `take_grown`
         self.on_trim: Callable[[OpenStream, int], None] = lambda _stream, _dropped: None
         self.boot_id = boot_id
         self._total_streams = total_streams
@@ -155,7 +158,7 @@ class Owner:
             log.error("cannot append to stream %r: %s", batch.name, error)
             batch.refused(Code.UNAVAILABLE, f"the disk refused this: {error.strerror}; nothing of it was logged")
             return
-        self.grown[batch.name] = first_seq + batch.count
+        self.grown[batch.name] = (first_seq + batch.count, stream.log.end_offset)
         self._schedule_sync(stream, now_s)
         if stream.policy.durability is Durability.ALWAYS:
             stream.waiting.append((batch, first_seq))
@@ -264,7 +267,7 @@ class Owner:
         except OSError as error:
             log.error("stream %r was not closed cleanly: %s", stream.name, error)
 
-    def take_grown(self) -> dict[bytes, int]:
+    def take_grown(self) -> Grown:
         grown, self.grown = self.grown, {}
         return grown
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.link import Link, LinkClosed
-from broker.owner import Refused
+from broker.owner import Grown, Refused
 from broker.protocol import sibling
 from broker.protocol.errors import Code
 from broker.router import Call, Forward
@@ -234,14 +234,14 @@ class Siblings:
 
     # --- growth -----------------------------------------------------------------------------------------------------
 
-    def announce(self, grown: dict[bytes, int]) -> None:
+    def announce(self, grown: Grown) -> None:
         """Tell the siblings that want to know how far this turn's streams have grown: one note a sibling."""
         if not self.interest:
             return
-        notes: dict[Link, list[tuple[bytes, int]]] = {}
-        for name, next_seq in grown.items():
+        notes: dict[Link, list[tuple[bytes, int, int]]] = {}
+        for name, (next_seq, end_offset) in grown.items():
             for link in self.interest.get(name, ()):
-                notes.setdefault(link, []).append((name, next_seq))
+                notes.setdefault(link, []).append((name, next_seq, end_offset))
         for link, streams in notes.items():
             link.queue(sibling.pack_grew(streams))
             self.touch(link)
@@ -265,7 +265,7 @@ class Siblings:
         for name in names:
             self.interest.setdefault(name, set()).add(link)
         # What was appended before this note arrived was announced to nobody: have the sibling look.
-        link.queue(sibling.pack_grew([(name, LOOK) for name in names]))
+        link.queue(sibling.pack_grew([(name, LOOK, 0) for name in names]))
         self.touch(link)
 
     def _uninterest(self, link: Link, body: memoryview) -> None:
@@ -277,8 +277,8 @@ class Siblings:
                     del self.interest[name]
 
     def _grew(self, _link: Link, body: memoryview) -> None:
-        for name, next_seq in sibling.unpack_grew(body):
-            self.worker.fanout.grew(name, next_seq)
+        for name, next_seq, end_offset in sibling.unpack_grew(body):
+            self.worker.fanout.grew(name, next_seq, end_offset)
 
     # --- connections ------------------------------------------------------------------------------------------------
 

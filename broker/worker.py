@@ -188,9 +188,9 @@ class Worker:
         self.siblings.announce(grown)
         feeds = self.fanout.feeds
         if feeds:
-            for name, end_seq in grown.items():
+            for name, (end_seq, end_offset) in grown.items():
                 if name in feeds:
-                    self.fanout.grew(name, end_seq)
+                    self.fanout.grew(name, end_seq, end_offset)
 
     def _answer(self) -> None:
         answered, self._answered = self._answered, {}

@@ -8,7 +8,7 @@
     MOVED       request id: not done, the receiver of the request no longer owns its shards; ask its successor
     INTEREST    [stream, …]: tell me from now on when these grow
     UNINTEREST  [stream, …]: no more
-    GREW        [[stream, next seq], …]: how far they have grown; 0 is "look yourself"
+    GREW        [[stream, next seq, content bytes], …]: how far they have grown; seq 0 is "look yourself"
     HANDOVER    a connection's state; its descriptor travels beside the envelope
 
 Stream names are bytes. A body that cannot be read raises PeerError (fatal): the link is of no use any more.
@@ -139,13 +139,13 @@ def unpack_uninterest(body: Body) -> list[bytes]:
     return list(msgpack.unpackb(body))
 
 
-def pack_grew(streams: Sequence[tuple[bytes, int]]) -> bytes:
+def pack_grew(streams: Sequence[tuple[bytes, int, int]]) -> bytes:
     return pack_envelope(GREW, msgpack.packb(streams))
 
 
 @_reader
-def unpack_grew(body: Body) -> list[tuple[bytes, int]]:
-    return [(name, next_seq) for name, next_seq in msgpack.unpackb(body)]
+def unpack_grew(body: Body) -> list[tuple[bytes, int, int]]:
+    return [(name, next_seq, end_offset) for name, next_seq, end_offset in msgpack.unpackb(body)]
 
 
 def pack_handover(state: dict[str, Any]) -> bytes:

@@ -57,7 +57,8 @@ def test_moved() -> None:
 def test_interest_and_growth() -> None:
     assert there(sibling.pack_interest([b"s", b"t"])) == (sibling.INTEREST, [b"s", b"t"])
     assert there(sibling.pack_uninterest([b"s"])) == (sibling.UNINTEREST, [b"s"])
-    assert there(sibling.pack_grew([(b"s", 2**48), (b"t", 0)])) == (sibling.GREW, [(b"s", 2**48), (b"t", 0)])
+    grown = [(b"s", 2**48, 2**47), (b"t", 0, 0)]
+    assert there(sibling.pack_grew(grown)) == (sibling.GREW, grown)
 
 
 def test_handover() -> None:
@@ -86,7 +87,7 @@ WHOLE = {
     sibling.MOVED: sibling.pack_moved(9),
     sibling.INTEREST: sibling.pack_interest([b"s"]),
     sibling.UNINTEREST: sibling.pack_uninterest([b"s"]),
-    sibling.GREW: sibling.pack_grew([(b"s", 1)]),
+    sibling.GREW: sibling.pack_grew([(b"s", 1, 4096)]),
     sibling.HANDOVER: sibling.pack_handover({"peer": "x"}),
 }
 
