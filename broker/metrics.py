@@ -137,7 +137,7 @@ class WorkerMetrics:
         self.forwarded_bytes = 0
         self.accepted = 0
         self.handed_over = 0  # connections given to a sibling
-        self.dropped = Tally()  # connections the broker closed, by reason
+        self.dropped = Tally()  # connections that are no more, by reason
         self.refused = Tally()  # answers `err CODE`, by code
         self.trimmed_messages = 0
         self.trimmed_bytes = 0

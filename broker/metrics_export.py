@@ -49,7 +49,7 @@ COUNTERS = (
 )
 TALLIES = (
     ("tailrace_refused_commands", "refused", "code", "Commands answered with an error, by its code."),
-    ("tailrace_dropped_connections", "dropped", "reason", "Client connections that the broker closed, by reason."),
+    ("tailrace_closed_connections", "dropped", "reason", "Client connections that are no more, by reason."),
 )
 TRAFFIC = (
     ("tailrace_received_messages", "messages_in", "Messages accepted from publishers, by protocol."),

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 import select
+from json.encoder import encode_basestring
 
 from tailrace.line_client import Message
 from tailrace.start import to_iso
@@ -20,23 +20,23 @@ def render_plain(messages: list[Message]) -> bytes:
 
 def render_json(messages: list[Message], stream: str) -> bytes:
     """One object a line: stream, seq, timestamp_us, time, and payload (text) or payload_base64 (not UTF-8)."""
-    head = json.dumps({"stream": stream}, ensure_ascii=False)[:-1]
-    lines = [
-        f'{head}, "seq": {m.seq}, "timestamp_us": {m.timestamp_us}, "time": {_time(m)}, {_payload(m)}}}'
-        for m in messages
-    ]
-    return "\n".join([*lines, ""]).encode()
+    head = f'{{"stream": {encode_basestring(stream)}, "seq": '
+    lines = []
+    second, second_text = -1, ""
+    for seq, timestamp_us, payload in messages:
+        if timestamp_us // 1_000_000 != second:  # most messages share theirs with the one before
+            second = timestamp_us // 1_000_000
+            second_text = to_iso(second * 1_000_000).partition(".")[0]
+        time = f"{second_text}.{timestamp_us % 1_000_000:06}Z" if second_text else ""
+        lines.append(f'{head}{seq}, "timestamp_us": {timestamp_us}, "time": "{time}", {_payload(payload)}}}\n')
+    return "".join(lines).encode()
 
 
-def _time(message: Message) -> str:
-    return f'"{to_iso(message.timestamp_us)}"'
-
-
-def _payload(message: Message) -> str:
+def _payload(payload: bytes) -> str:
     try:
-        return f'"payload": {json.dumps(message.payload.decode(), ensure_ascii=False)}'
+        return f'"payload": {encode_basestring(payload.decode())}'
     except UnicodeDecodeError:
-        return f'"payload_base64": "{base64.b64encode(message.payload).decode()}"'
+        return f'"payload_base64": "{base64.b64encode(payload).decode()}"'
 
 
 def write_all(fd: int, data: bytes) -> None:
