@@ -19,7 +19,7 @@ mount --bind "$root/proc/sys" "$root/proc/sys"
 mount -o remount,bind,ro "$root/proc/sys"
 mount -t sysfs -o ro sysfs "$root/sys"
 mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
-for place in dev run tmp; do mount -t tmpfs tmpfs "$root/$place"; done
+for place in dev run; do mount -t tmpfs tmpfs "$root/$place"; done
 for device in null zero full random urandom tty; do
     touch "$root/dev/$device"
     mount --bind "/dev/$device" "$root/dev/$device"
@@ -33,8 +33,9 @@ ip link set lo up
 
 # Whatever else the machine would start at boot is not started here.
 mkdir -p "$root/etc/systemd/system"
-for other in multi-user.target systemd-udevd.service systemd-udev-trigger.service systemd-tmpfiles-setup-dev.service \
-    systemd-remount-fs.service systemd-modules-load.service local-fs.target swap.target getty.target; do
+for other in getty.target local-fs.target multi-user.target swap.target tmp.mount systemd-modules-load.service \
+    systemd-remount-fs.service systemd-tmpfiles-setup-dev.service systemd-tmpfiles-setup.service \
+    systemd-udev-trigger.service systemd-udevd.service; do
     ln -sf /dev/null "$root/etc/systemd/system/$other"
 done
 
