@@ -8,6 +8,7 @@ away until it closes too, so that no reset overtakes the answer.
 
 from __future__ import annotations
 
+import logging
 import select
 import socket
 from collections import deque
@@ -26,7 +27,12 @@ from broker.routes import Route
 if TYPE_CHECKING:
     from broker.worker import Worker
 
+log = logging.getLogger(__name__)
+
 ANSWERS_PENDING_MAX = 4_096  # answers not known yet; reading pauses above it
+# A read is small after anything but a publish, so that little input cannot ask for much output before it is noticed;
+# it doubles with each full read of publishes.
+READ_BYTES_MIN, READ_BYTES_MAX = 16 << 10, 1 << 20
 OUT_HIGH_BYTES = 1 << 20  # answers not taken by the peer yet; reading pauses above it
 LINGER_S = 5.0  # how long a connection that must end may take to read why
 
@@ -47,7 +53,9 @@ class Client:
     __slots__ = (
         "_interest",
         "_pending_bytes",
+        "_read_bytes",
         "_recv_into",
+        "_unsent_bytes",
         "accepted_s",
         "answers",
         "blocked",
@@ -97,6 +105,8 @@ class Client:
         self.accepted_s = self.progress_s = worker.now_s
         self._interest = _IN
         self._pending_bytes = 0
+        self._unsent_bytes = 0
+        self._read_bytes = READ_BYTES_MIN
         self._recv_into = sock.recv_into
 
     # --- reading ----------------------------------------------------------------------------------------------------
@@ -110,44 +120,48 @@ class Client:
             self.close("reset")
 
     def _readable(self) -> None:
+        """One read, and what it asks for. With 1,000 connections that send a message each this is most of the loop."""
         worker = self.worker
         try:
-            count = self._recv_into(worker.receive_buffer)
+            count = self._recv_into(worker.receive_buffer, self._read_bytes)
         except BlockingIOError:
             return
         except OSError:  # the peer reset the connection, or the network did
             self.close("reset")
             return
-        if self.lingering_since_s:
-            if not count:
-                self.eof = True
-                self._update_interest()
-                self._close_when_done()
-            return
-        if not count:
-            self._end_of_input()
+        if (not count or not self.sniffed or self.lingering_since_s) and not self._begin(count):
             return
         worker.metrics.line.bytes_in += count
-        if not self.sniffed and not self._sniff(worker.receive_view[0]):
-            return
-        self._run(worker.receive_view, count)
-
-    def _run(self, view: memoryview, count: int) -> None:
-        worker = self.worker
-        for command in self.codec.feed(view, count):
+        for command in self.codec.feed(worker.receive_view, count):
             if type(command) is Staged:
                 worker.router.publish(self, command)
             else:
                 self._execute(command)
                 if self.closed or self.lingering_since_s:
                     return
+        if count == self._read_bytes < READ_BYTES_MAX:
+            self._read_bytes *= 2
         pending = self.codec.pending_bytes
         if pending != self._pending_bytes:
             self._hold(pending)
 
+    def _begin(self, count: int) -> bool:
+        """The reads that are not like the others: the first, the last, and those after the end. Whether to go on."""
+        if self.lingering_since_s:
+            if not count:
+                self.eof = True
+                self._update_interest()
+                self._close_when_done()
+            return False
+        if not count:
+            self._end_of_input()
+            return False
+        return self._sniff(self.worker.receive_view[0])
+
     def _execute(self, command: object) -> None:
         """Any command but a publish, after everything this connection published before it."""
         self.worker.router.flush()
+        self._read_bytes = READ_BYTES_MIN
         if type(command) is Invalid:
             error = command.error
             self.refuse(error.code, error.text)
@@ -208,6 +222,7 @@ class Client:
 
     def answer(self, text: bytes) -> None:
         """Put an answer in its place: at once, or behind those that are not known yet."""
+        self.worker.answered_bytes += len(text)
         if not self.answers:
             self.out += text
         else:
@@ -287,11 +302,26 @@ class Client:
         """Once a turn for a client that was answered: send, and see whether this was all."""
         if self.closed:
             return
-        if self.current is None and not self.flush_answers():
+        done = self.current is None and self.flush_answers()
+        self._account()
+        if not done:
             return
         if self.paused & Pause.ANSWERS and len(self.answers) <= ANSWERS_PENDING_MAX // 2:
             self.resume(Pause.ANSWERS)
         self._close_when_done()
+
+    def _account(self) -> None:
+        """Keep the worker's sum of answers that nobody has taken; past its bound, end the connection that adds to
+        it.
+        """
+        worker = self.worker
+        unsent = 0 if self.closed else len(self.out)
+        worker.unsent_bytes += unsent - self._unsent_bytes
+        grows, self._unsent_bytes = unsent > self._unsent_bytes, unsent
+        if grows and worker.unsent_bytes > worker.settings.max_unsent_bytes:
+            log.warning("closing %s: its %d bytes of unread answers are more than can be held", self.peer, unsent)
+            worker.metrics.refused.add(Code.SLOW)
+            self.close("slow")
 
     def _writable(self) -> None:
         self.blocked = False
@@ -371,6 +401,7 @@ class Client:
         self.worker.partial_bytes -= self._pending_bytes
         self._pending_bytes = 0
         self.out = bytearray()
+        self._account()
         self.worker.client_closed(self, reason)
         self.sock.close()
 
@@ -382,6 +413,7 @@ class Client:
         self._end_subscriptions()
         self.worker.partial_bytes -= self._pending_bytes
         self._pending_bytes = 0
+        self._account()
         self.worker.client_closed(self, "handed over")
         return self.sock.detach()
 

@@ -207,6 +207,15 @@ class Settings:
         low=64 * KIB,
         high=64 * GIB,
     )
+    max_unsent_bytes: int = setting(
+        "limits",
+        "max_unsent_bytes",
+        Kind.BYTES,
+        256 * MIB,
+        "memory a worker gives to answers that its connections have not read; one that adds to more is closed",
+        low=MIB,
+        high=64 * GIB,
+    )
     max_connections: int = setting(
         "limits", "max_connections", Kind.COUNT, 65_536, "client connections of the node", low=1, high=1_000_000
     )

@@ -23,7 +23,7 @@ from broker import roster
 from broker.acceptor import Acceptor
 from broker.affinity import Movers
 from broker.board import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
-from broker.client import Client
+from broker.client import READ_BYTES_MAX, Client
 from broker.commands import Commands
 from broker.control import ControlChannel, ControlClosed, ControlMessage
 from broker.fanout import FanOut
@@ -45,8 +45,7 @@ from shard.errors import DirectoryError, ShardLocked
 
 log = logging.getLogger(__name__)
 
-RECEIVE_BYTES = 1 << 20  # of one connection in one turn: more makes larger batches where many streams are fed
-STAGED_MAX_BYTES = 8 << 20  # of one turn; the connections not read yet come first in the next
+STAGED_MAX_BYTES = 8 << 20  # published and answered in one turn; the connections not read yet come first in the next
 PUMP_BYTES = 4 << 20  # sent to subscribers in one turn, about
 IDLE_S = 0.25  # the longest wait for events, and so the longest time between two beats of a healthy worker
 
@@ -96,9 +95,11 @@ class Worker:
         self.phase = Phase.STANDBY
         self.now_s = time.monotonic()
         self.drain_deadline_s = float("inf")
-        self.receive_buffer = bytearray(RECEIVE_BYTES)
+        self.receive_buffer = bytearray(READ_BYTES_MAX)
         self.receive_view = memoryview(self.receive_buffer)
         self.partial_bytes = 0
+        self.unsent_bytes = 0
+        self.answered_bytes = 0  # in this turn
         self.clients: dict[int, Client] = {}
         self.lingering: dict[Client, None] = {}
         self._answered: dict[Client, None] = {}
@@ -167,8 +168,9 @@ class Worker:
             handler = handlers.get(fd)
             if handler is not None:
                 handler(mask)
-                if router.staged_bytes > STAGED_MAX_BYTES:
+                if router.staged_bytes + self.answered_bytes > STAGED_MAX_BYTES:
                     break
+        self.answered_bytes = 0
         router.flush()
         if self.owner.grown:
             self._announce()
