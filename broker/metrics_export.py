@@ -15,6 +15,7 @@ and what is done about each:
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -33,6 +34,8 @@ from broker.metrics import TIME_BOUNDS_S, Tally, Timing, Traffic, WorkerMetrics
 DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 LANES_MAX = 8  # two workers of one slot at a time, and room for ones that take long to die
 FILE_BYTES = 1 << 16  # what prometheus_client takes first; a test holds that a full set of values fits
+MAKE_ATTEMPTS_MAX = 5
+OWNER_LOCK = "node.lock"
 FILE_KINDS = ("counter", "histogram", "gauge_livesum", "gauge_livemax")
 
 # (name, attribute of WorkerMetrics, help)
@@ -287,19 +290,66 @@ def sweep_dead_gauges(directory: Path) -> None:
 def make_directory(data: Path) -> Path:
     """An empty directory in memory for the node whose data directory is `data`; what an earlier run left is deleted.
 
-    The name is derived from `data`, so that a supervisor that was killed leaves nothing behind for good. Call it with
-    the lock of `data` held. Raises OSError when no place can be written.
+    The name is derived from `data`, so a node that was killed leaves nothing behind once it starts again; and whatever
+    other killed nodes left is swept. A descriptor stays open in this process and in those it forks: its lock says that
+    the directory is in use. Call it with the lock of `data` held. Raises OSError when no place can be written.
     """
+    root = _memory_root()
+    _sweep_abandoned(root)
     mark = hashlib.blake2b(os.fsencode(data.resolve()), digest_size=8).hexdigest()
-    path = _memory_root() / f"tailrace-{os.getuid()}-{mark}"
+    path = root / f"{_prefix()}{mark}"
+    for _ in range(MAKE_ATTEMPTS_MAX):
+        made = _make_empty(path)
+        if _claim(made):
+            return made
+    raise OSError(errno.EAGAIN, "swept away by another node each time it was made", str(path))
+
+
+def _make_empty(path: Path) -> Path:
     try:
         path.mkdir(mode=0o700)
     except FileExistsError:
         if not _is_ours(path):
-            return Path(tempfile.mkdtemp(prefix="tailrace-", dir=path.parent))
+            return Path(tempfile.mkdtemp(prefix=_prefix(), dir=path.parent))
         shutil.rmtree(path)
         path.mkdir(mode=0o700)
     return path
+
+
+def _claim(directory: Path) -> bool:
+    """Lock the directory for the life of this process; False when another node's sweep was faster and deleted it."""
+    lock = directory / OWNER_LOCK
+    try:
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if os.path.samestat(os.fstat(fd), lock.stat()):
+            return True
+        os.close(fd)
+    except FileNotFoundError:
+        pass
+    return False
+
+
+def _sweep_abandoned(root: Path) -> None:
+    """Delete the directories of nodes whose processes are all gone."""
+    for path in root.glob(f"{_prefix()}*"):
+        try:
+            if not _is_ours(path):
+                continue
+            fd = os.open(path / OWNER_LOCK, os.O_RDWR | os.O_CLOEXEC)
+        except FileNotFoundError:
+            continue  # just being made, or just gone
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(path, ignore_errors=True)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(fd)
+
+
+def _prefix() -> str:
+    return f"tailrace-{os.getuid()}-"
 
 
 def remove_directory(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import shutil
@@ -261,7 +262,7 @@ def test_the_directory_is_wiped_private_and_the_same_for_the_same_data(
     (first / "counter_0.0.db").write_bytes(b"old")
     again = make_directory(tmp_path / "data")
     assert again == first
-    assert list(again.iterdir()) == []
+    assert [path.name for path in again.iterdir()] == [metrics_export.OWNER_LOCK]
     assert again.stat().st_mode & 0o777 == 0o700
     assert make_directory(tmp_path / "other") != first
     remove_directory(first)
@@ -279,3 +280,45 @@ def test_a_planted_name_is_never_followed(tmp_path: Path, monkeypatch: pytest.Mo
     expected.symlink_to(victim)
     assert make_directory(tmp_path / "data") != expected
     assert (victim / "precious").read_text() == "keep"
+
+
+def test_what_killed_nodes_left_is_swept_and_what_others_use_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
+    in_use = make_directory(tmp_path / "in use")
+    child = os.fork()
+    if child == 0:  # pragma: no cover - another process
+        os._exit(0 if make_directory(tmp_path / "abandoned").exists() else 1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(list(tmp_path.glob("tailrace-*"))) == 2
+    mine = make_directory(tmp_path / "mine")
+    assert set(tmp_path.glob("tailrace-*")) == {in_use, mine}
+
+
+def test_a_directory_that_is_swept_while_it_is_made_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
+    real_flock = fcntl.flock
+    swept: list[Path] = []
+
+    def flock(fd: int, operation: int) -> None:
+        """Another node's sweep comes between the making and the locking, twice."""
+        if len(swept) < 2 and not operation & fcntl.LOCK_NB:
+            (path,) = tmp_path.glob("tailrace-*")
+            shutil.rmtree(path)
+            swept.append(path)
+        real_flock(fd, operation)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    made = make_directory(tmp_path / "data")
+    assert made.exists()
+    assert swept == [made, made]
+
+
+def test_a_directory_that_is_always_swept_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNTIME_DIRECTORY", str(tmp_path))
+    monkeypatch.setattr(metrics_export, "_claim", lambda _directory: False)
+    with pytest.raises(OSError, match="swept away by another node each time"):
+        make_directory(tmp_path / "data")
