@@ -16,10 +16,9 @@ from shard.catalog import list_shard
 from shard.directory import DataDirectory
 from shard.errors import MetaDamaged, StreamDamaged, StreamMissing
 from shard.files import read_all
-from shard.frame import INDEX_ENTRY_BYTES, IndexEntry
+from shard.frame import INDEX_ENTRY, INDEX_ENTRY_BYTES, IndexEntry
 from shard.header import (
     CONTENT_END_OFFSET,
-    CONTENT_FIRST_OFFSET,
     HEADER_PAGE_BYTES,
     STATE_CLOSED,
     ContentWords,
@@ -177,84 +176,90 @@ class _Checker:
         seq = frame_seq(self._content_fd, words.first_offset)
         walk = FrameWalk(self._content_fd, words.first_offset, words.end_offset, seq)
         for run in walk:
-            self._count(run, words.first_seq)
+            self._count(run.seq, run.messages, len(run.frames), words.first_seq)
         if walk.fault:
             self._fault(self._paths.content_file, walk.offset, fault_text(walk.fault))
 
     def _look_by_index(self, words: IndexWords, content: ContentWords | None) -> None:
+        """The frames are walked from the content's own beginning; every entry must say what they are."""
+        exact = words.state == STATE_CLOSED and words.boot == self._boot
         trusted_seq = words.next_seq if words.boot == self._boot else words.synced_seq
-        end = self._trusted_end(trusted_seq)
+        index_end = entry_offset(trusted_seq, self._base_seq)
+        self._check_size(self._paths.index_file, self._index_fd, index_end, exact=exact)
+        end = self._walk_trusted(words, content, trusted_seq)
         if end is None:
             return
-        self._check_lengths(words, content, trusted_seq, end)
-        oldest_seq = max(self._base_seq, min(words.first_seq, trusted_seq - 1))
-        oldest = self._entry(oldest_seq) if trusted_seq > self._base_seq else None
-        if oldest:
-            if content and content.first_seq == words.first_seq and content.first_offset != oldest.offset:
-                cause = f"first_offset {content.first_offset}, but message {oldest_seq} is at {oldest.offset}"
-                self._fault(self._paths.content_file, 8 * CONTENT_FIRST_OFFSET, cause)
-            self._walk(oldest.offset, end, oldest_seq, trusted_seq, words.first_seq)
-        if words.boot != self._boot:
-            self._look_past_synced(end, trusted_seq)
-
-    def _trusted_end(self, trusted_seq: int) -> int | None:
-        """Where the frames before `trusted_seq` end, by the index; None when it does not say."""
-        if trusted_seq == self._base_seq:
-            return HEADER_PAGE_BYTES
-        last = self._entry(trusted_seq - 1)
-        return last.offset + last.length if last else None
-
-    def _check_lengths(self, words: IndexWords, content: ContentWords | None, trusted_seq: int, end: int) -> None:
-        content_size, index_size = os.fstat(self._content_fd).st_size, os.fstat(self._index_fd).st_size
-        index_end = entry_offset(trusted_seq, self._base_seq)
-        exact = words.state == STATE_CLOSED and words.boot == self._boot
+        self._check_size(self._paths.content_file, self._content_fd, end, exact=exact)
         if content and (content.end_offset < end or (exact and content.end_offset > end)):
             cause = f"recorded end {content.end_offset}, but the messages end at {end}"
             self._fault(self._paths.content_file, 8 * CONTENT_END_OFFSET, cause)
-        for file, size, needed in (
-            (self._paths.content_file, content_size, end),
-            (self._paths.index_file, index_size, index_end),
-        ):
-            if size < needed:
-                self._fault(file, size, f"the file ends at {size}, what belongs into it at {needed}")
-            elif exact and size > needed:
-                self._fault(file, needed, f"{size - needed} bytes lie past the end of a stream that was closed")
+        if words.boot != self._boot:
+            self._look_past_synced(end, trusted_seq)
 
-    def _walk(self, start: int, end: int, seq: int, trusted_seq: int, first_seq: int) -> None:
+    def _check_size(self, file: str, fd: int, needed: int, *, exact: bool) -> None:
+        size = os.fstat(fd).st_size
+        if size < needed:
+            self._fault(file, size, f"the file ends at {size}, what belongs into it at {needed}")
+        elif exact and size > needed:
+            self._fault(file, needed, f"{size - needed} bytes lie past the end of a stream that was closed")
+
+    def _walk_trusted(self, words: IndexWords, content: ContentWords | None, trusted_seq: int) -> int | None:
+        """Walk all messages that are kept; gives where they end, None when that cannot be told."""
+        if trusted_seq == self._base_seq:
+            return HEADER_PAGE_BYTES
+        oldest_seq = max(self._base_seq, min(words.first_seq, trusted_seq - 1))
+        if content and content.first_seq == words.first_seq:
+            start: int | None = content.first_offset
+        else:
+            oldest = self._entry(oldest_seq)
+            start = oldest.offset if oldest else None
+        if content:
+            end: int | None = content.end_offset
+        else:
+            last = self._entry(trusted_seq - 1)
+            end = last.offset + last.length if last else None
+        if start is None or end is None:
+            return None
+        return self._walk(start, end, oldest_seq, trusted_seq, words.first_seq)
+
+    def _walk(self, start: int, end: int, seq: int, trusted_seq: int, first_seq: int) -> int | None:
         """Frames and entries from `seq` to `trusted_seq`; after a bad frame it goes on at the next one by the index."""
-        while start < end and len(self.faults) < FAULTS_MAX:
+        while len(self.faults) < FAULTS_MAX:
             walk = FrameWalk(self._content_fd, start, end, seq)
             for run in walk:
-                self._count(run, first_seq)
-                self._compare_entries(run)
-            if not walk.fault:
-                if walk.seq != trusted_seq:
-                    cause = f"the frames end with message {walk.seq - 1}, the entries with {trusted_seq - 1}"
-                    self._fault(self._paths.index_file, entry_offset(walk.seq, self._base_seq), cause)
-                return
-            self._fault(self._paths.content_file, walk.offset, f"message {walk.seq}: {fault_text(walk.fault)}")
+                surplus = run.seq + run.messages - trusted_seq
+                place = self._take(run, max(0, surplus), first_seq)
+                if surplus >= 0:
+                    return place
+            cause = fault_text(walk.fault) if walk.fault else "the messages end here, the index has more"
+            self._fault(self._paths.content_file, walk.offset, f"message {walk.seq}: {cause}")
             following = self._entry(walk.seq + 1) if walk.seq + 1 < trusted_seq else None
-            if following is None or following.offset <= walk.offset:
-                return
+            if following is None or not walk.offset < following.offset < end:
+                return None
             start, seq = following.offset, walk.seq + 1
+        return None
 
-    def _compare_entries(self, run: Run) -> None:
-        truth = index_entries(run.frames, 0, len(run.frames), run.offset)
+    def _take(self, run: Run, surplus: int, first_seq: int) -> int:
+        """Compare the entries of a run, without its last `surplus` messages, and count it; gives where it ends."""
+        entries = index_entries(run.frames, 0, len(run.frames), run.offset)
+        truth = entries[: len(entries) - INDEX_ENTRY_BYTES * surplus]
+        _, last_offset, last_bytes, _ = INDEX_ENTRY.unpack_from(truth, len(truth) - INDEX_ENTRY_BYTES)
+        end: int = last_offset + last_bytes
+        self._count(run.seq, run.messages - surplus, end - run.offset, first_seq)
         place = entry_offset(run.seq, self._base_seq)
         found = read_all(self._index_fd, len(truth), place)
-        if found == truth:
-            return
-        for i in range(0, len(truth), INDEX_ENTRY_BYTES):
+        for i in range(0, len(truth) if found != truth else 0, INDEX_ENTRY_BYTES):
             if found[i : i + INDEX_ENTRY_BYTES] != truth[i : i + INDEX_ENTRY_BYTES]:
                 seq = run.seq + i // INDEX_ENTRY_BYTES
                 self._fault(self._paths.index_file, place + i, f"the entry of message {seq} does not fit its frame")
+        return end
 
     def _look_past_synced(self, end: int, seq: int) -> None:
         """What opening the stream will find, after the machine was down."""
         size = os.fstat(self._content_fd).st_size
         walk = FrameWalk(self._content_fd, end, size, seq)
         for run in walk:
-            self._count(run, 0)
+            self._count(run.seq, run.messages, len(run.frames), 0)
         self._unsynced = walk.seq - seq
         self._torn_bytes = data_end(self._content_fd, walk.offset, size) - walk.offset
 
@@ -265,12 +270,12 @@ class _Checker:
             self._fault(self._paths.index_file, place, f"there is no entry of message {seq}")
         return entry
 
-    def _count(self, run: Run, first_seq: int) -> None:
+    def _count(self, seq: int, messages: int, size: int, first_seq: int) -> None:
         """A run was verified. The last message stays in the files when all are trimmed, but counts no more."""
-        kept = run.seq + run.messages - max(run.seq, first_seq)
+        kept = seq + messages - max(seq, first_seq)
         if kept > 0:
             self._messages += kept
-            self._message_bytes += len(run.frames)
+            self._message_bytes += size
 
     def _fault(self, file: str, offset: int, cause: str) -> None:
         if len(self.faults) < FAULTS_MAX:

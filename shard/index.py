@@ -9,7 +9,7 @@ import os
 from typing import Final
 
 from shard.frame import HEADER_BYTES, INDEX_ENTRY, INDEX_ENTRY_BYTES, IndexEntry
-from shard.header import HEADER_PAGE_BYTES
+from shard.header import HEADER_PAGE_BYTES, VALUE_MAX
 
 SEARCH_BLOCK_ENTRIES: Final = 170
 """The search ends with one read of this many entries, about a page."""
@@ -26,7 +26,7 @@ def read_entry(fd: int, seq: int, base_seq: int) -> IndexEntry | None:
     if len(data) < INDEX_ENTRY_BYTES:
         return None
     entry = IndexEntry._make(INDEX_ENTRY.unpack(data))
-    if entry.length < HEADER_BYTES or entry.offset < HEADER_PAGE_BYTES:
+    if entry.length < HEADER_BYTES or not HEADER_PAGE_BYTES <= entry.offset <= VALUE_MAX:
         return None
     return entry
 

@@ -110,7 +110,8 @@ class StreamLog:
         """Open a stream in its shard's directory, whose lock the caller holds; make it when `create` and missing.
 
         `check_bytes` bounds the window at the end that is verified; 0 verifies the last message alone (for a stream
-        that this process has had open before). Raises StreamMissing, StreamDamaged, StorageFull, OSError.
+        that this process has had open before). Raises StreamMissing, StreamDamaged, StorageFull, InvalidName (when it
+        would be made), OSError.
         """
         paths = stream_paths(directory, name)
         boot = boot_word(boot_id)
@@ -254,14 +255,19 @@ class StreamLog:
                     os.ftruncate(self._index_fd, self._index_end)
                 self._index_words[INDEX_STATE] = tagged(STATE_CLOSED)
             finally:
-                self._pair.close()
+                self._release()
 
     def abandon(self) -> None:
         """Close the descriptors and leave the files as a crash of the process would; for a forked child, and tests."""
         with self._lock:
             if not self.closed:
                 self.closed = True
-                self._pair.close()
+                self._release()
+
+    def _release(self) -> None:
+        """The numbers are given to other files soon: nothing may be written to them by mistake."""
+        self._content_fd = self._index_fd = -1
+        self._pair.close()
 
     def _entry(self, seq: int) -> IndexEntry:
         entry = read_entry(self._index_fd, seq, self._base_seq)

@@ -19,7 +19,7 @@ from typing import Final
 
 from shard.errors import StorageFull, is_full
 from shard.files import read_all, write_all
-from shard.frame import INDEX_ENTRY, INDEX_ENTRY_BYTES, MAX_FRAME_BYTES
+from shard.frame import FAULT_SHORT, INDEX_ENTRY, INDEX_ENTRY_BYTES, MAX_FRAME_BYTES
 from shard.header import (
     CONTENT_END_OFFSET,
     CONTENT_FIRST_OFFSET,
@@ -31,6 +31,7 @@ from shard.header import (
     INDEX_STATE,
     STATE_CLOSED,
     STATE_OPEN,
+    VALUE_MAX,
     tagged,
 )
 from shard.index import entry_offset, read_entry
@@ -103,7 +104,8 @@ def check_tail(pair: FilePair, headers: Headers, trusted_seq: int, check_bytes: 
     end = offsets[-1] + length
     skipped = bisect_left(offsets, end - check_bytes, hi=count - 1)
     start = offsets[skipped]
-    if not (HEADER_PAGE_BYTES <= start <= end - length and end - start <= check_bytes + MAX_FRAME_BYTES):
+    possible = HEADER_PAGE_BYTES <= start <= end - length and end <= VALUE_MAX
+    if not possible or end - start > check_bytes + MAX_FRAME_BYTES:
         raise paths.damaged(paths.index_file, place, f"the entries {seq} to {trusted_seq - 1} contradict each other")
     _check_window(pair, seq + skipped, start, end, memoryview(entries)[INDEX_ENTRY_BYTES * skipped :], place)
     return end, timestamp_us
@@ -118,9 +120,13 @@ def _check_window(pair: FilePair, seq: int, start: int, end: int, entries: memor
     for i in range(0, min(len(truth), len(entries)), INDEX_ENTRY_BYTES):
         if truth[i : i + INDEX_ENTRY_BYTES] != entries[i : i + INDEX_ENTRY_BYTES]:
             raise paths.damaged(paths.index_file, place + i, "the entry does not fit the frame")
-    if fault or good_bytes < end - start:
-        cause = fault_text(fault) if fault else f"the file ends at {start + good_bytes}, its messages at {end}"
-        raise paths.damaged(paths.content_file, start + good_bytes, cause)
+    if fault not in ("", FAULT_SHORT):
+        raise paths.damaged(paths.content_file, start + good_bytes, fault_text(fault))
+    if len(frames) < end - start:
+        cause = f"the file ends at {start + len(frames)}, its messages at {end}"
+        raise paths.damaged(paths.content_file, start + len(frames), cause)
+    if fault:
+        raise paths.damaged(paths.content_file, start + good_bytes, fault_text(fault))
     if len(truth) != len(entries):
         raise paths.damaged(paths.index_file, place, "the entries are not as many as the frames")
 

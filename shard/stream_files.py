@@ -29,7 +29,7 @@ from shard.header import (
     parse_index,
 )
 from shard.meta import StreamMeta, meta_path, write_meta
-from shard.names import file_stem, stem_is_hashed
+from shard.names import file_stem, stem_is_hashed, validate_name
 from shard.torn import data_end
 
 CONTENT_SUFFIX: Final = ".content"
@@ -174,8 +174,9 @@ def is_unborn(paths: StreamPaths) -> bool:
 def create_pair(paths: StreamPaths, boot: int, base_seq: int = 0) -> FilePair:
     """Make both files, without messages, and open them. Whatever has their names is replaced.
 
-    Raises StorageFull, OSError; a stream that is half made is none (`is_unborn`).
+    Raises InvalidName, StorageFull, OSError; a stream that is half made is none (`is_unborn`).
     """
+    validate_name(paths.name)
     if stem_is_hashed(paths.stem) and not meta_path(paths.directory, paths.name).exists():
         write_meta(paths.directory, StreamMeta(paths.name))
     fixed = FixedHeader(secrets.randbits(64), base_seq, time.time_ns() // 1000, paths.name)
