@@ -16,7 +16,8 @@ _WIDTHS |= {"peak RSS": 9, "spread": 6, "further": 60}
 _EXTRAS = {
     "p99_us": ("p99", "µs"),
     "p99_9_us": ("p99.9", "µs"),
-    "max_us": ("max", "µs"),
+    "best_pair_us": ("medians of the pairs from", "µs"),
+    "worst_pair_us": ("to", "µs"),
     "reached_per_s": ("sent", "msg/s"),
     "messages_per_s": ("", "msg/s"),
     "published_per_s": ("published", "msg/s"),

@@ -34,38 +34,33 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
+    """`messages` were timed; the streams hold `stored` of them, those before included."""
+
     messages: int
+    stored: int
     spent: Spent
 
 
-def ingest(peer: Peer, target: Target, names: list[str], feed: Feed, stop: Stop, deadline: Deadline) -> Pushed:
+def ingest(
+    peer: Peer, target: Target, names: list[str], feed: Feed, stop: Stop, deadline: Deadline, warm: Feed | None = None
+) -> Pushed:
     """Publish `feed` again and again on one connection; over when everything was answered, or the barrier was.
 
-    `names` are the streams of the feed, fresh ones. LoadError if the server answers anything else.
+    `names` are the streams of the feed, fresh ones. `warm` is published before the measurement begins, so that the
+    making of the streams is not in it. LoadError if the server answers anything else than it should.
     """
     with dialled(target.port, [peer.publisher(0)], deadline) as (sock,):
+        publisher = _Publisher(peer, names, sock, deadline)
+        if warm is not None:
+            publisher.publish(warm)
+            publisher.await_all()
+        before = publisher.messages
         meter = Meter(target.pid)
-        pusher = _Pusher(sock, deadline)
-        answers = _Marked(peer.answer_mark) if peer.answer_mark else _Drained() if peer.acked else _Silent()
-        messages, end = 0, time.perf_counter() + stop.seconds
-        while messages < stop.messages or time.perf_counter() < end:
-            messages += feed.messages
-            if peer.window_messages and messages > peer.window_messages:
-                pusher.await_units(answers, peer.answers_bytes(names, messages - peer.window_messages))
-            pusher.send(feed.data, answers)
-        _await_all(peer, pusher, answers, names, messages)
-        return Pushed(messages, meter.stop())
-
-
-def _await_all(peer: Peer, pusher: _Pusher, answers: _Answers, names: list[str], messages: int) -> None:
-    """Until every message was answered, or the barrier that was sent after them."""
-    if not peer.acked:
-        pusher.await_barrier(peer)
-        return
-    due = messages if peer.answer_mark else peer.answers_bytes(names, messages)
-    pusher.await_units(answers, due)
-    if answers.units > due:
-        raise LoadError(f"{answers.units} came as answers where {due} were due: something else was said")
+        end = time.perf_counter() + stop.seconds
+        while publisher.messages - before < stop.messages or time.perf_counter() < end:
+            publisher.publish(feed)
+        publisher.await_all()
+        return Pushed(publisher.messages - before, publisher.messages, meter.stop())
 
 
 class _Silent:
@@ -102,39 +97,63 @@ class _Marked:
 _Answers = _Silent | _Drained | _Marked
 
 
-class _Pusher:
-    def __init__(self, sock: socket.socket, deadline: Deadline) -> None:
+class _Publisher:
+    """One publishing connection and the answers to it."""
+
+    def __init__(self, peer: Peer, names: list[str], sock: socket.socket, deadline: Deadline) -> None:
+        self.messages = 0
+        self._peer = peer
+        self._names = names
         self._sock = sock
         self._deadline = deadline
+        self._answers = _Marked(peer.answer_mark) if peer.answer_mark else _Drained() if peer.acked else _Silent()
         self._poller = select.poll()
-        self._poller.register(sock, select.POLLIN | select.POLLOUT)
+        self._poller.register(sock, select.POLLIN)
 
-    def send(self, data: bytes, answers: _Answers) -> None:
-        """All of `data`, taking what comes meanwhile."""
+    def publish(self, feed: Feed) -> None:
+        """All of `feed`, as soon as the window allows it."""
+        self.messages += feed.messages
+        window = self._peer.window_messages
+        if window and self.messages > window:
+            self._await_units(self._peer.answers_bytes(self._names, self.messages - window))
+        self._send(feed.data)
+
+    def await_all(self) -> None:
+        """Until every message was answered, or the barrier that is sent after them."""
+        if not self._peer.acked:
+            self._await_barrier()
+            return
+        due = self.messages if self._peer.answer_mark else self._peer.answers_bytes(self._names, self.messages)
+        self._await_units(due)
+        if self._answers.units > due:
+            raise LoadError(f"{self._answers.units} came as answers where {due} were due: something else was said")
+
+    def _send(self, data: bytes) -> None:
+        """All of it, taking what comes meanwhile."""
         view, sent = memoryview(data), 0
         self._poller.modify(self._sock, select.POLLIN | select.POLLOUT)
         while sent < len(view):
             events = self._wait(f"{len(view) - sent} bytes wait to be sent")
             if events & ~select.POLLOUT:
-                answers.take(self._sock)
+                self._answers.take(self._sock)
             if events & select.POLLOUT:
                 sent += send_some(self._sock, view[sent:])
 
-    def await_units(self, answers: _Answers, units: int) -> None:
+    def _await_units(self, units: int) -> None:
         """Until so many bytes (or marks) of answers have come."""
         self._poller.modify(self._sock, select.POLLIN)
-        while answers.units < units:
-            self._wait(f"{answers.units} of {units} of the answers have come")
-            answers.take(self._sock)
+        while self._answers.units < units:
+            self._wait(f"{self._answers.units} of {units} of the answers have come")
+            self._answers.take(self._sock)
 
-    def await_barrier(self, peer: Peer) -> None:
-        step, seen = peer.barrier(), b""
-        self.send(step.send, _Silent())
+    def _await_barrier(self) -> None:
+        step, seen = self._peer.barrier(), b""
+        self._send(step.send)
         self._poller.modify(self._sock, select.POLLIN)
-        while step.until not in seen:
+        while seen != step.until:
             self._wait(f"waiting for {step.until!r}")
             seen += read(self._sock)
-            if not step.until.startswith(seen[: len(step.until)]):
+            if not step.until.startswith(seen):
                 raise LoadError(f"expected {step.until!r} after the publishes, got {seen[:200]!r}")
 
     def _wait(self, doing: str) -> int:

@@ -53,8 +53,10 @@ def generate(scale: Scale, function: Callable[P, R], *args: P.args, **kwargs: P.
     return apart(scale.timeout_s + _APART_MARGIN_S, function, *args, **kwargs)
 
 
-def run_ingest(peer: Peer, server: Server, names: list[str], feed: Feed, stop: Stop, scale: Scale) -> Pushed:
-    return generate(scale, ingest, peer, server.target, names, feed, stop, Deadline(scale.timeout_s))
+def run_ingest(
+    peer: Peer, server: Server, names: list[str], feed: Feed, stop: Stop, scale: Scale, warm: Feed | None = None
+) -> Pushed:
+    return generate(scale, ingest, peer, server.target, names, feed, stop, Deadline(scale.timeout_s), warm)
 
 
 def check_stored(peer: Peer, server: Server, name: str, messages: int) -> None:

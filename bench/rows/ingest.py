@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.load.ingest import Stop
-from bench.peers.base import Peer, make_feed, make_payload, shares, stream_names
+from bench.peers.base import Peer, make_feed, make_payload, stream_names
 from bench.rows.base import Measurement, Row, check_stored, cpu_us, run_ingest
 from bench.scale import Scale
 from bench.server import Server
@@ -22,11 +22,13 @@ class IngestRow(Row):
 
     def measure(self, peer: Peer, server: Server, scale: Scale) -> Measurement:
         names = stream_names(self._streams)
-        feed = make_feed(peer, names, make_payload(scale.payload_bytes), scale.feed_bytes)
+        payload = make_payload(scale.payload_bytes)
+        feed = make_feed(peer, names, payload, scale.feed_bytes)
         if peer.window_messages:
-            feed = make_feed(peer, names, make_payload(scale.payload_bytes), 0, peer.window_messages // WINDOW_FEEDS)
-        pushed = run_ingest(peer, server, names, feed, Stop(seconds=scale.seconds), scale)
-        check_stored(peer, server, names[-1], shares(len(names), pushed.messages)[-1][1])
+            feed = make_feed(peer, names, payload, 0, peer.window_messages // WINDOW_FEEDS)
+        warm = make_feed(peer, names, payload, 0)
+        pushed = run_ingest(peer, server, names, feed, Stop(seconds=scale.seconds), scale, warm)
+        check_stored(peer, server, names[-1], pushed.stored // len(names))
         return Measurement(
             value=pushed.messages / pushed.spent.wall_s,
             cpu_us=cpu_us(pushed.spent, pushed.messages),

@@ -26,13 +26,14 @@ class LatencyRow(Row):
 
     def measure(self, peer: Peer, server: Server, scale: Scale) -> Measurement:
         messages = WARM_MESSAGES + int(self._rate * scale.latency_seconds / scale.latency_pairs)
-        payload, samples, wall_s, cpu_s = make_payload(scale.payload_bytes), list[int](), 0.0, 0.0
+        payload, pairs, wall_s, cpu_s = make_payload(scale.payload_bytes), list[list[int]](), 0.0, 0.0
         for name in stream_names(scale.latency_pairs):
             deadline = Deadline(scale.timeout_s)
             timed = generate(scale, latency, peer, server.target, name, payload, self._rate, messages, deadline)
-            samples += timed.latencies_ns[WARM_MESSAGES:]
+            pairs.append(timed.latencies_ns[WARM_MESSAGES:])
             wall_s, cpu_s = wall_s + timed.spent.wall_s, cpu_s + timed.spent.cpu_s
-        count = messages * scale.latency_pairs
+        count, samples = messages * scale.latency_pairs, [sample for pair in pairs for sample in pair]
+        medians = [quantile(pair, 0.5) / 1e3 for pair in pairs]
         return Measurement(
             value=quantile(samples, 0.5) / 1e3,
             cpu_us=cpu_us(Spent(wall_s, cpu_s), count),
@@ -40,6 +41,8 @@ class LatencyRow(Row):
             extras={
                 "p99_us": quantile(samples, 0.99) / 1e3,
                 "p99_9_us": quantile(samples, 0.999) / 1e3,
+                "best_pair_us": min(medians),
+                "worst_pair_us": max(medians),
                 "max_us": max(samples) / 1e3,
                 "reached_per_s": count / wall_s,
             },

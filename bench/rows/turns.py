@@ -27,7 +27,7 @@ class TurnsRow(Row):
         names, payload = stream_names(self._streams), make_payload(scale.payload_bytes)
         stop, deadline = Stop(seconds=scale.seconds), Deadline(scale.timeout_s)
         pushed = generate(scale, turns, peer, server.target, names, payload, self._connections, stop, deadline)
-        check_stored(peer, server, names[-1], pushed.messages // len(names))
+        check_stored(peer, server, names[-1], pushed.stored // len(names))
         return Measurement(
             value=pushed.messages / pushed.spent.wall_s,
             cpu_us=cpu_us(pushed.spent, pushed.messages),

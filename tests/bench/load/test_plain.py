@@ -46,8 +46,9 @@ def test_ingest_with_a_window(server: Server, acked: bool) -> None:
     peer = Plain(100, acked=acked)
     peer.window_messages = 100 if acked else 0
     feed = make_feed(peer, [NAME], PAYLOAD, 0, 25)
-    pushed = ingest(peer, server.target, [NAME], feed, Stop(messages=2_000), Deadline(TIMEOUT_S))
-    assert pushed.messages == 2_000
+    warm = make_feed(peer, [NAME], PAYLOAD, 0)
+    pushed = ingest(peer, server.target, [NAME], feed, Stop(messages=2_000), Deadline(TIMEOUT_S), warm)
+    assert (pushed.messages, pushed.stored) == (2_000, 2_001)
 
 
 def test_turns_go_round_whole(server: Server, acked: bool) -> None:

@@ -18,10 +18,13 @@ from bench.peers.jetstream import JetStream
 from bench.peers.mosquitto import Mosquitto
 from bench.peers.nats import Nats
 from bench.peers.redis import Redis, RedisPubSub
+from bench.peers.tailrace import Tailrace
 from bench.rows.base import check_stored
 from bench.server import Server, fresh_site
+from shard.leaves import interpreted_wanted
 
-PEERS = [Nats(), JetStream(), Redis(), Redis(acked=False), RedisPubSub(), Mosquitto(), Mosquitto(qos=1)]
+OURS = [Tailrace(acked=acked, interpreted=interpreted_wanted()) for acked in (False, True)]
+PEERS = [*OURS, Nats(), JetStream(), Redis(), Redis(acked=False), RedisPubSub(), Mosquitto(), Mosquitto(qos=1)]
 PAYLOAD = make_payload(100)
 NAME, *NAMES = stream_names(6)
 TIMEOUT_S = 30.0
@@ -42,7 +45,7 @@ def _turns(peer: Peer, server: Server) -> None:
     stop, deadline = Stop(messages=1_000), Deadline(TIMEOUT_S)
     pushed = turns(peer, server.target, NAMES, PAYLOAD, 2 * len(NAMES), stop, deadline)
     assert pushed.messages == 1_000
-    check_stored(peer, server, NAMES[-1], pushed.messages // len(NAMES))
+    check_stored(peer, server, NAMES[-1], pushed.stored // len(NAMES))
 
 
 def _fan_out(peer: Peer, server: Server) -> None:
