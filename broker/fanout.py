@@ -23,6 +23,9 @@ from shard.errors import StorageError, StreamDamaged
 log = logging.getLogger(__name__)
 
 
+LOOKS_A_TICK = 256
+
+
 class Park(StrEnum):
     """Where a cursor is, and so what it waits for."""
 
@@ -102,6 +105,7 @@ class FanOut:
         self.feeds: dict[bytes, Feed] = {}
         self.runnable: deque[Subscriber] = deque()
         self._readers = readers
+        self._to_look_at: list[bytes] = []
         self._renderings = renderings
         self._metrics = metrics
         self._on_first = on_first
@@ -159,6 +163,14 @@ class FanOut:
             return
         if end_seq > feed.end_seq:
             self._wake(feed, end_seq)
+
+    def look_at_some(self) -> None:
+        """From the timer: a few of the streams that live elsewhere, in turn, in case a note was lost."""
+        if not self._to_look_at:
+            self._to_look_at = [name for name, feed in self.feeds.items() if feed.remote]
+        some, self._to_look_at = self._to_look_at[-LOOKS_A_TICK:], self._to_look_at[:-LOOKS_A_TICK]
+        for name in some:
+            self.grew(name, 0, 0)
 
     def _wake(self, feed: Feed, end_seq: int) -> None:
         feed.end_seq = end_seq

@@ -86,6 +86,7 @@ class Owner:
         self.metas: dict[bytes, StreamMeta] = {}  # only of streams that differ from the default
         self.damaged: dict[bytes, StreamDamaged] = {}
         self.open: OrderedDict[bytes, OpenStream] = OrderedDict()
+        self.urgent: list[OpenStream] = []  # appended to under `always` in this turn
         self.dirty: dict[bytes, OpenStream] = {}  # appended to since the last sync
         self.unsynced: set[bytes] = set()  # closed before they were synced; what a clean stop still has to mark
         self.grown: Grown = {}  # since the last `take_grown`
@@ -162,6 +163,7 @@ class Owner:
         self._schedule_sync(stream, now_s)
         if stream.policy.durability is Durability.ALWAYS:
             stream.waiting.append((batch, first_seq))
+            self.urgent.append(stream)
         else:
             batch.published(first_seq)
 

@@ -69,11 +69,20 @@ class Upkeep:
     def request_syncs(self) -> None:
         """Hand every log whose sync is due to the helper thread."""
         now_s = self._clock()
-        due = [stream for stream in self.owner.dirty.values() if stream.sync_due_s <= now_s and not stream.syncing]
-        for stream in due:
+        for stream in [stream for stream in self.owner.dirty.values() if stream.sync_due_s <= now_s]:
+            self._request_sync(stream)
+
+    def sync_urgent(self) -> None:
+        """At the end of a turn: publishers wait for these. One that is being synced has its turn again right after."""
+        urgent, self.owner.urgent = self.owner.urgent, []
+        for stream in urgent:
+            self._request_sync(stream)
+
+    def _request_sync(self, stream: OpenStream) -> None:
+        if not stream.syncing:
             stream.syncing = True
             stream.sync_due_s = 0.0
-            del self.owner.dirty[stream.name]
+            self.owner.dirty.pop(stream.name, None)
             self.syncer.request(stream.log, Sync(stream, stream.log.next_seq))
 
     def take_outcomes(self) -> None:
@@ -85,6 +94,8 @@ class Upkeep:
     def _synced(self, stream: OpenStream, upto: int, error: OSError | None) -> None:
         stream.syncing = False
         self.owner.batches_synced(stream, upto, error)
+        if stream.waiting:
+            self._request_sync(stream)
         if stream.name not in self.owner.dirty and not stream.sync_due_s:
             self.owner.unsynced.discard(stream.name)
 

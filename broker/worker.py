@@ -174,6 +174,8 @@ class Worker:
         router.flush()
         if self.owner.grown:
             self._announce()
+        if self.owner.urgent:
+            self.upkeep.sync_urgent()
         self.siblings.flush()
         if self._answered:
             self._answer()
@@ -275,9 +277,7 @@ class Worker:
         self.upkeep.punch_due()
         self.upkeep.sweep()
         roster.drop_stalled(self)
-        for feed in list(self.fanout.feeds.values()):
-            if feed.remote:
-                self.fanout.look(feed)
+        self.fanout.look_at_some()
         roster.measure(self)
         self.metrics.flush()
 
