@@ -210,6 +210,9 @@ class _Checker:
         oldest_seq = max(self._base_seq, min(words.first_seq, trusted_seq - 1))
         if content and content.first_seq == words.first_seq:
             start: int | None = content.first_offset
+            # When all was trimmed the last message stayed, and may have got successors since.
+            if frame_seq(self._content_fd, content.first_offset) == words.first_seq - 1 >= self._base_seq:
+                oldest_seq = words.first_seq - 1
         else:
             oldest = self._entry(oldest_seq)
             start = oldest.offset if oldest else None
