@@ -178,7 +178,7 @@ if not cython.compiled:
             return None
         payload_start = line.find(b"|", 0, HEAD_BYTES_MAX) + 1
         name = _name_of(line[:payload_start])
-        if line[-2:-1] == b"\r" and stop > payload_start:
+        if line[-2:-1] == b"\r":
             stop -= 1
         if name is None or stop - payload_start > max_message_bytes:
             return None
@@ -203,7 +203,7 @@ if not cython.compiled:
     def _same_head(body: bytes, head: bytes) -> list[bytes] | None:
         """The payloads when every line has this head, else None. `body` is without the last LF."""
         line_ends = body.count(b"\n")
-        if body[-1:] == b"\r" and len(body) > len(head):
+        if body[-1:] == b"\r":
             payloads = body[len(head) : -1].split(b"\r\n" + head)
             if len(payloads) == line_ends + 1:
                 return payloads

@@ -106,6 +106,8 @@ def test_payloads_are_not_touched(leaf: ModuleType, payload: bytes, line_end: by
         b"\n",
         b" pub s |x\n",
         b"pub s x\n",
+        b"pub s\n",
+        b"pub s \r\n",
         b"pub |x\n",
         b"pub  |x\n",
         b"pubs |x\n",
@@ -139,6 +141,13 @@ def test_a_message_of_just_the_limit(leaf: ModuleType) -> None:
     data = b"pub s |" + b"x" * 10 + b"\r\n"
     assert stage(leaf, data, 10)[0] == len(data)
     assert stage(leaf, data, 9)[0] == 0
+
+
+def test_payloads_of_all_sizes(leaf: ModuleType) -> None:
+    sent = [(b"s", b"x" * size) for size in (0, 1, 2_047, 2_048, 2_049, 70_000)]
+    for some in (sent, sent[:3], sent[:4], sent[3:]):
+        data = b"".join(b"pub %b |%b\r\n" % each for each in some)
+        assert stage(leaf, data, 1 << 20) == (len(data), some)
 
 
 def test_start_and_end_are_kept_to(leaf: ModuleType) -> None:
