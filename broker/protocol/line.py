@@ -17,6 +17,7 @@ from broker.protocol.commands import Ack, Command, Invalid, Reply, Staged
 from broker.protocol.errors import Code, PeerError
 from broker.protocol.grammar import is_blank, parse_line, shown
 from broker.protocol.telnet import TelnetFilter
+from shard.frame import HEADER_BYTES, MAX_FRAME_BYTES
 from shard.leaves import load
 
 LINE_OVERHEAD_BYTES: Final = 256
@@ -47,12 +48,12 @@ class LineCodec:
     )
 
     def __init__(self, max_line_bytes: int, max_message_bytes: int) -> None:
-        """Both limits in bytes; a line's counts its end, a message's its payload alone."""
+        """Both limits in bytes; a line's counts its end, a message's its payload alone, as far as a frame can hold it."""
         self.max_line_bytes = max_line_bytes
-        self.max_message_bytes = max_message_bytes
+        self.max_message_bytes = min(max_message_bytes, MAX_FRAME_BYTES - HEADER_BYTES)
         self.ack = False
         # What `stage` may take whatever the line's length; it declines the rest, which is looked at here.
-        self._stage_max_bytes = max(min(max_message_bytes, max_line_bytes - LINE_OVERHEAD_BYTES), 0)
+        self._stage_max_bytes = max(min(self.max_message_bytes, max_line_bytes - LINE_OVERHEAD_BYTES), 0)
         self._held: bytearray | None = None  # the line that has begun and not ended
         self._head_open = True  # no bar yet in what is held: an IAC there comes from telnet
         self._discarding = False  # the line that has begun is too long

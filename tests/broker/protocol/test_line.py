@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from broker.protocol import commands as c
 from broker.protocol.errors import Code
 from broker.protocol.line import LineCodec
+from shard.frame import HEADER_BYTES, MAX_FRAME_BYTES
 from tests.broker.protocol.lines import (
     MAX_LINE_BYTES,
     MAX_MESSAGE_BYTES,
@@ -128,6 +129,14 @@ def test_the_largest_message(cut_size: int) -> None:
     data = b"".join(b"pub s |" + b"x" * (MAX_MESSAGE_BYTES + more) + b"\n" for more in (0, 1)) + b"ping\n"
     found = feed(codec(), cut(data, range(0, len(data), cut_size)))
     assert flat(found) == [(b"s", b"x" * MAX_MESSAGE_BYTES), Code.SIZE, c.Ping()]
+
+
+def test_no_message_is_larger_than_a_frame() -> None:
+    """Whatever the settings say: the owner could not stamp it."""
+    fed = LineCodec(1 << 30, 1 << 30)
+    over = b"x" * (MAX_FRAME_BYTES - HEADER_BYTES + 1)
+    for line in (b"pub s |" + over + b"\n", b" pub s |" + over + b"\n"):
+        assert flat(fed.feed(line, len(line))) == [Code.SIZE]
 
 
 def test_a_line_that_is_too_long_is_told_once_and_at_once() -> None:
