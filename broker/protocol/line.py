@@ -48,7 +48,7 @@ class LineCodec:
     )
 
     def __init__(self, max_line_bytes: int, max_message_bytes: int) -> None:
-        """Both limits in bytes; a line's counts its end, a message's its payload alone, as far as a frame can hold it."""
+        """Both limits in bytes; a line's counts its end, a message's its payload (at most what a frame holds)."""
         self.max_line_bytes = max_line_bytes
         self.max_message_bytes = min(max_message_bytes, MAX_FRAME_BYTES - HEADER_BYTES)
         self.ack = False
