@@ -81,7 +81,7 @@ def main(
     _require_build(console, build, peers)
     results = _run(console, rows, peers, scale, scratch, build)
     outcomes = evaluate(results, build)
-    _print(console, results, outcomes)
+    _print(console, results, outcomes, quick)
     name = build + ("-quick" if quick else "") + ("-part" if row_names or peer_names else "")
     report = as_json(results, outcomes, scale, describe_machine(scratch), build, versions)
     _keep(console, output / name, report, results, build)
@@ -151,12 +151,14 @@ def _run(console: Console, rows: list[Row], peers: list[Peer], scale: Scale, scr
     return results
 
 
-def _print(console: Console, results: Results, outcomes: list[Outcome]) -> None:
+def _print(console: Console, results: Results, outcomes: list[Outcome], quick: bool) -> None:
     # A table that is cut at 80 columns would say nothing in a log file.
     wide = console if console.is_terminal else Console(width=200)
     for table in results_tables(results):
         wide.print(table)
     wide.print(targets_table(outcomes))
+    if quick:
+        wide.print("A quick run shows that everything works. Its figures mean nothing.")
     for failure in results.failures():
         wide.print(f"[red]failed:[/red] {failure}", highlight=False, markup=True)
 

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    rounds: int = 5
+    rounds: int = 3
     payload_bytes: int = 100
     seconds: float = 3.0  # of publishing, in the rows that go as fast as they can
     feed_bytes: int = 1_000_000  # pipelined publishes that are sent at one go
     streams: int = 1_000
     connections: int = 1_000
     replay_bytes: int = 1_000_000_000  # about so much a reader, as tailrace's text lines
-    latency_pairs: int = 8  # publisher and subscriber connections anew, so that each worker gets its turn
-    latency_seconds: float = 16.0  # all pairs together
+    latency_pairs: int = 6  # publisher and subscriber connections anew, so that each worker gets its turn
+    latency_seconds: float = 9.0  # all pairs together
     many_streams: int = 100_000
     timeout_s: float = 180.0  # of one measurement
 

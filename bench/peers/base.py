@@ -72,6 +72,8 @@ class Peer(ABC):
     # How many publishes may wait for their answers at one time; 0 for as many as fit the sockets. For acknowledged
     # variants of known answer lengths that do better so.
     window_messages: int = 0
+    # It replays so many times fewer messages than tailrace, where filling it would take minutes; rates are compared.
+    replay_part: int = 1
 
     @abstractmethod
     def command(self, site: Site) -> list[str]:

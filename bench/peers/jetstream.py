@@ -26,6 +26,7 @@ class JetStream(Nats):
     # Without a window its inbound queue grows to hundreds of megabytes and it stores a third less; from 1,000 to 50,000
     # there is no difference beyond the noise. Its own clients take 4,000.
     window_messages = 10_000
+    replay_part = 5
     kinds = frozenset({"ingest", "turns", "latency", "replay"})
 
     def configuration(self, site: Site) -> list[str]:

@@ -23,6 +23,7 @@ _ENTRY_FIELDS = b"\r\n*2\r\n$1\r\nd\r\n"
 class Redis(Peer):
     title = "Redis Streams"
     answer_mark = b"$"
+    replay_part = 5
 
     def __init__(self, *, acked: bool = True) -> None:
         self.acked = acked

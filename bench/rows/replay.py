@@ -25,7 +25,7 @@ class ReplayRow(Row):
         self.title = f"replay, {readers} reader{'s' if readers > 1 else ''}, all readers together, on the wire"
 
     def measure(self, peer: Peer, server: Server, scale: Scale) -> Measurement:
-        name, messages = stream_names(1)[0], replay_messages(scale)
+        name, messages = stream_names(1)[0], replay_messages(scale, peer.replay_part)
         if not isinstance(peer, BareSendfile):
             fill(peer, server, name, messages, scale)
         deadline, size = Deadline(scale.timeout_s), scale.payload_bytes
@@ -38,10 +38,10 @@ class ReplayRow(Row):
         )
 
 
-def replay_messages(scale: Scale) -> int:
-    """As many as make about `replay_bytes` as tailrace's text lines, in whole feeds."""
+def replay_messages(scale: Scale, part: int = 1) -> int:
+    """As many as make about `replay_bytes` / `part` as tailrace's text lines, in whole feeds."""
     feed_bytes = Tailrace().delivered_bytes(stream_names(1)[0], FILL_MESSAGES, scale.payload_bytes)
-    return max(1, scale.replay_bytes // feed_bytes) * FILL_MESSAGES
+    return max(1, scale.replay_bytes // part // feed_bytes) * FILL_MESSAGES
 
 
 def fill(peer: Peer, server: Server, name: str, messages: int, scale: Scale) -> None:
