@@ -77,6 +77,7 @@ class Client:
         "ready",
         "sniffed",
         "sock",
+        "subscribing",
         "window_away",
         "window_messages",
         "window_slot",
@@ -93,6 +94,7 @@ class Client:
         self.answers: deque[Pending] = deque()  # the first is not known yet; the others wait behind it
         self.out = bytearray()
         self.cursors: dict[bytes, Cursor] = {}
+        self.subscribing: dict[bytes, Pending] = {}  # asked for, while the owner is asked whether the stream is there
         self.ready: deque[Cursor] = deque()
         self.current: Cursor | None = None
         self.created = 0
@@ -380,6 +382,10 @@ class Client:
         self.worker.note_lingering(self)
         self._update_interest()
 
+    def chunk_ended(self) -> None:
+        """The last chunk of a subscription that was ended in the middle of it is out: what waited for that may go."""
+        self.worker.note_answered(self)
+
     def subscription_ended(self, cursor: Cursor) -> None:
         """Fan-out gave a subscription up; where half a message is out, nothing sensible can follow it."""
         self.cursors.pop(cursor.feed.name, None)
@@ -390,6 +396,7 @@ class Client:
         for cursor in self.cursors.values():
             self.worker.fanout.end(cursor)
         self.cursors.clear()
+        self.subscribing.clear()
         self.ready.clear()
 
     def close(self, reason: str) -> None:

@@ -69,10 +69,10 @@ class Commands:
     def subscribe(self, client: Client, command: c.Subscribe) -> None:
         name = command.stream
         limit = self.worker.settings.max_subscriptions
-        if name in client.cursors:
+        if name in client.cursors or name in client.subscribing:
             client.refuse(Code.SUBSCRIBED, f"this connection is subscribed to {command.stream.decode()} already")
             return
-        if len(client.cursors) >= limit:
+        if len(client.cursors) + len(client.subscribing) >= limit:
             client.refuse(Code.SUBSCRIPTIONS, f"this connection has {limit} subscriptions, which is its limit")
             return
         pending = Pending(client.answers_ready)
@@ -84,14 +84,23 @@ class Commands:
             pending.settle(self._refusal(Refused(Code.STREAMS, "this connection has made as many streams as it may")))
             return
 
+        client.subscribing[name] = pending
+
         def ensured(value: Any) -> None:
+            wanted = client.subscribing.get(name) is pending
+            if wanted:
+                del client.subscribing[name]
             if isinstance(value, Refused):
                 pending.settle(self._refusal(value))
                 return
             if value < 0:
                 client.count_created()
-            if not client.closed:
+            if client.closed:
+                return
+            if wanted:
                 self._subscribe_here(client, pending, name, command, value)
+            else:
+                pending.settle(answers.ok_sub(name, max(value, 0)))
 
         self.worker.router.call(name, "ensure", [name], ensured)
 
@@ -124,6 +133,9 @@ class Commands:
 
     def unsubscribe(self, client: Client, command: c.Unsubscribe) -> None:
         name = command.stream
+        if client.subscribing.pop(name, None) is not None:  # its answer is still to come, and then this one's
+            client.answer(answers.ok_unsub(name))
+            return
         cursor = client.cursors.pop(name, None)
         if cursor is None:
             client.refuse(Code.UNSUBSCRIBED, f"this connection is not subscribed to {command.stream.decode()}")

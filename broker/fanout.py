@@ -53,6 +53,8 @@ class Subscriber(Protocol):
 
     def answer(self, text: bytes) -> None: ...
 
+    def chunk_ended(self) -> None: ...
+
     def subscription_ended(self, cursor: Cursor) -> None: ...
 
 
@@ -244,7 +246,7 @@ class FanOut:
         cursor.offset = rendering.next_offset
         cursor.skip = 0
         if cursor.done:
-            client.flush_answers()
+            client.chunk_ended()
         elif cursor.seq >= cursor.feed.end_seq:
             cursor.feed.caught_up[cursor] = None
             client.flush_answers()

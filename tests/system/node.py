@@ -140,7 +140,14 @@ class LineClient:
 class Node:
     """`tailrace serve` in a process group of its own."""
 
-    def __init__(self, data: Path, *flags: str, workers: int = 2, config: str = "", environment: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        data: Path,
+        *flags: str,
+        workers: int = 2,
+        config: str = "",
+        environment: dict[str, str] | None = None,
+    ) -> None:
         self.data = data
         self.port = free_port()
         self.metrics_port = free_port()
@@ -256,7 +263,9 @@ def rows(lines: list[str]) -> list[dict[str, str]]:
 
 
 @contextlib.contextmanager
-def running(data: Path, *flags: str, workers: int = 2, config: str = "", environment: dict[str, str] | None = None) -> Iterator[Node]:
+def running(
+    data: Path, *flags: str, workers: int = 2, config: str = "", environment: dict[str, str] | None = None
+) -> Iterator[Node]:
     """A node for the length of a block; it must stop cleanly, and its log must be free of tracebacks."""
     node = Node(data, *flags, workers=workers, config=config, environment=environment).start()
     try:
