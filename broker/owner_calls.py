@@ -18,6 +18,7 @@ from shard.stream_files import StreamPaths, stream_paths
 
 Args = list[Any]
 
+STREAMS_ROWS_MAX = 200_000  # of one worker in one answer
 BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system's own
 
 # How a place in a stream is written in a call: ["time", us], ["seq", n] or ["new", 0] (broker.protocol.commands.From).
@@ -124,6 +125,9 @@ def disk_bytes(paths: StreamPaths) -> int:
 def streams(owner: Owner, args: Args) -> list[list[Any]]:
     """[prefix] -> rows of [name, role, epoch], in no order. Opens nothing, however many there are."""
     prefix = args[0]
+    found = sum(1 for name in owner.names if name.startswith(prefix))
+    if found > STREAMS_ROWS_MAX:
+        raise Refused(Code.OVERLOADED, f"{found} streams of one worker are too many to list; give a longer prefix")
     return [[name, owner.role(name).value, owner.epoch(name)] for name in owner.names if name.startswith(prefix)]
 
 

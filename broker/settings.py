@@ -18,6 +18,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from shard.frame import MAX_FRAME_BYTES
+
 KIB = 1 << 10
 MIB = 1 << 20
 GIB = 1 << 30
@@ -196,7 +198,7 @@ class Settings:
         high=GIB,
     )
     max_message_bytes: int = setting(
-        "limits", "max_message_bytes", Kind.BYTES, 8 * MIB, "largest payload of a message", low=1, high=512 * MIB
+        "limits", "max_message_bytes", Kind.BYTES, 8 * MIB, "largest payload of a message", low=1, high=MAX_FRAME_BYTES - MIB
     )
     max_partial_bytes: int = setting(
         "limits",
