@@ -198,7 +198,13 @@ class Settings:
         high=GIB,
     )
     max_message_bytes: int = setting(
-        "limits", "max_message_bytes", Kind.BYTES, 8 * MIB, "largest payload of a message", low=1, high=MAX_FRAME_BYTES - MIB
+        "limits",
+        "max_message_bytes",
+        Kind.BYTES,
+        8 * MIB,
+        "largest payload of a message",
+        low=1,
+        high=MAX_FRAME_BYTES - MIB,  # its header and metadata fit beside it
     )
     max_partial_bytes: int = setting(
         "limits",

@@ -118,7 +118,7 @@ def test_one_fault_each(file: Path, text: str | bytes, expected: str) -> None:
 def test_a_wrong_value_is_told_and_nothing_that_follows_from_it(file: Path) -> None:
     """A faulty field has its default meanwhile; a conflict of that default would be noise."""
     (told,) = faults(
-        file, '[limits]\nmax_line_bytes = "2 GiB"\nmax_message_bytes = "64 MiB"\nlink_window_bytes = "64 MiB"\n'
+        file, '[limits]\nmax_line_bytes = "2 GiB"\nmax_message_bytes = "60 MiB"\nlink_window_bytes = "64 MiB"\n'
     )
     assert told == ":2: [limits] max_line_bytes: must be from 1 KiB to 1 GiB, not 2 GiB"
 
