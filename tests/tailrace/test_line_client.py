@@ -242,6 +242,15 @@ def test_what_is_no_message(text: bytes) -> None:
         read_all(reader)
 
 
+def test_a_negative_length_does_not_lead_back() -> None:
+    """Its end would be the line end before the message, where the next one begins: for ever."""
+    reader = MessageReader()
+    reader.feed(b"\r\nmsg s 0 0 -17 |x\r\n")
+    assert reader.read() == ([], b"")
+    with pytest.raises(ProtocolFault, match="not the head of a message"):
+        reader.read()
+
+
 @given(st.binary(max_size=100), CUTS)
 def test_any_bytes_are_messages_or_lines_or_a_fault(data: bytes, cuts: list[int]) -> None:
     reader = MessageReader()

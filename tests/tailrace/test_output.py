@@ -27,6 +27,18 @@ def test_json_fields_and_their_order() -> None:
     )
 
 
+def test_each_message_has_its_own_time() -> None:
+    times = [1_999_999, 2_000_000, 2_000_001, 1_500_000, 10**18]
+    lines = render_json([Message(seq, time, b"") for seq, time in enumerate(times)], "s").splitlines()
+    assert [json.loads(line)["time"] for line in lines] == [
+        "1970-01-01T00:00:01.999999Z",
+        "1970-01-01T00:00:02.000000Z",
+        "1970-01-01T00:00:02.000001Z",
+        "1970-01-01T00:00:01.500000Z",
+        "",
+    ]
+
+
 def test_what_is_not_utf8_is_base64() -> None:
     shown = json.loads(render_json([Message(0, 0, b"\xff\x00")], "s"))
     assert shown["payload_base64"] == "/wA="

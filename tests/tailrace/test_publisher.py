@@ -154,6 +154,17 @@ def test_the_brokers_last_words_are_the_reason(server: LineServer) -> None:
         publish(server.port, b"x\n" * 10)
 
 
+def test_last_words_are_heard_though_sending_fails_first() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.sendall(b"ok pub s 0\r\nerr closing the broker stops\r\n")
+    theirs.close()
+    run = Publisher(ours, Server(), 0, "s", ack=True)
+    with pytest.raises(CommandError, match="closing: the broker stops"):
+        run._send()
+    assert run.outcome.acknowledged == 1
+    ours.close()
+
+
 def test_without_acknowledgements_nobody_can_say(server: LineServer) -> None:
     server.close_after_publishes = 1
     with pytest.raises(CommandError, match="of 2 lines read, nobody can say how many arrived"):
