@@ -137,7 +137,7 @@ class StreamLog:
             raise
 
     def append(self, frames: bytearray | memoryview, count: int, now_us: int, epoch: int) -> int:
-        """Stamp `count` whole unstamped frames in place, write and commit them. Gives the first one's seq.
+        """Stamp `count` whole unstamped frames, at least one, in place, write and commit them. Gives the first one's seq.
 
         Raises StorageFull (nothing is committed, the log can go on), ValueError when the frames are not whole or not
         `count`, OSError.
@@ -149,7 +149,7 @@ class StreamLog:
             timestamp_us = now_us
         entries = _stamp(frames, seq, timestamp_us, epoch, offset)
         size, index_size = len(frames), len(entries)
-        if index_size != count * INDEX_ENTRY_BYTES:
+        if index_size != count * INDEX_ENTRY_BYTES or not count:
             found = index_size // INDEX_ENTRY_BYTES
             raise ValueError(f"{found} frames for stream {self.name!r}, where {count} were announced")
         index_offset = self._index_end

@@ -1,7 +1,7 @@
 """A byte flipped anywhere, a file cut anywhere, a header page zeroed or alone: found, and by that stream alone.
 
-`check` finds all of it. Opening finds what it looks at: both header pages, and the frames and entries of a window at the
-end, which here holds the whole stream.
+`check` finds all of it. Opening finds what it looks at: both header pages, and the frames and entries of a window at
+the end, which here holds the whole stream.
 """
 
 from __future__ import annotations

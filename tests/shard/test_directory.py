@@ -37,7 +37,7 @@ def test_an_attempt_that_was_cut_short_is_taken_up_again(tmp_path: Path) -> None
 def test_a_directory_of_something_else_is_refused(tmp_path: Path, file: str) -> None:
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).touch()
-    with pytest.raises(DirectoryError, match="no tailrace data directory and not empty: .(notes.txt|shard-00)"):
+    with pytest.raises(DirectoryError, match=r"no tailrace data directory and not empty: .(notes.txt|shard-00)"):
         make_data_dir(tmp_path)
 
 
@@ -61,7 +61,7 @@ def test_a_damaged_node_file_is_refused(tmp_path: Path, node: str, cause: str) -
 
 
 def test_unreadable_and_missing_directories_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(DirectoryError, match="it has no node.json"):
+    with pytest.raises(DirectoryError, match=r"it has no node\.json"):
         open_data_dir(tmp_path / "missing")
     (tmp_path / "node.json").mkdir()
     with pytest.raises(DirectoryError, match="cannot be read"):

@@ -6,20 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from shard import files
 from shard.files import punch_hole, read_all, replace_file, sync_directory, sync_file_system, write_all
 
 
 def test_write_all_goes_on_after_a_short_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pwrite = os.pwrite
-    monkeypatch.setattr(files.os, "pwrite", lambda fd, data, offset: pwrite(fd, data[:3], offset))
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: pwrite(fd, data[:3], offset))
     with open(tmp_path / "file", "w+b") as file:
         write_all(file.fileno(), b"0123456789", 2)
         assert file.read() == b"\0\x000123456789"
 
 
 def test_write_all_ends_when_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files.os, "pwrite", lambda fd, data, offset: 0)
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: 0)
     with open(tmp_path / "file", "w+b") as file, pytest.raises(OSError, match="wrote nothing of 10 bytes at 2"):
         write_all(file.fileno(), b"0123456789", 2)
 
@@ -31,7 +30,7 @@ def test_read_all_ends_where_the_file_does(tmp_path: Path, monkeypatch: pytest.M
         assert read_all(file.fileno(), 4, 3) == b"3456"
         assert read_all(file.fileno(), 100, 3) == b"3456789"
         assert read_all(file.fileno(), 1, 10) == b""
-        monkeypatch.setattr(files.os, "pread", lambda fd, size, offset: pread(fd, min(size, 2), offset))
+        monkeypatch.setattr(os, "pread", lambda fd, size, offset: pread(fd, min(size, 2), offset))
         assert read_all(file.fileno(), 5, 3) == b"34567"
 
 
@@ -42,7 +41,7 @@ def test_replace_file_leaves_the_old_one_when_it_fails(tmp_path: Path, monkeypat
     def full(fd: int) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="no space"):
         replace_file(path, b"new")
     assert path.read_bytes() == b"old"

@@ -3,11 +3,11 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from shard import growth
 from shard.growth import STEP_BYTES_MAX, STEP_BYTES_MIN, UNRESERVED_BYTES, Extent
 
 Reserved = list[tuple[int, int]]
@@ -23,7 +23,7 @@ def fd(tmp_path: Path) -> Iterator[int]:
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> Reserved:
     made: Reserved = []
-    monkeypatch.setattr(growth.os, "posix_fallocate", lambda fd, start, size: made.append((start, size)))
+    monkeypatch.setattr(os, "posix_fallocate", lambda fd, start, size: made.append((start, size)))
     return made
 
 
@@ -41,7 +41,7 @@ def test_steps_double_up_to_the_greatest(fd: int, calls: Reserved) -> None:
     sizes = [size for _, size in calls]
     assert sizes[:3] == [STEP_BYTES_MIN + 4_096, 2 * STEP_BYTES_MIN, 4 * STEP_BYTES_MIN]
     assert sizes[-1] == sizes[-2] == STEP_BYTES_MAX
-    assert all(start == before + size for (before, size), (start, _) in zip(calls, calls[1:], strict=False))
+    assert all(start == before + size for (before, size), (start, _) in pairwise(calls))
 
 
 def test_a_large_batch_gets_what_it_needs(fd: int, calls: Reserved) -> None:
@@ -60,7 +60,7 @@ def test_a_step_that_does_not_fit_is_halved_down_to_what_is_needed(fd: int, monk
             raise OSError(errno.ENOSPC, "no space")
         os.ftruncate(fd, start + size)
 
-    monkeypatch.setattr(growth.os, "posix_fallocate", fallocate)
+    monkeypatch.setattr(os, "posix_fallocate", fallocate)
     extent = Extent(fd, 60_000)
     extent.reserve(60_000, 65_000)
     assert tried == [STEP_BYTES_MIN, STEP_BYTES_MIN // 2]
@@ -76,6 +76,6 @@ def test_other_errors_are_raised_at_once(fd: int, monkeypatch: pytest.MonkeyPatc
     def fallocate(fd: int, start: int, size: int) -> None:
         raise OSError(errno.EIO, "broken disk")
 
-    monkeypatch.setattr(growth.os, "posix_fallocate", fallocate)
+    monkeypatch.setattr(os, "posix_fallocate", fallocate)
     with pytest.raises(OSError, match="broken disk"):
         Extent(fd, 0).reserve(0, 100_000)

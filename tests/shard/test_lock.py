@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from shard import lock as lock_module
 from shard.errors import ShardLocked
 from shard.lock import DirectoryLock, ShardLock
 
@@ -26,7 +25,10 @@ def test_a_second_holder_is_told_the_first_ones_pid(tmp_path: Path) -> None:
 
 
 def test_a_dead_holder_holds_nothing(tmp_path: Path) -> None:
-    code = f"from pathlib import Path; from shard.lock import ShardLock; import os; ShardLock(Path({str(tmp_path)!r})).acquire(); os._exit(3)"
+    code = (
+        "import os; from pathlib import Path; from shard.lock import ShardLock\n"
+        f"ShardLock(Path({str(tmp_path)!r})).acquire(); os._exit(3)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 3
     ShardLock(tmp_path).acquire()
 
@@ -53,7 +55,7 @@ def test_a_full_disk_does_not_keep_the_lock_from_holding(tmp_path: Path, monkeyp
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr(lock_module.os, "pwrite", full)
+    monkeypatch.setattr(os, "pwrite", full)
     with ShardLock(tmp_path) as lock:
         assert lock.held
 

@@ -89,10 +89,11 @@ def test_frames_that_are_not_whole_or_not_so_many_are_refused(tmp_path: Path) ->
     log.close()
 
 
-def test_a_batch_of_none_changes_nothing(tmp_path: Path) -> None:
+def test_a_batch_of_none_is_refused(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    assert log.append(bytearray(), 0, 1_000, 1) == 0
-    assert (log.next_seq, log.last_timestamp_us) == (0, 1_000)
+    with pytest.raises(ValueError, match="0 frames"):
+        log.append(bytearray(), 0, 1_000, 1)
+    assert (log.next_seq, log.last_timestamp_us) == (0, 0)
     log.close()
 
 
@@ -331,7 +332,6 @@ def test_closing_gives_everything_back(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     log = open_log(tmp_path)
     assert len(os.listdir("/proc/self/fd")) == before + 4
-    assert not log.closed
     log.close()
     log.close()
     log.abandon()

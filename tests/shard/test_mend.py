@@ -168,7 +168,7 @@ def test_a_damaged_content_gives_no_index_and_nothing_is_changed(tmp_path: Path,
     flip(paths.content_file, place)
     flip(paths.index_file, HEADER_PAGE_BYTES)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(StreamDamaged, match="stream.content"):
+    with pytest.raises(StreamDamaged, match=r"stream\.content"):
         rebuild_index(tmp_path, NAME, boot_id=BOOT)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
@@ -180,7 +180,7 @@ def test_without_content_there_is_nothing_to_rebuild_from(tmp_path: Path) -> Non
         repair(tmp_path, NAME, boot_id=BOOT)
     paths = filled(tmp_path, 10)
     os.unlink(paths.content_file)
-    with pytest.raises(StreamDamaged, match="stream.content at byte 0: the file is missing"):
+    with pytest.raises(StreamDamaged, match=r"stream\.content at byte 0: the file is missing"):
         rebuild_index(tmp_path, NAME, boot_id=BOOT)
     assert not os.path.exists(paths.content_file)
 
@@ -200,6 +200,21 @@ def zero(file: Path) -> None:
     overwrite(file, 0, bytes(HEADER_PAGE_BYTES))
 
 
+def headers_zeroed(content: Path, index: Path) -> None:
+    zero(content)
+    zero(index)
+
+
+def frame_and_index(content: Path, index: Path) -> None:
+    flip(content, HEADER_PAGE_BYTES + FRAME * 5 + 33)
+    index.unlink()
+
+
+def header_and_index(content: Path, index: Path) -> None:
+    zero(content)
+    index.unlink()
+
+
 # What is done, how many messages are left of ten, and what the next seq is.
 CONTENT_DAMAGE: dict[str, tuple[Corrupt, int, int]] = {
     "a frame": (lambda content, index: flip(content, HEADER_PAGE_BYTES + FRAME * 5 + 33), 5, 5),
@@ -212,11 +227,9 @@ CONTENT_DAMAGE: dict[str, tuple[Corrupt, int, int]] = {
     "header zeroed": (lambda content, index: zero(content), 10, 10),
     "header flipped": (lambda content, index: flip(content, 530), 10, 10),
     "zeros within": (lambda content, index: overwrite(content, HEADER_PAGE_BYTES + FRAME * 3, bytes(FRAME)), 3, 3),
-    "both headers": (lambda content, index: (zero(content), zero(index))[0], 10, 10),
-    "frame and index": (
-        lambda content, index: (flip(content, HEADER_PAGE_BYTES + FRAME * 5 + 33), index.unlink())[0], 5, 5,
-    ),
-    "header and index": (lambda content, index: (zero(content), index.unlink())[0], 10, 10),
+    "both headers": (headers_zeroed, 10, 10),
+    "frame and index": (frame_and_index, 5, 5),
+    "header and index": (header_and_index, 10, 10),
 }
 
 

@@ -6,7 +6,7 @@ import msgpack
 import pytest
 
 from shard.errors import MetaDamaged
-from shard.meta import Role, StreamMeta, meta_path, read_meta, write_meta
+from shard.meta import META_MAGIC, Role, StreamMeta, crc32c, meta_path, read_meta, write_meta
 from tests.shard.helpers import flip
 
 SLAVE = StreamMeta("25", Role.SLAVE, 7, "master.example:5050")
@@ -38,7 +38,7 @@ def test_every_flipped_byte_is_found(tmp_path: Path) -> None:
     path = meta_path(tmp_path, "25")
     for position in range(path.stat().st_size):
         flip(path, position, 0x20)
-        with pytest.raises(MetaDamaged, match="25.meta at byte"):
+        with pytest.raises(MetaDamaged, match=r"25\.meta at byte"):
             read_meta(tmp_path, "25")
         flip(path, position, 0x20)
     assert read_meta(tmp_path, "25") == SLAVE
@@ -75,8 +75,6 @@ def test_another_streams_file_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_map_with_a_right_checksum_is_still_not_believed(tmp_path: Path, fields: object) -> None:
-    from shard.meta import META_MAGIC, crc32c
-
     body = msgpack.packb(fields)
     meta_path(tmp_path, "25").write_bytes(META_MAGIC + crc32c(body).to_bytes(4, "little") + body)
     with pytest.raises(MetaDamaged, match="not one of ours"):

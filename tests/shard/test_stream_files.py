@@ -8,6 +8,7 @@ import pytest
 
 from shard import stream_files
 from shard.errors import StorageFull, StreamDamaged, StreamMissing
+from shard.files import write_all
 from shard.header import HEADER_PAGE_BYTES, STATE_OPEN, boot_word
 from shard.meta import read_meta
 from shard.names import file_stem
@@ -136,7 +137,7 @@ def test_a_zeroed_index_beside_an_empty_content_is_damage(tmp_path: Path) -> Non
 def test_a_full_disk_leaves_no_half_of_a_stream(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
 ) -> None:
-    write_all, calls = stream_files.write_all, []
+    calls: list[int] = []
 
     def full(fd: int, data: bytes, offset: int) -> None:
         calls.append(offset)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ def test_data_end(
 
 def test_cuts_are_added_with_a_title_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torn, "PIECE_BYTES", 2)
-    monkeypatch.setattr(torn.time, "time", lambda: 1_700_000_000.5)
+    monkeypatch.setattr(time, "time", lambda: 1_700_000_000.5)
     fd = opened(tmp_path, b"head, torn\0\0\0")
     assert keep_torn(tmp_path, "25", fd, "content", 6, 13) == 4
     assert keep_torn(tmp_path, "25", fd, "content", 0, 4) == 4
@@ -52,7 +53,7 @@ def test_a_full_disk_is_said_and_what_was_kept_before_stays(tmp_path: Path, monk
     def full(fd: int) -> None:
         raise OSError(errno.ENOSPC, "no space")
 
-    monkeypatch.setattr(torn.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(StorageFull, match="6 more bytes"):
         keep_torn(tmp_path, "25", fd, "content", 6, 12)
     assert (tmp_path / "25.torn").read_bytes() == before
