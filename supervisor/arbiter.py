@@ -71,6 +71,7 @@ class Arbiter:
         self._drained: set[int] = set()
         self._deadline_s = float("inf")
         self._said_ready = False
+        self._reloading = False
 
     # --- the loop ---------------------------------------------------------------------------------------------------
 
@@ -82,6 +83,7 @@ class Arbiter:
             self._reap()
             self._watch_beats()
             self.rolling.step(time.monotonic())
+            self._say_replaced()
             self._move_on()
             self._notifier.watchdog()
         self._selector.close()
@@ -113,6 +115,7 @@ class Arbiter:
             self.stop(f"got {signal.Signals(number).name}")
         elif number == signal.SIGHUP and self.phase is Phase.RUNNING:
             self._notifier.reloading("replacing the workers one by one")
+            self._reloading = True
             self._reload()
             self.rolling.begin(range(self.board.slots))
 
@@ -217,9 +220,16 @@ class Arbiter:
                 log.error("worker %d (pid %d) is silent for %s s: killing it", child.slot, child.pid, silent_s)
                 child.aborted_s = now_s
                 child.kill(signal.SIGABRT)
+                child.kill(signal.SIGCONT)  # one that was stopped would not leave its stack
+
+    def _say_replaced(self) -> None:
+        """The service manager takes a reload for done when it hears READY again."""
+        if self._reloading and not self.rolling.busy:
+            self._reloading = False
+            self._say_ready()
 
     def _say_ready(self) -> None:
-        if len(self.crew.current) < self.board.slots:
+        if len(self.crew.current) < self.board.slots or self._reloading:
             return
         if all(child.stage is Stage.OWNING for child in self.crew.current.values()) and self.phase is Phase.RUNNING:
             self._notifier.ready(f"serving with {self.board.slots} workers")
@@ -241,7 +251,8 @@ class Arbiter:
 
     def _move_on(self) -> None:
         if self.phase is Phase.DRAINING:
-            waiting = [child for child in self.crew if child.pid not in self._drained and child.stage is Stage.OWNING]
+            serving = (Stage.OWNING, Stage.RETIRING)
+            waiting = [child for child in self.crew if child.stage in serving and child.pid not in self._drained]
             if not waiting or time.monotonic() > self._deadline_s:
                 self.phase = Phase.LEAVING
                 self._deadline_s = time.monotonic() + LEAVE_GRACE_S

@@ -6,10 +6,13 @@ for the abstract namespace).
 
 from __future__ import annotations
 
+import logging
 import os
 import socket
 import time
 from collections.abc import Mapping
+
+log = logging.getLogger(__name__)
 
 
 class Notifier:
@@ -39,4 +42,7 @@ class Notifier:
         if not self._address:
             return
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as sock:
-            sock.sendto("\n".join(lines).encode(), self._address)
+            try:
+                sock.sendto("\n".join(lines).encode(), socket.MSG_DONTWAIT, self._address)
+            except OSError as error:  # a service manager that is gone, or does not read, must not hold the node up
+                log.warning("cannot tell the service manager %s: %s", lines[0], error.strerror)

@@ -6,7 +6,8 @@
     HANDING    the old worker hands its connections on        -> it leaves; next slot
 
 A successor that dies before the old worker was told to retire costs nothing: the old one stays, the replacement ends.
-Any death after that is an ordinary death of a worker, and the slot is started anew.
+One that dies while the old worker gives its shards up has a successor of its own. Any death after that is an ordinary
+death of a worker, and the slot is started anew.
 """
 
 from __future__ import annotations
@@ -53,8 +54,16 @@ class Rolling:
         self._slots.extend(slot for slot in slots if slot not in self._slots)
         log.info("replacing the workers of slots %s", list(self._slots))
 
+    @property
+    def busy(self) -> bool:
+        return self.step_now is not Step.IDLE or bool(self._slots)
+
     def cancel(self) -> None:
+        """Begin no more. A replacement in which the old worker has begun to give up its shards goes on to its end."""
         self._slots.clear()
+        if self.step_now is Step.BOOTING and self._new is not None:
+            self._new.tell("leave")
+            self._finish()
 
     def started(self) -> list[Child]:
         """Successors forked since the last call, for the loop to listen to."""
@@ -124,10 +133,10 @@ class Rolling:
             log.error("the successor of worker %d died: keeping the old one, the replacement ends", child.slot)
             self._slots.clear()
             self._finish()
-        elif self.step_now is Step.RELEASING and self._old is not None:
-            # The old one gives its shards up to nobody: let it go, the slot is started anew.
-            self._old.kill(signal.SIGTERM)
-            self._finish()
+        elif self.step_now is Step.RELEASING:
+            # The old one gives its shards up already: another successor takes them, booted or not.
+            self._new = self._crew.start_successor(child.slot)
+            self._fresh.append(self._new)
         else:
             self._finish()
 
