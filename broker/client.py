@@ -45,7 +45,7 @@ class Pause(IntFlag):
 
     LINK = 1  # its publishes wait for a sibling
     ANSWERS = 2  # it does not read its answers, or they are not known yet
-    DRAIN = 4  # the worker is leaving
+    LEAVING = 4  # its worker is being replaced: it follows when it is answered
     MOVE = 8  # it is about to be handed over
 
 
@@ -220,6 +220,17 @@ class Client:
     def resume_from_link(self) -> None:
         self.resume(Pause.LINK)
 
+    def has_unread(self) -> bool:
+        """Whether the socket holds bytes, or an end, that were not read yet."""
+        if self.eof:
+            return False
+        try:
+            return bool(self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            return False
+        except OSError:  # it was reset; epoll tells it too
+            return False
+
     # --- answers ----------------------------------------------------------------------------------------------------
 
     def answer(self, text: bytes) -> None:
@@ -362,8 +373,13 @@ class Client:
         self._end_subscriptions()
         self.worker.note_answered(self)
 
+    @property
+    def owed(self) -> bool:
+        """Whether answers, or the rest of a chunk, are still to be sent."""
+        return bool(self.out or self.answers) or self.current is not None
+
     def _close_when_done(self) -> None:
-        if self.out or self.answers or self.current is not None:
+        if self.owed:
             return
         if self.lingering_since_s:
             if self.eof:

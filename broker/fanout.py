@@ -224,6 +224,9 @@ class FanOut:
         if rendering is None:
             return 0
         text = rendering.text
+        if cursor.skip > len(text):
+            self._skip_whole(cursor, rendering)
+            return 0
         sent = client.send_chunk(text, cursor.skip)
         if client.closed:
             return sent
@@ -235,6 +238,12 @@ class FanOut:
             return sent
         self._advance(cursor, rendering)
         return sent
+
+    def _skip_whole(self, cursor: Cursor, rendering: Rendering) -> None:
+        """All of this was sent, and more: another worker, which sent it, had made a larger rendering."""
+        cursor.seq = rendering.next_seq
+        cursor.offset = rendering.next_offset
+        cursor.skip -= len(rendering.text)
 
     def _advance(self, cursor: Cursor, rendering: Rendering) -> None:
         client = cursor.client

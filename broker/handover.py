@@ -60,6 +60,7 @@ def _restore_cursor(client: Client, name: bytes, seq: int, skip: int, *, current
     except (StorageError, OSError) as error:
         client.lose(name, str(error), in_chunk=bool(skip))
         return
+    worker.fanout.look(cursor.feed)  # what was sent of a chunk may lie beyond the end that was known here
     cursor.skip = skip
     if not done:
         client.cursors[name] = cursor

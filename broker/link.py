@@ -76,6 +76,14 @@ class Link:
                 os.close(fd)
             self._drop(sent)
 
+    def drop_queue(self) -> None:
+        """Forget what was to go out: there is nobody to take it."""
+        for _view, fd in self._out:
+            if fd >= 0:
+                os.close(fd)
+        self._out.clear()
+        self.queued_bytes = 0
+
     def _head(self) -> tuple[list[memoryview], int]:
         """The buffers for one send: up to the next one that has a descriptor, which must begin a send of its own."""
         first, fd = self._out[0]
@@ -131,10 +139,6 @@ class Link:
         self.closed = True
         for fd in self._fds:
             os.close(fd)
-        for _view, fd in self._out:
-            if fd >= 0:
-                os.close(fd)
         self._fds.clear()
-        self._out.clear()
-        self.queued_bytes = 0
+        self.drop_queue()
         self.sock.close()

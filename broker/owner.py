@@ -219,6 +219,8 @@ class Owner:
         return 1 if meta is None else meta.epoch
 
     def _open(self, name: bytes, *, create: bool) -> OpenStream:
+        if not self.owning:
+            raise Refused(Code.UNAVAILABLE, "this worker does not own the stream; nothing of this was logged")
         if name in self.damaged:
             raise Refused(Code.DAMAGED, str(self.damaged[name]))
         text = name.decode()

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 HANDOVERS_A_TICK = 512
+DRAIN_READ_S = 1.0  # how long a worker that is to end still reads what its clients go on sending
+DRAIN_LINGER_S = 0.5  # how long it then waits for them to see the end and close
 
 
 # --- watching ---------------------------------------------------------------------------------------------------------
@@ -101,7 +103,7 @@ def move_on(worker: Worker) -> None:
     late = time.monotonic() > worker.drain_deadline_s
     if worker.phase is Phase.RETIRED:
         hand_all_over(worker)
-        if late or not worker.clients:
+        if late or (not worker.clients and worker.siblings.all_switched):
             finish_all(worker)
             worker.phase = Phase.LEAVING
     elif late or drained(worker):
@@ -110,24 +112,30 @@ def move_on(worker: Worker) -> None:
 
 
 def drained(worker: Worker) -> bool:
-    """Whether nothing that was read from a client is still without its answer. Stops reading from them first."""
-    waiting = False
+    """Whether every client has what it is owed: what it had sent is read and answered, and it has been told the end."""
+    read_on = worker.now_s < worker.drain_began_s + DRAIN_READ_S
     for client in list(worker.clients.values()):
-        if not client.paused & Pause.DRAIN:
-            client.pause(Pause.DRAIN)
-        waiting = waiting or bool(client.answers) or bool(client.out)
+        if not client.lingering_since_s and not (read_on and client.has_unread()):
+            client.refuse(Code.CLOSING, "this node is stopping; nothing after this is taken, connect again later")
+            client.finish()
+    waiting_since_s = worker.now_s - DRAIN_LINGER_S
+    waiting = any(client.owed or client.lingering_since_s > waiting_since_s for client in worker.clients.values())
     return not waiting and not any(route.bytes_held for route in worker.routes.values())
 
 
 def hand_all_over(worker: Worker) -> None:
-    """Give the successor every connection that is between two answers; the others follow at a later tick."""
+    """Give the successor every connection that is between two answers. The others are read no more, so that they soon
+    are; they follow at a later tick.
+    """
     route = worker.routes[worker.slot]
     link = route.link
     if link is None:
         return  # the successor does not own the shards yet
     given = 0
     for client in list(worker.clients.values()):
-        if given < HANDOVERS_A_TICK and handover.possible(client):
+        if not handover.possible(client):
+            client.pause(Pause.LEAVING)
+        elif given < HANDOVERS_A_TICK:
             worker.siblings.hand_over(link, *handover.detach(client))
             worker.metrics.handed_over += 1
             given += 1

@@ -52,6 +52,7 @@ class Route:
         "feeders",
         "inflight",
         "link",
+        "on_switch",
         "slot",
         "successor",
         "waiting",
@@ -67,6 +68,7 @@ class Route:
         self.waiting: deque[Request] = deque()
         self.inflight: dict[int, Request] = {}
         self.bytes_held = 0
+        self.on_switch: Callable[[Link], None] = lambda _link: None  # called when `link` has become another
         self.feeders: set[Callable[[], None]] = set()  # what to call when there is room again
         self._clock = clock
         self._wake = wake
@@ -147,6 +149,7 @@ class Route:
         self.link, self.successor, self._moving = self.successor, None, False
         while self.waiting:
             self._send(self.waiting.popleft(), self.link)
+        self.on_switch(self.link)
 
     def _release(self, request: Request) -> None:
         self.bytes_held -= request.nbytes

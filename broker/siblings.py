@@ -90,6 +90,7 @@ class Siblings:
         self.worker = worker
         self.links: dict[tuple[int, int], Link] = {}
         self.interest: dict[bytes, set[Link]] = {}
+        self.switched: set[Link] = set()  # whose other end counts on this worker for nothing any more
         self._touched: dict[Link, None] = {}  # links with something to send, flushed at the end of the turn
         self._handlers: Mapping[int, Callable[[Link, memoryview], None]] = {
             sibling.FORWARD: self._forward,
@@ -101,6 +102,7 @@ class Siblings:
             sibling.UNINTEREST: self._uninterest,
             sibling.GREW: self._grew,
             sibling.HANDOVER: self._handover,
+            sibling.SWITCHED: lambda link, _body: self.switched.add(link),
         }
 
     # --- links ------------------------------------------------------------------------------------------------------
@@ -119,11 +121,27 @@ class Siblings:
         link = self.links.get((slot, generation))
         if route is None or link is None:
             return
+        route.on_switch = self._say_switched
         route.switch(link)
         names = [name for name, feed in self.worker.fanout.feeds.items() if feed.remote and self._slot_of(name) == slot]
         if names:
             link.queue(sibling.pack_interest(names))
             self.touch(link)
+
+    def _say_switched(self, owner: Link) -> None:
+        """Let those that owned the slot before know that they may leave."""
+        for link in self.links.values():
+            if link.slot == owner.slot and link.generation < owner.generation:
+                link.queue(sibling.pack_switched())
+                self.touch(link)
+
+    @property
+    def all_switched(self) -> bool:
+        """Whether this worker, which is retired, may leave: its siblings have moved on and everything is sent."""
+        return all(
+            not link.wants_write and (link in self.switched or link.slot == self.worker.slot)
+            for link in self.links.values()
+        )
 
     def touch(self, link: Link) -> None:
         self._touched[link] = None
@@ -137,14 +155,13 @@ class Siblings:
             try:
                 link.flush()
             except LinkClosed:
-                self._closed(link)
-                continue
+                link.drop_queue()  # what came over it before the end is still read, and then the end
             self.worker.poller.modify(link.fileno(), select.EPOLLIN | (select.EPOLLOUT if link.wants_write else 0))
 
     def link_to(self, slot: int) -> Link | None:
-        """The link to the slot's newest worker."""
-        found = [link for (each, _generation), link in self.links.items() if each == slot]
-        return max(found, key=lambda link: link.generation, default=None)
+        """The link to the slot's owner; None while there is none. A successor that stands by owns nothing yet."""
+        route = self.worker.routes.get(slot)
+        return None if route is None else route.successor or route.link
 
     def queued_bytes(self) -> int:
         return sum(link.queued_bytes for link in self.links.values()) + sum(
@@ -152,6 +169,8 @@ class Siblings:
         )
 
     def close(self) -> None:
+        """Send what the links take at once, and close them."""
+        self.flush()
         for link in list(self.links.values()):
             self._closed(link)
 
@@ -174,6 +193,7 @@ class Siblings:
             return
         self.worker.poller.unregister(link.fileno())
         self.links.pop((link.slot, link.generation), None)
+        self.switched.discard(link)
         for links in self.interest.values():
             links.discard(link)
         link.close()
@@ -254,9 +274,8 @@ class Siblings:
         self._tell(feed, sibling.pack_uninterest([feed.name]))
 
     def _tell(self, feed: Feed, note: bytes) -> None:
-        route = self.worker.routes.get(self._slot_of(feed.name))
-        link = route and (route.successor or route.link)
-        if link:
+        link = self.link_to(self._slot_of(feed.name))
+        if link is not None:
             link.queue(note)
             self.touch(link)
 

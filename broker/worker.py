@@ -49,6 +49,9 @@ STAGED_MAX_BYTES = 8 << 20  # published and answered in one turn; the connection
 PUMP_BYTES = 4 << 20  # sent to subscribers in one turn, about
 IDLE_S = 0.25  # the longest wait for events, and so the longest time between two beats of a healthy worker
 
+# A terminal, and some who stop services, signal the whole process group; these are the supervisor's to answer.
+SUPERVISORS_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
+
 EXIT_OK, EXIT_CANNOT_LOCK, EXIT_CANNOT_OPEN = 0, 3, 5
 CANNOT_BOOT = frozenset({EXIT_CANNOT_LOCK, EXIT_CANNOT_OPEN})
 
@@ -94,7 +97,7 @@ class Worker:
         self.metrics = boot.metrics
         self.phase = Phase.STANDBY
         self.now_s = time.monotonic()
-        self.drain_deadline_s = float("inf")
+        self.drain_began_s = self.drain_deadline_s = float("inf")
         self.receive_buffer = bytearray(READ_BYTES_MAX)
         self.receive_view = memoryview(self.receive_buffer)
         self.partial_bytes = 0
@@ -103,7 +106,8 @@ class Worker:
         self.clients: dict[int, Client] = {}
         self.lingering: dict[Client, None] = {}
         self._answered: dict[Client, None] = {}
-        self._beat = boot.board.slot(boot.slot)
+        self._slot = boot.board.slot(boot.slot)
+        self._beat = Board(1).slot(0)  # the board's slot is its owner's: neither a successor's nor a retired worker's
         self._build(boot)
 
     def _build(self, boot: WorkerBoot) -> None:
@@ -143,8 +147,10 @@ class Worker:
     # --- life -------------------------------------------------------------------------------------------------------
 
     def start(self, *, own: bool) -> None:
-        self._beat.state = STATE_STARTING
-        self._beat.beat()
+        if own:
+            self._beat = self._slot
+            self._beat.state = STATE_STARTING
+            self._beat.beat()
         self.poller.register(self.control.fileno(), select.EPOLLIN, lambda _mask: self._on_control())
         self.poller.register(self.syncer.fileno(), select.EPOLLIN, lambda _mask: self.upkeep.take_outcomes())
         self.timers.every(0.05, self._often)
@@ -229,16 +235,21 @@ class Worker:
 
     def _own(self) -> None:
         self.owner.take()
+        self._beat = self._slot
         self._beat.streams = len(self.owner.names)
-        self._beat.state = STATE_READY
-        self.phase = Phase.SERVING
+        self._beat.connections = len(self.clients)
         gc.collect()
         gc.freeze()  # what is here now stays: no collection need look at it again
         self.control.send("owning")
-        self.acceptor.start()
+        if self.phase is Phase.STANDBY:  # a node that stops meanwhile needs the shards owned, and no new clients
+            self._beat.state = STATE_READY
+            self.phase = Phase.SERVING
+            self.acceptor.start()
 
     def _retire(self) -> None:
         """Give the shards up. From here on this worker is a client of its successor, and hands its connections on."""
+        if self.phase is not Phase.SERVING:
+            return
         self.acceptor.stop()
         self.router.flush()
         if self.owner.grown:
@@ -247,6 +258,7 @@ class Worker:
         self.drain_deadline_s = time.monotonic() + self.settings.drain_timeout_s
         self.upkeep.finish_syncs()
         self.owner.release()
+        self._beat = Board(1).slot(0)
         window_bytes = self.settings.link_window_bytes
         self.routes[self.slot] = Route(self.slot, window_bytes, time.monotonic, self.siblings.touch)
         for feed in self.fanout.feeds.values():
@@ -254,10 +266,13 @@ class Worker:
         self.control.send("released")
 
     def _drain(self) -> None:
+        if self.phase is Phase.LEAVING:
+            return
         self.acceptor.stop()
         self.phase = Phase.DRAINING
         self._beat.state = STATE_DRAINING
-        self.drain_deadline_s = time.monotonic() + self.settings.drain_timeout_s
+        self.drain_began_s = time.monotonic()
+        self.drain_deadline_s = self.drain_began_s + self.settings.drain_timeout_s
 
     def ask_to_quit(self) -> None:
         self.control.send("quit")
@@ -274,8 +289,9 @@ class Worker:
         self.siblings.flush()
 
     def _seldom(self) -> None:
-        self.upkeep.punch_due()
-        self.upkeep.sweep()
+        if self.owner.owning:  # a retired worker knows its streams still, and must not touch them
+            self.upkeep.punch_due()
+            self.upkeep.sweep()
         roster.drop_stalled(self)
         self.fanout.look_at_some()
         roster.measure(self)
@@ -319,7 +335,6 @@ class Worker:
         self.upkeep.finish_syncs()
         self.syncer.close()
         self.upkeep.close_clean()
-        self.siblings.flush()
         self.siblings.close()
         self.readers.close()
         self.metrics.close()
@@ -329,11 +344,11 @@ class Worker:
 def run_worker(boot: WorkerBoot) -> int:
     """The body of a worker process. Returns its exit code."""
     setproctitle.setproctitle(f"tailrace: worker {boot.slot}")
+    for number in SUPERVISORS_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     faulthandler.enable()  # a silent worker is killed with SIGABRT, which leaves its stack in the log
     keep_freed_memory()
     worker = Worker(boot)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is the supervisor's to answer
-    signal.signal(signal.SIGTERM, lambda _number, _frame: setattr(worker, "phase", Phase.LEAVING))
     try:
         worker.start(own=boot.own)
     except ShardLocked as error:

@@ -10,6 +10,7 @@
     UNINTEREST  [stream, …]: no more
     GREW        [[stream, next seq, content bytes], …]: how far they have grown; seq 0 is "look yourself"
     HANDOVER    a connection's state; its descriptor travels beside the envelope
+    SWITCHED    (empty): your successor has all that is mine; neither a request nor a connection comes to you any more
 
 Stream names are bytes. A body that cannot be read raises PeerError (fatal): the link is of no use any more.
 """
@@ -35,6 +36,7 @@ INTEREST: Final = 69
 UNINTEREST: Final = 70
 GREW: Final = 71
 HANDOVER: Final = 72
+SWITCHED: Final = 73
 
 Group: TypeAlias = tuple[bytes, int, int, bool]
 """stream, messages, frame bytes, whether the publisher may make the stream"""
@@ -155,3 +157,7 @@ def pack_handover(state: dict[str, Any]) -> bytes:
 @_reader
 def unpack_handover(body: Body) -> dict[str, Any]:
     return dict(msgpack.unpackb(body))
+
+
+def pack_switched() -> bytes:
+    return pack_envelope(SWITCHED)

@@ -93,6 +93,11 @@ class LineClient:
             self._received += data
             self._parse()
 
+    def read_answers(self, count: int, patience_s: float = PATIENCE_S) -> list[str]:
+        """Wait until `count` answers in all are here."""
+        self.read_until(lambda: len(self.answers) >= count, patience_s)
+        return self.answers
+
     def read_messages(self, count: int, patience_s: float = PATIENCE_S) -> list[Message]:
         """Wait until `count` messages in all are here."""
         self.read_until(lambda: len(self.messages) >= count, patience_s)

@@ -54,6 +54,12 @@ def test_moved() -> None:
     assert there(sibling.pack_moved(9)) == (sibling.MOVED, 9)
 
 
+def test_switched_says_nothing_more() -> None:
+    assert [(opcode, bytes(body)) for opcode, body in EnvelopeReader(1 << 20).feed(sibling.pack_switched())] == [
+        (sibling.SWITCHED, b"")
+    ]
+
+
 def test_interest_and_growth() -> None:
     assert there(sibling.pack_interest([b"s", b"t"])) == (sibling.INTEREST, [b"s", b"t"])
     assert there(sibling.pack_uninterest([b"s"])) == (sibling.UNINTEREST, [b"s"])
