@@ -1,0 +1,69 @@
+"""What the system says about a node's processes, seen from outside: who they are, what they hold."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+
+import psutil
+
+from tests.system.node import Node, wait_for
+
+
+def titles(node: Node) -> dict[int, str]:
+    """The process title of each child of the supervisor, by pid; "" for a zombie."""
+    assert node.process is not None
+    found = {}
+    for child in psutil.Process(node.process.pid).children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found[child.pid] = title(child.pid)
+    return found
+
+
+def title(pid: int) -> str:
+    try:
+        command = psutil.Process(pid).cmdline()
+    except psutil.ZombieProcess:
+        return ""
+    return command[0].rstrip() if command else ""
+
+
+def worker_pids(node: Node) -> dict[int, list[int]]:
+    """The pids of the workers of each slot: two while one is replaced."""
+    found: dict[int, list[int]] = {}
+    for pid, text in sorted(titles(node).items()):
+        if text.startswith("tailrace: worker "):
+            found.setdefault(int(text.split()[2]), []).append(pid)
+    return found
+
+
+def worker_pid(node: Node, slot: int) -> int:
+    """The pid of the one worker of a slot, waited for if need be."""
+    wait_for(lambda: len(worker_pids(node).get(slot, ())) == 1, f"slot {slot} has one worker")
+    return worker_pids(node)[slot][0]
+
+
+def metrics_pid(node: Node) -> int:
+    wait_for(lambda: "tailrace: metrics" in titles(node).values(), "there is a metrics process")
+    return next(pid for pid, text in titles(node).items() if text == "tailrace: metrics")
+
+
+def alive(pid: int) -> bool:
+    """Whether a process runs: a zombie does not."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def mappings(pid: int) -> int:
+    with open(f"/proc/{pid}/maps") as file:
+        return sum(1 for _line in file)
+
+
+def resident_bytes(pid: int) -> int:
+    return int(psutil.Process(pid).memory_info().rss)
