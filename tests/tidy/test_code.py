@@ -68,7 +68,8 @@ def most_lines(path: Path) -> int:
 
 
 def test_lines_are_short() -> None:
-    files = [path for path in tree.text_files() if path.suffix not in (".md", ".yml")]  # tables; texts of alerts
+    # Python is ruff's (E501); tables and the texts of alerts have long lines.
+    files = [path for path in tree.text_files() if path.suffix not in (".py", ".md", ".yml")]
     long = [
         f"{tree.shown(path)}:{number}"
         for path in files
@@ -111,4 +112,5 @@ def test_nothing_is_left_over(pattern: re.Pattern[str]) -> None:
 
 
 def test_modules_say_what_they_are() -> None:
-    assert not [tree.shown(path) for path in tree.modules() if not ast.get_docstring(tree.parse(path))]
+    modules = [path for path in tree.modules() if path.name != "__main__.py"]
+    assert not [tree.shown(path) for path in modules if not ast.get_docstring(tree.parse(path))]
