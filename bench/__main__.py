@@ -1,3 +1,5 @@
+"""`python -m bench`."""
+
 from bench.command import main
 
 main(prog_name="python -m bench")

@@ -12,7 +12,7 @@ import select
 import socket
 import sys
 
-CHUNK_BYTES = 1024 * 1024
+CHUNK_BYTES = 4 * 1024 * 1024  # at one call; smaller ones were not faster
 
 
 def main(arguments: list[str]) -> None:

@@ -59,13 +59,13 @@ def run_ingest(
     return generate(scale, ingest, peer, server.target, names, feed, stop, Deadline(scale.timeout_s), warm)
 
 
-def check_stored(peer: Peer, server: Server, name: str, messages: int) -> None:
+def check_stored(peer: Peer, server: Server, name: str, messages: int, timeout_s: float = 5.0) -> None:
     """LoadError unless the stream holds what was published; does nothing for peers that cannot tell."""
     step = peer.stored(name, messages)
     if step is None:
         return
     try:
-        with dialled(server.site.port, [[step]], Deadline(5.0)):
+        with dialled(server.site.port, [[step]], Deadline(timeout_s)):
             pass
     except LoadError as error:
         raise LoadError(f"{peer.name} does not hold the {messages} messages published to {name}: {error}") from error

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bench.machine import describe_machine, file_system
+from bench.machine import describe_machine
 from bench.report import as_json, write_json
 from bench.rows.base import Measurement
 from bench.scale import QUICK
@@ -23,7 +23,3 @@ def test_the_report_keeps_every_round(tmp_path: Path, make_results: MakeResults)
     assert read["build"] == COMPILED
     assert read["machine"]["python"].startswith("3.")
     assert all(target["met"] is None for target in read["targets"])
-
-
-def test_the_file_system_of_proc_is_proc() -> None:
-    assert file_system(Path("/proc/self")) == "proc"

@@ -1,14 +1,13 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
 from bench.load.limits import LoadError
-from bench.load.meter import Meter, ProcessTree
+from bench.load.meter import ProcessTree
 from bench.peers.base import Site
 from bench.peers.plain import BareSendfile, Plain
 from bench.server import Server, fresh_site
@@ -43,23 +42,3 @@ def test_a_server_can_be_started_again(tmp_path: Path) -> None:
         assert server.stop() < 10
         assert server.start() < 10
         assert server.target.pid != first
-
-
-def test_the_meter_counts_the_tree(tmp_path: Path) -> None:
-    with fresh_site(tmp_path, "bare") as site, Server(BareSendfile(1_000), site) as server:
-        tree = ProcessTree(server.target.pid)
-        assert tree.peak_rss_bytes() > 10_000_000
-        assert 0 < tree.private_bytes() < tree.peak_rss_bytes()
-        assert len(tree.open_files()) == 3
-        meter = Meter(server.target.pid)
-        begin = time.monotonic()
-        while time.monotonic() - begin < 0.05:
-            pass
-        spent = meter.stop()
-        assert spent.wall_s >= 0.05
-        assert spent.cpu_s <= 0.05
-
-
-def test_a_process_that_has_ended_is_told() -> None:
-    with pytest.raises(LoadError, match="has ended"):
-        ProcessTree(2**22 - 1)

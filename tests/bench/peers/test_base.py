@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bench.peers import make_peers
 from bench.peers.base import PAYLOAD_MARK, digits_total, make_feed, make_payload, shares, stream_names
 from bench.peers.tailrace import Tailrace
 
@@ -60,3 +61,9 @@ def test_stream_names_are_of_one_length_and_hold_no_mark() -> None:
     assert len(set(names)) == 1_000
     assert {len(name) for name in names} == {8}
     assert not any(PAYLOAD_MARK.decode() in name or "$" in name for name in names)
+
+
+def test_every_peer_has_a_name_of_its_own_and_takes_part_in_something() -> None:
+    peers = make_peers(interpreted=False, workers=2, payload_bytes=100, replay_messages=10)
+    assert len({peer.name for peer in peers}) == len(peers)
+    assert all(peer.kinds and peer.title for peer in peers)

@@ -1,0 +1,33 @@
+"""A plain process to put load on, silent or answering."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.peers.plain import Plain
+from bench.server import Server, fresh_site
+
+
+@pytest.fixture(params=[False, True], ids=["silent", "acks"])
+def plain(request: pytest.FixtureRequest) -> Plain:
+    return Plain(100, acked=bool(request.param))
+
+
+@pytest.fixture
+def silent() -> Plain:
+    return Plain(100)
+
+
+@pytest.fixture
+def plain_server(tmp_path: Path, plain: Plain) -> Iterator[Server]:
+    with fresh_site(tmp_path, plain.name) as site, Server(plain, site) as server:
+        yield server
+
+
+@pytest.fixture
+def silent_server(tmp_path: Path, silent: Plain) -> Iterator[Server]:
+    with fresh_site(tmp_path, silent.name) as site, Server(silent, site) as server:
+        yield server

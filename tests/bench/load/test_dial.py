@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import socket
+import time
+
+import pytest
+
+from bench.load.dial import dialled, steps_succeed
+from bench.load.limits import Deadline, LoadError, LoadTimeout
+from bench.peers.base import Step
+from bench.peers.plain import Plain
+from bench.server import Server
+from tests.bench.load.serving import serving
+
+
+def test_many_connections_go_through_their_steps(silent_server: Server, silent: Plain) -> None:
+    with dialled(silent_server.site.port, [silent.ready()] * 300, Deadline(20)) as socks:
+        assert len(socks) == 300
+        assert not any(sock.getblocking() for sock in socks)
+    assert all(sock.fileno() == -1 for sock in socks)
+
+
+def test_steps_follow_one_another() -> None:
+    def behave(sock: socket.socket) -> None:
+        assert sock.recv(10) == b"one"
+        sock.sendall(b"..1")
+        assert sock.recv(10) == b"two"
+        sock.sendall(b"2")
+
+    with serving(behave) as port:
+        assert steps_succeed(port, [Step(b"one", b"1"), Step(b"two", b"2"), Step(b"three")], 5)
+
+
+def test_a_step_that_is_not_answered_says_what_it_waited_for() -> None:
+    with (
+        serving(lambda sock: time.sleep(0.5)) as port,
+        pytest.raises(LoadTimeout, match=r"wait.*b'never'"),
+        dialled(port, [[Step(b"hello", b"never")]], Deadline(0.3)),
+    ):
+        pass
+
+
+def test_a_server_that_hangs_up_says_what_was_waited_for() -> None:
+    with (
+        serving(lambda sock: None) as port,
+        pytest.raises(LoadError, match=r"waited for b'never'"),
+        dialled(port, [[Step(b"", b"never")]], Deadline(5)),
+    ):
+        pass
+
+
+def test_steps_fail_where_nobody_listens() -> None:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        assert not steps_succeed(sock.getsockname()[1], [Step(b"", b"")], 1.0)

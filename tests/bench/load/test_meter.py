@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.load.limits import LoadError
+from bench.load.meter import Meter, ProcessTree
+from bench.peers.plain import BareSendfile
+from bench.server import Server, fresh_site
+
+
+def test_the_meter_counts_the_tree(tmp_path: Path) -> None:
+    with fresh_site(tmp_path, "bare") as site, Server(BareSendfile(1_000), site) as server:
+        tree = ProcessTree(server.target.pid)
+        assert tree.peak_rss_bytes() > 10_000_000
+        assert 0 < tree.private_bytes() < tree.peak_rss_bytes()
+        assert len(tree.open_files()) == 3
+        meter = Meter(server.target.pid)
+        begin = time.monotonic()
+        while time.monotonic() - begin < 0.05:
+            pass
+        spent = meter.stop()
+        assert spent.wall_s >= 0.05
+        assert spent.cpu_s <= 0.05
+
+
+def test_a_process_that_has_ended_is_told() -> None:
+    with pytest.raises(LoadError, match="has ended"):
+        ProcessTree(2**22 - 1)

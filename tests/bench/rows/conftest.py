@@ -1,0 +1,41 @@
+"""One measurement of a row, as a run makes it, very small."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from bench.contest import measure
+from bench.peers.base import Peer
+from bench.rows.base import Measurement, Row
+from bench.scale import Scale
+from shard.leaves import build
+
+TINY = Scale(
+    rounds=1,
+    seconds=0.1,
+    feed_bytes=20_000,
+    replay_bytes=3_000_000,
+    latency_pairs=2,
+    latency_seconds=0.4,
+    timeout_s=30,
+)
+MeasureRow = Callable[[Row, Peer], Measurement]
+
+
+@pytest.fixture
+def tiny() -> Scale:
+    return TINY
+
+
+@pytest.fixture
+def measure_row(tmp_path: Path) -> MeasureRow:
+    def run(row: Row, peer: Peer) -> Measurement:
+        measured = measure(row, peer, TINY, tmp_path, build())
+        assert measured.value > 0
+        assert measured.peak_rss_bytes > 1_000_000
+        return measured
+
+    return run

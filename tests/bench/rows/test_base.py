@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench.load.limits import LoadError
+from bench.load.meter import Spent
+from bench.peers.base import Step
+from bench.peers.plain import Plain
+from bench.rows.base import check_stored, cpu_us
+from bench.server import Server, fresh_site
+
+
+class _Telling(Plain):
+    """Its stored messages are whatever is told here."""
+
+    def stored(self, name: str, messages: int) -> Step:
+        return Step(b"P", b"p" if messages == 3 else b"other")
+
+
+def test_a_stream_that_lost_messages_is_an_error(tmp_path: Path) -> None:
+    peer = _Telling(100)
+    with fresh_site(tmp_path, peer.name) as site, Server(peer, site) as server:
+        check_stored(peer, server, "b.000000", 3)
+        with pytest.raises(LoadError, match="does not hold the 4 messages"):
+            check_stored(peer, server, "b.000000", 4, timeout_s=0.3)
+
+
+def test_processor_time_is_for_each() -> None:
+    assert cpu_us(Spent(wall_s=9.0, cpu_s=2.0), 4_000) == 500
