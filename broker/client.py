@@ -398,6 +398,11 @@ class Client:
         self.worker.note_lingering(self)
         self._update_interest()
 
+    def keep(self, text: bytes) -> None:
+        """Hold the rest of a message that is half out, before any answer."""
+        self.out[:0] = text
+        self.worker.note_answered(self)
+
     def chunk_ended(self) -> None:
         """The last chunk of a subscription that was ended in the middle of it is out: what waited for that may go."""
         self.worker.note_answered(self)

@@ -8,8 +8,9 @@ another; live push and catching up are the same act.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Protocol
 
@@ -17,7 +18,7 @@ from broker.metrics import WorkerMetrics
 from broker.protocol import answers
 from broker.protocol.errors import Code
 from broker.readers import Readers
-from broker.rendering import Rendering, Renderings, Trimmed
+from broker.rendering import Rendering, Renderings, Trimmed, message_ends
 from shard.errors import StorageError, StreamDamaged
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,9 @@ class Subscriber(Protocol):
     def answer(self, text: bytes) -> None: ...
 
     def chunk_ended(self) -> None: ...
+    def keep(self, text: bytes) -> None:
+        """Hold text that goes out before any answer."""
+
 
     def subscription_ended(self, cursor: Cursor) -> None: ...
 
@@ -290,6 +294,45 @@ class FanOut:
         return reader.offset_of(seq)
 
     def _skip_trimmed(self, cursor: Cursor, first_seq: int) -> None:
+    # --- what was trimmed while it was sent -------------------------------------------------------------------------
+
+    def keep_cut_messages(self, clients: Iterable[Subscriber]) -> None:
+        """See to those who are in the middle of a chunk that was trimmed. Call it well within the grace period.
+
+        Once the space is given back the chunk cannot be rendered again. So the rest of the message that is half out is
+        kept, the one thing that a reader ever costs in memory, and behind it the reader is told what it misses.
+        """
+        ends: dict[tuple[bytes, int], list[int]] = {}
+        for client in clients:
+            cursor = client.current
+            if cursor is not None and cursor.skip and self._is_trimmed(cursor):
+                self._keep_cut_message(client, cursor, ends)
+
+    def _is_trimmed(self, cursor: Cursor) -> bool:
+        try:
+            return cursor.seq < self._readers.get(cursor.feed.name).first_seq()
+        except (StorageError, OSError):
+            return False  # it is met, and told, where the cursor is served
+
+    def _keep_cut_message(
+        self, client: Subscriber, cursor: Cursor, ends: dict[tuple[bytes, int], list[int]]
+    ) -> None:
+        rendering = self._rendering(cursor)
+        if rendering is None:
+            return
+        key = (cursor.feed.name, cursor.seq)
+        if key not in ends:
+            ends[key] = message_ends(rendering.text)
+        last = bisect_left(ends[key], cursor.skip)
+        client.keep(rendering.text[cursor.skip : ends[key][last]])
+        client.current = None
+        self._metrics.line.messages_out += last + 1
+        self._metrics.line.bytes_out += ends[key][last]
+        cursor.seq += last + 1
+        cursor.offset, cursor.skip = -1, 0
+        if not cursor.done:
+            self._place(cursor)
+
         if cursor.skip:  # half a message is out: no answer can be put there any more
             self._give_up(cursor, Code.TRIMMED, f"seq {cursor.seq} was trimmed while it was being sent")
             return

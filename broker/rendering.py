@@ -41,6 +41,17 @@ class Trimmed(Exception):
 
 
 class Renderings:
+def message_ends(text: bytes) -> list[int]:
+    """Where each message of a rendering ends, its line end included."""
+    ends = []
+    end = 0
+    while end < len(text):
+        bar = text.index(b"|", end)
+        end = bar + 1 + int(text[end:bar].split()[-1]) + len(b"\r\n")
+        ends.append(end)
+    return ends
+
+
     """Makes renderings and keeps the latest `cache_bytes` of them."""
 
     def __init__(self, readers: Readers, chunk_bytes: int, cache_bytes: int) -> None:

@@ -293,6 +293,7 @@ class Worker:
             self.upkeep.punch_due()
             self.upkeep.sweep()
         roster.drop_stalled(self)
+        self.fanout.keep_cut_messages(list(self.clients.values()))
         self.fanout.look_at_some()
         roster.measure(self)
         self.metrics.flush()

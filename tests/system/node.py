@@ -48,6 +48,7 @@ class LineClient:
 
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self.sock = socket.create_connection((host, port), timeout=PATIENCE_S)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # small sends must not wait for each other
         self.answers: list[str] = []
         self.messages: list[Message] = []
         self._received = bytearray()
