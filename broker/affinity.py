@@ -1,7 +1,7 @@
-"""Publishers move to where their streams live.
+"""Connections move to where their streams live.
 
-A connection whose publishes go mostly to one sibling (the router keeps count) is handed over to it, between two
-answers and unseen by the peer: from then on its messages need no hop.
+A connection that subscribes to a stream of a sibling, or whose publishes go mostly to one sibling (the router keeps
+count) is handed over to it, between two answers and unseen by the peer: from then on its messages need no hop.
 The act is the same handover that balancing and replacing workers use.
 """
 
@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING
 from broker import handover
 from broker.board import STATE_READY
 from broker.client import Client, Pause
+from broker.fanout import Feed
 
 if TYPE_CHECKING:
     from broker.worker import Worker
 
 STAY_S = 10.0  # how long a connection stays where it was moved to, at least
+FEW_SUBSCRIBERS = 4  # of one stream on one worker: so many move to its owner
 PATIENCE_S = 1.0  # how long one that is to move may wait for its answers, not read meanwhile
 SKEW_CONNECTIONS = 256  # a sibling with this many more than twice our connections gets no more by this way
 
@@ -35,13 +37,24 @@ class Movers:
         """A client's window says that it belongs to `slot`: pause it, so that it moves when it is answered."""
         worker = self._worker
         target = worker.board.slot(slot)
-        if client.cursors or client.lingering_since_s or worker.now_s - client.moved_s < STAY_S:
+        if not worker.settings.affinity or client.lingering_since_s or worker.now_s - client.moved_s < STAY_S:
+            return
+        if any(worker.router.slot_of(name) != slot for name in client.cursors):
             return
         if target.state != STATE_READY or target.connections > 2 * len(worker.clients) + SKEW_CONNECTIONS:
             return
         client.moved_s = worker.now_s
         client.pause(Pause.MOVE)
         self._waiting[client] = (slot, worker.now_s + PATIENCE_S)
+
+    def consider_subscriber(self, client: Client, feed: Feed) -> None:
+        """A client has subscribed to a stream that lives elsewhere: it saves a hop there, unless it is one of many
+        here.
+
+        Many subscribers of one stream are better spread over the workers.
+        """
+        if feed.remote and feed.cursors <= FEW_SUBSCRIBERS:
+            self.consider(client, self._worker.router.slot_of(feed.name))
 
     def step(self) -> None:
         """Once a turn: hand over whom nothing holds back any more."""

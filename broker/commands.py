@@ -128,7 +128,12 @@ class Commands:
             pending.settle(self._refusal(Refused(Code.UNAVAILABLE, f"cannot read {command.stream.decode()}: {error}")))
             return
         client.cursors[name] = cursor
-        pending.after = lambda: worker.fanout.start(cursor)
+
+        def answered() -> None:
+            worker.fanout.start(cursor)
+            worker.movers.consider_subscriber(client, cursor.feed)
+
+        pending.after = answered
         pending.settle(answers.ok_sub(name, seq))
 
     def unsubscribe(self, client: Client, command: c.Unsubscribe) -> None:

@@ -15,6 +15,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from broker.metrics import WorkerMetrics
+from broker.owner import Growth
 from broker.protocol import answers
 from broker.protocol.errors import Code
 from broker.readers import Readers
@@ -54,10 +55,10 @@ class Subscriber(Protocol):
 
     def answer(self, text: bytes) -> None: ...
 
-    def chunk_ended(self) -> None: ...
     def keep(self, text: bytes) -> None:
         """Hold text that goes out before any answer."""
 
+    def chunk_ended(self) -> None: ...
 
     def subscription_ended(self, cursor: Cursor) -> None: ...
 
@@ -159,6 +160,13 @@ class FanOut:
         elif end_seq > feed.end_seq:
             feed.end_offset, feed.end_offset_seq = end_offset, end_seq
             self._wake(feed, end_seq)
+
+    def appended(self, name: bytes, growth: Growth) -> None:
+        """This worker has just appended to a stream: what is still in memory need not be read for who waits for it."""
+        feed = self.feeds.get(name)
+        if feed is not None and feed.caught_up and feed.end_seq == growth.first_seq:
+            self._renderings.make_from(name, growth)
+        self.grew(name, growth.next_seq, growth.end_offset)
 
     def look(self, feed: Feed) -> None:
         """Read the committed end from the file: the truth, whatever notes were lost or late."""
@@ -286,14 +294,6 @@ class FanOut:
             self._give_up(cursor, Code.UNAVAILABLE, f"cannot read the stream: {error}")
         return None
 
-    def _offset_of(self, name: bytes, seq: int) -> int:
-        reader = self._readers.get(name)
-        first_seq = reader.first_seq()
-        if seq < first_seq:
-            raise Trimmed(first_seq)
-        return reader.offset_of(seq)
-
-    def _skip_trimmed(self, cursor: Cursor, first_seq: int) -> None:
     # --- what was trimmed while it was sent -------------------------------------------------------------------------
 
     def keep_cut_messages(self, clients: Iterable[Subscriber]) -> None:
@@ -333,6 +333,14 @@ class FanOut:
         if not cursor.done:
             self._place(cursor)
 
+    def _offset_of(self, name: bytes, seq: int) -> int:
+        reader = self._readers.get(name)
+        first_seq = reader.first_seq()
+        if seq < first_seq:
+            raise Trimmed(first_seq)
+        return reader.offset_of(seq)
+
+    def _skip_trimmed(self, cursor: Cursor, first_seq: int) -> None:
         if cursor.skip:  # half a message is out: no answer can be put there any more
             self._give_up(cursor, Code.TRIMMED, f"seq {cursor.seq} was trimmed while it was being sent")
             return

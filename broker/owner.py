@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from broker.metrics import WorkerMetrics
 from broker.protocol.errors import Code
@@ -31,7 +32,16 @@ LOCK_PATIENCE_S = 5.0  # a predecessor that is leaving gives its locks back well
 LOCK_RETRY_S = 0.02
 
 
-Grown = dict[bytes, tuple[int, int]]  # stream: next seq, bytes of its content that are committed
+class Growth(NamedTuple):
+    """What one turn appended to a stream: `frames`, stamped, the last of them ending at `end_offset` of the content."""
+
+    first_seq: int
+    next_seq: int
+    end_offset: int
+    frames: bytearray
+
+
+Grown = dict[bytes, Growth]
 
 
 class Refused(Exception):
@@ -148,7 +158,8 @@ class Owner:
                 self.open.move_to_end(batch.name)
             if stream.epoch == 0:
                 raise Refused(Code.DISABLED, "this stream is disabled here; an administrator can make it a master")
-            first_seq = stream.log.append(batch.take_frames(), batch.count, self._clock_us(), stream.epoch)
+            frames = batch.take_frames()
+            first_seq = stream.log.append(frames, batch.count, self._clock_us(), stream.epoch)
         except Refused as refused:
             batch.refused(refused.code, refused.text)
             return
@@ -159,7 +170,7 @@ class Owner:
             log.error("cannot append to stream %r: %s", batch.name, error)
             batch.refused(Code.UNAVAILABLE, f"the disk refused this: {error.strerror}; nothing of it was logged")
             return
-        self.grown[batch.name] = (first_seq + batch.count, stream.log.end_offset)
+        self.grown[batch.name] = Growth(first_seq, first_seq + batch.count, stream.log.end_offset, frames)
         self._schedule_sync(stream, now_s)
         if stream.policy.durability is Durability.ALWAYS:
             stream.waiting.append((batch, first_seq))

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import NamedTuple
 
+from broker.owner import Growth
 from broker.readers import Readers
 from shard.errors import StreamDamaged
 from shard.frame import HEADER_BYTES
@@ -40,7 +41,6 @@ class Trimmed(Exception):
         self.first_seq = first_seq
 
 
-class Renderings:
 def message_ends(text: bytes) -> list[int]:
     """Where each message of a rendering ends, its line end included."""
     ends = []
@@ -52,6 +52,7 @@ def message_ends(text: bytes) -> list[int]:
     return ends
 
 
+class Renderings:
     """Makes renderings and keeps the latest `cache_bytes` of them."""
 
     def __init__(self, readers: Readers, chunk_bytes: int, cache_bytes: int) -> None:
@@ -74,11 +75,25 @@ def message_ends(text: bytes) -> list[int]:
             self._keep(key, rendering)
         return rendering
 
+    def make_from(self, name: bytes, growth: Growth) -> None:
+        """Keep the rendering of frames that were stamped a moment ago, when they are no more than a chunk."""
+        frames = growth.frames
+        if len(frames) > self._chunk_bytes:
+            return
+        seq, next_seq = growth.first_seq, growth.next_seq
+        text, _count, _used, _fault = _text.render(
+            frames, 0, len(frames), seq, next_seq, b"msg " + name + b" ", False, self._chunk_bytes
+        )
+        self._keep((name, seq), Rendering(text, next_seq, growth.end_offset))
+
     def clear(self) -> None:
         self._cached.clear()
         self._held_bytes = 0
 
     def _keep(self, key: tuple[bytes, int], rendering: Rendering) -> None:
+        replaced = self._cached.pop(key, None)
+        if replaced is not None:
+            self._held_bytes -= len(replaced.text)
         self._cached[key] = rendering
         self._held_bytes += len(rendering.text)
         while self._held_bytes > self._cache_bytes and len(self._cached) > 1:

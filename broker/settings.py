@@ -178,6 +178,14 @@ class Settings:
         "whether the first pub or sub of an unknown stream makes it; otherwise only the command master does",
     )
 
+    affinity: bool = setting(
+        "node",
+        "affinity",
+        Kind.FLAG,
+        True,
+        "whether a connection is moved to the worker that owns the streams it uses, which saves its messages a hop",
+    )
+
     host: str = setting("listen", "host", Kind.HOST, "127.0.0.1", "address the broker listens on")
     port: int = setting(
         "listen", "port", Kind.COUNT, 5_050, "TCP port for everything", low=1, high=65_535, zero="any free port"

@@ -259,9 +259,9 @@ class Siblings:
         if not self.interest:
             return
         notes: dict[Link, list[tuple[bytes, int, int]]] = {}
-        for name, (next_seq, end_offset) in grown.items():
+        for name, growth in grown.items():
             for link in self.interest.get(name, ()):
-                notes.setdefault(link, []).append((name, next_seq, end_offset))
+                notes.setdefault(link, []).append((name, growth.next_seq, growth.end_offset))
         for link, streams in notes.items():
             link.queue(sibling.pack_grew(streams))
             self.touch(link)

@@ -198,9 +198,9 @@ class Worker:
         self.siblings.announce(grown)
         feeds = self.fanout.feeds
         if feeds:
-            for name, (end_seq, end_offset) in grown.items():
+            for name, growth in grown.items():
                 if name in feeds:
-                    self.fanout.grew(name, end_seq, end_offset)
+                    self.fanout.appended(name, growth)
 
     def _answer(self) -> None:
         answered, self._answered = self._answered, {}
