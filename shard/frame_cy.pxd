@@ -84,7 +84,9 @@ cdef extern from *:
     static int tr_crc_has_hardware(void) { return (getauxval(AT_HWCAP) & (1ul << 7)) != 0; }
     #else
     #define TAILRACE_CRC_NAME "tables"
-    static uint32_t tr_crc_hardware(uint32_t crc, const uint8_t *p, size_t length) { return tr_crc_tables(crc, p, length); }
+    static uint32_t tr_crc_hardware(uint32_t crc, const uint8_t *p, size_t length) {
+        return tr_crc_tables(crc, p, length);
+    }
     static int tr_crc_has_hardware(void) { return 0; }
     #endif
 

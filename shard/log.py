@@ -137,7 +137,7 @@ class StreamLog:
             raise
 
     def append(self, frames: bytearray | memoryview, count: int, now_us: int, epoch: int) -> int:
-        """Stamp `count` whole unstamped frames, at least one, in place, write and commit them. Gives the first one's seq.
+        """Stamp `count` whole unstamped frames, at least one, in place, write and commit them. Gives the first's seq.
 
         Raises StorageFull (nothing is committed, the log can go on), ValueError when the frames are not whole or not
         `count`, OSError.

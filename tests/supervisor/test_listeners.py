@@ -26,7 +26,7 @@ def test_a_second_node_on_the_port_is_refused_although_the_kernel_would_share_it
 
 
 def test_a_host_that_is_none() -> None:
-    with pytest.raises(CannotListen, match="no-such-host.invalid"):
+    with pytest.raises(CannotListen, match=r"no-such-host\.invalid"):
         open_listeners("no-such-host.invalid", 0, 1)
 
 
