@@ -25,8 +25,18 @@ CONTENT_MAGIC: Final = b"TRcontnt"
 INDEX_MAGIC: Final = b"TRindex\n"
 
 FIXED: Final = struct.Struct(f"<8sIIQQQH{NAME_BYTES_MAX}s10sI")
-"""magic, version, bytes of the header page, stream id, base_seq, created_us, bytes of the name, the name, reserved,
-CRC-32C of all before it."""
+FIXED_FIELDS: Final = (
+    "magic",
+    "version",
+    "page_bytes",
+    "stream_id",
+    "base_seq",
+    "created_us",
+    "name_bytes",
+    "name",
+    "reserved",
+    "crc32c",
+)
 FIXED_BYTES: Final = 256
 STREAM_ID_OFFSET: Final = 16
 NAME_OFFSET: Final = 42

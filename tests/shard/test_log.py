@@ -13,6 +13,7 @@ from shard import log as log_module
 from shard.errors import StorageFull, StreamMissing
 from shard.frame import IndexEntry, pack_frame
 from shard.growth import UNRESERVED_BYTES
+from shard.header import CONTENT_END_OFFSET, INDEX_NEXT_SEQ
 from shard.log import StreamLog
 from shard.names import InvalidName, file_stem
 from shard.reader import StreamReader
@@ -110,6 +111,32 @@ def test_entries_and_times_of_the_open_log(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not 3"):
         log.entry(3)
     assert log.seq_at(0) == 1
+    log.close()
+
+
+def test_a_batch_is_committed_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(tmp_path)
+    pwrite, steps = os.pwrite, []
+
+    class Words:
+        """Stands in for a mapped header page."""
+
+        def __init__(self, name: str, words: memoryview) -> None:
+            self.name, self.words = name, words
+
+        def __setitem__(self, place: int, word: int) -> None:
+            steps.append(f"{self.name} word {place}")
+            self.words[place] = word
+
+    def written(fd: int, data: bytes, offset: int) -> int:
+        steps.append("frames" if len(data) > 24 else "entries")
+        return pwrite(fd, data, offset)
+
+    monkeypatch.setattr(log_module, "_pwrite", written)
+    monkeypatch.setattr(log, "_content_words", Words("content", log._content_words))
+    monkeypatch.setattr(log, "_index_words", Words("index", log._index_words))
+    append(log, b"one")
+    assert steps == ["frames", "entries", f"content word {CONTENT_END_OFFSET}", f"index word {INDEX_NEXT_SEQ}"]
     log.close()
 
 
@@ -217,6 +244,35 @@ def test_punch_gives_whole_pages_back_and_offsets_stay(tmp_path: Path) -> None:
     log.close()
     log = open_log(tmp_path, boot=LATER_BOOT)
     assert (log.first_seq, log.next_seq) == (900, 1_000)
+    log.close()
+
+
+def test_a_hole_comes_after_what_recovery_needs_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frames, entries, the new beginning, then the synced seq beyond the hole: the machine may go down at any point."""
+    log = open_log(tmp_path)
+    append(log, *[b"x" * 1_000] * 300)
+    log.trim(300)
+    calls: list[str] = []
+    files = {os.stat(tmp_path / f"stream{suffix}").st_ino: suffix for suffix in (".content", ".indx")}
+
+    def file_of(fd: int) -> str:
+        return files[os.fstat(fd).st_ino]
+
+    monkeypatch.setattr(os, "fdatasync", lambda fd: calls.append(f"sync {file_of(fd)} with {log.synced_seq} synced"))
+
+    def punched(fd: int, start: int, end: int) -> bool:
+        calls.append(f"punch {file_of(fd)}")
+        return True
+
+    monkeypatch.setattr(log_module, "punch_hole", punched)
+    assert log.punch(300) > 0
+    assert calls == [
+        "sync .content with 0 synced",
+        "sync .indx with 0 synced",
+        "sync .indx with 300 synced",
+        "punch .content",
+        "punch .indx",
+    ]
     log.close()
 
 

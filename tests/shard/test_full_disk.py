@@ -1,0 +1,113 @@
+"""A disk that is really full: a small tmpfs, mounted by root."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from shard.check import check_stream
+from shard.errors import StorageFull
+from shard.log import StreamLog
+from shard.reader import StreamReader
+from tests.shard.helpers import BOOT, NAME, append, batch, messages_of, open_log, payloads
+
+DISK_BYTES = 2 * 1024 * 1024
+BATCH = 50  # messages of 1,000 bytes
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 2 MiB with a file of 512 KiB in it, "ballast"."""
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small file system")
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(path)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
+    try:
+        (path / "ballast").write_bytes(bytes(512 * 1024))
+        yield path
+    finally:
+        subprocess.run(["umount", str(path)], check=True)
+
+
+def fill(log: StreamLog, size: int = 1_000, count: int = BATCH) -> int:
+    """Append until the disk is full; gives how many messages went in."""
+    frames = batch([b"x" * size] * count)
+    before = log.next_seq
+    for _ in range(DISK_BYTES // (size * count) + 2):
+        try:
+            log.append(frames, count, 1_000, 1)
+        except StorageFull:
+            return log.next_seq - before
+    raise AssertionError("the disk is larger than it should be")
+
+
+def test_a_full_disk_is_an_error_readers_go_on_and_so_does_the_log_when_there_is_space(disk: Path) -> None:
+    log = open_log(disk)
+    reader = StreamReader.open(disk, NAME, boot_id=BOOT)
+    written = fill(log)
+    assert written > 1_000, "nearly all of the free space is used before it is an error"
+    for _ in range(3):
+        with pytest.raises(StorageFull, match=r"no space for .* bytes of stream 'stream'"):
+            append(log, *[b"y" * 1_000] * BATCH)
+    assert log.next_seq == reader.next_seq() == written
+    assert len(messages_of(reader)) == written
+    (disk / "ballast").unlink()
+    assert append(log, *[b"y" * 1_000] * BATCH) == written
+    assert len(messages_of(reader)) == written + BATCH
+    log.close()
+    reader.close()
+    assert check_stream(disk, NAME, boot_id=BOOT).ok
+    open_log(disk).close()
+
+
+def test_the_last_pages_go_to_small_messages(disk: Path) -> None:
+    log = open_log(disk)
+    fill(log)
+    fill(log, size=50, count=1)
+    assert os.statvfs(disk).f_bavail <= 2
+    log.close()
+    assert check_stream(disk, NAME, boot_id=BOOT).ok
+
+
+def test_a_stream_hands_back_what_it_reserved_in_vain(disk: Path) -> None:
+    """Another stream gets the space that a step too large for the disk would have taken."""
+    one, other = open_log(disk, "one"), open_log(disk, "other")
+    append(one, *[b"x" * 1_000] * 500)
+    append(other, b"first")
+    with pytest.raises(StorageFull):
+        append(one, b"x" * 1_200_000)
+    assert append(other, b"x" * 300_000) == 1
+    one.close()
+    other.close()
+
+
+def test_no_stream_is_made_on_a_full_disk_and_none_is_left_half_made(disk: Path) -> None:
+    log = open_log(disk)
+    fill(log)
+    fill(log, size=50, count=1)
+    with pytest.raises(StorageFull):
+        for i in range(10):
+            open_log(disk, f"new-{i}").close()
+    for path in disk.glob("new-*"):
+        assert path.stat().st_size == 4_096, "those that fitted are whole, and no others are there"
+    log.close()
+
+
+def test_a_process_that_dies_on_a_full_disk_leaves_a_stream_that_opens(disk: Path) -> None:
+    log = open_log(disk)
+    written = fill(log)
+    log.abandon()
+    log = open_log(disk)
+    assert log.next_seq == written
+    (disk / "ballast").unlink()
+    append(log, b"after")
+    log.close()
+    assert payloads(disk)[-1] == b"after"
