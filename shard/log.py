@@ -7,6 +7,7 @@ entries are written by pwrite, never through a mapping, so that a full disk is a
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 from pathlib import Path
@@ -66,6 +67,7 @@ class StreamLog:
         "_pair",
         "_punched_content",
         "_punched_index",
+        "_sync_failed",
         "_tail",
         "closed",
         "end_offset",
@@ -101,6 +103,7 @@ class StreamLog:
         self._tail = False
         self._punched_content = self._punched_index = HEADER_PAGE_BYTES
         self._directory_synced = state.synced_seq > state.base_seq
+        self._sync_failed = False
         self._lock = threading.Lock()
 
     @classmethod
@@ -201,13 +204,14 @@ class StreamLog:
         """Give back the whole pages of trimmed messages before seq `before`, and no more than was trimmed.
 
         Call it when no reader is there any more. It waits for the disk, and may run in another thread, as `sync`. The
-        last message always stays: it tells the last timestamp. Gives the bytes that were freed. StreamDamaged, OSError.
+        last message always stays: it tells the last timestamp. Gives the bytes that were freed. Raises OSError.
         """
         with self._lock:
             seq = min(before, self.first_seq, self.next_seq - 1)
-            if self.closed or seq <= self._base_seq:
-                return 0
-            content_end = _page_floor(self._entry(seq).offset)
+            oldest = None if self.closed or seq <= self._base_seq else read_entry(self._index_fd, seq, self._base_seq)
+            if oldest is None:
+                return 0  # also where the entry is damaged: that is for the readers of this message to find
+            content_end = _page_floor(oldest.offset)
             index_end = _page_floor(entry_offset(seq, self._base_seq))
         if content_end <= self._punched_content and index_end <= self._punched_index:
             return 0
@@ -219,9 +223,12 @@ class StreamLog:
     def sync(self) -> int:
         """Put on the disk what is committed now, then publish that as synced_seq; gives it.
 
-        May run in another thread while the owner appends, trims and even closes. Raises OSError.
+        May run in another thread while the owner appends, trims and even closes. Raises OSError, and goes on doing so
+        until the stream is opened anew: after a failure the kernel calls pages clean that never reached the disk.
         """
         with self._lock:
+            if self._sync_failed:
+                raise OSError(errno.EIO, f"an earlier sync of stream {self.name!r} failed")
             if self.closed:
                 return self.synced_seq
             seq = self.next_seq
@@ -233,6 +240,9 @@ class StreamLog:
                 sync_directory(self._pair.paths.directory)
                 self._directory_synced = True
             self._publish_synced(seq, index_fd)
+        except OSError:
+            self._sync_failed = True
+            raise
         finally:
             os.close(content_fd)
             os.close(index_fd)

@@ -17,7 +17,18 @@ from shard.header import CONTENT_END_OFFSET, INDEX_NEXT_SEQ
 from shard.log import StreamLog
 from shard.names import InvalidName, file_stem
 from shard.reader import StreamReader
-from tests.shard.helpers import BOOT, LATER_BOOT, NAME, append, batch, filled, open_log, payloads, read_messages
+from tests.shard.helpers import (
+    BOOT,
+    LATER_BOOT,
+    NAME,
+    append,
+    batch,
+    filled,
+    open_log,
+    overwrite,
+    payloads,
+    read_messages,
+)
 
 
 def size(directory: Path, suffix: str) -> int:
@@ -276,6 +287,15 @@ def test_a_hole_comes_after_what_recovery_needs_is_on_the_disk(tmp_path: Path, m
     log.close()
 
 
+def test_a_damaged_entry_keeps_the_space_and_ends_no_thread(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, *[b"x" * 1_000] * 300)
+    log.trim(200)
+    overwrite(tmp_path / "stream.indx", 4_096 + 24 * 200, bytes(24))
+    assert log.punch(200) == 0
+    log.close()
+
+
 def test_what_is_trimmed_and_not_yet_punched_can_still_be_read(tmp_path: Path) -> None:
     """A reader that is behind the cut has the grace period to notice."""
     filled(tmp_path, 10)
@@ -348,6 +368,11 @@ def test_sync_raises_what_the_disk_says(tmp_path: Path, monkeypatch: pytest.Monk
             log.sync()
     assert log.synced_seq == 0
     assert len(os.listdir("/proc/self/fd")) == descriptors
+    with pytest.raises(OSError, match="an earlier sync of stream 'stream' failed"):
+        log.sync()
+    log.close()
+    log = open_log(tmp_path)
+    assert log.sync() == 1
     log.close()
 
 
