@@ -1,0 +1,79 @@
+"""A real owner in a process of its own, killed in the middle of its work, while a reader here looks on."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from shard.check import check_stream
+from shard.errors import StreamMissing
+from shard.leaves import load
+from shard.reader import StreamReader
+from tests.shard.helpers import BOOT, NAME, messages_of, open_log
+
+OWNER = """
+import sys
+from pathlib import Path
+from tests.shard.helpers import append, open_log
+log = open_log(Path(sys.argv[1]))
+while True:
+    count = log.next_seq % 7 + 1
+    first = append(log, *[b"message %d " % (log.next_seq + i) * 20 for i in range(count)])
+    if log.next_seq > 5_000:
+        log.trim(log.next_seq - 4_000)
+    print(first + count, flush=True)
+"""
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 30
+check = load("shard.frame_cy").check
+
+
+def look_until(reader: StreamReader, seq: int) -> None:
+    """Verify what is committed, from one commit to the next, until `seq` is."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    done = reader.next_seq()
+    while done < seq:
+        assert time.monotonic() < deadline_s
+        committed = reader.next_seq()
+        start, end = reader.offset_of(done), reader.offset_of(committed)
+        content = bytearray(end - start)
+        assert reader.read_into(memoryview(content), start) == len(content)
+        assert check(content, 0, len(content), done) == (committed - done, len(content), "")
+        done = committed
+
+
+def opened_reader(directory: Path) -> StreamReader:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            return StreamReader.open(directory, NAME, boot_id=BOOT)
+        except StreamMissing:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.001)
+
+
+@pytest.mark.slow
+def test_what_was_acknowledged_outlives_the_owner_and_a_reader_sees_only_whole_frames(tmp_path: Path) -> None:
+    reader, goal = None, 0
+    for _ in range(4):
+        command = [sys.executable, "-c", OWNER, str(tmp_path)]
+        owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        reader = reader or opened_reader(tmp_path)
+        goal += 1_500
+        look_until(reader, goal)
+        owner.send_signal(signal.SIGKILL)
+        acknowledged = [int(line) for line in owner.communicate()[0].splitlines()]
+        assert reader.next_seq() >= acknowledged[-1]
+        assert check_stream(tmp_path, NAME, boot_id=BOOT).ok
+    assert reader is not None
+    committed = reader.next_seq()
+    log = open_log(tmp_path)
+    assert log.next_seq == reader.next_seq() == committed
+    assert all(message.payload == b"message %d " % message.seq * 20 for message in messages_of(reader))
+    log.close()
+    reader.close()
