@@ -102,7 +102,7 @@ class _Checker:
             self._content_fd, self._index_fd = open_fds(self._paths, os.O_RDONLY)
         except (StreamMissing, StreamDamaged) as error:
             self._missing(error)
-            return False
+            return True  # its owner may be making it in this very moment
         try:
             before = self._pages()
             self._look(*before)

@@ -76,12 +76,14 @@ class StreamReader:
         `boot_id` is this boot of the machine's unless a test plays another one.
         """
         paths = stream_paths(directory, name)
+        boot = this_boot() if boot_id is None else boot_word(boot_id)
         try:
-            return cls._open(paths, this_boot() if boot_id is None else boot_word(boot_id))
+            return cls._open(paths, boot)
         except StreamDamaged:
             if is_unborn(paths):
                 raise StreamMissing(name, directory) from None
-            raise
+        # The owner may have been making the stream, or storing words, in that very moment: what is damaged stays so.
+        return cls._open(paths, boot)
 
     @classmethod
     def _open(cls, paths: StreamPaths, boot: int) -> StreamReader:

@@ -8,6 +8,7 @@ import pytest
 from shard.errors import StreamDamaged, StreamMissing, Trimmed
 from shard.header import INDEX_NEXT_SEQ
 from shard.reader import StreamReader, this_boot
+from shard.stream_files import StreamPaths, is_unborn
 from tests.shard.helpers import BOOT, LATER_BOOT, NAME, append, cut, filled, flip, messages_of, open_log, payloads
 
 
@@ -98,6 +99,24 @@ def test_missing_streams(tmp_path: Path) -> None:
         (tmp_path / (NAME + suffix)).write_bytes(bytes(5_000))
     with pytest.raises(StreamMissing):
         open_reader(tmp_path)
+
+
+def test_a_stream_that_is_made_in_this_very_moment_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The index appears between the look that missed it and the look at what is there."""
+    paths = filled(tmp_path, 3)
+    hidden = tmp_path / "hidden"
+    os.rename(paths.index_file, hidden)
+
+    def unborn(paths: StreamPaths) -> bool:
+        os.rename(hidden, paths.index_file)
+        return is_unborn(paths)
+
+    monkeypatch.setattr("shard.reader.is_unborn", unborn)
+    reader = open_reader(tmp_path)
+    assert reader.next_seq() == 3
+    reader.close()
 
 
 @pytest.mark.parametrize(
