@@ -5,7 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from shard.errors import MetaDamaged, ShardLocked, StorageError, StorageFull, StreamDamaged, StreamMissing, Trimmed, is_full
+from shard.errors import (
+    MetaDamaged,
+    ShardLocked,
+    StorageError,
+    StorageFull,
+    StreamDamaged,
+    StreamMissing,
+    Trimmed,
+    is_full,
+)
 
 FILE = Path("/data/shard-00/x.content")
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given
