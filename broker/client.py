@@ -25,6 +25,7 @@ from broker.publish import Pending
 from broker.routes import Route
 
 if TYPE_CHECKING:
+    from broker.commands import Turn
     from broker.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -94,7 +95,7 @@ class Client:
         self.answers: deque[Pending] = deque()  # the first is not known yet; the others wait behind it
         self.out = bytearray()
         self.cursors: dict[bytes, Cursor] = {}
-        self.subscribing: dict[bytes, Pending] = {}  # asked for, while the owner is asked whether the stream is there
+        self.subscribing: deque[Turn] = deque()  # the first waits for a stream's owner; see `broker.commands`
         self.ready: deque[Cursor] = deque()
         self.current: Cursor | None = None
         self.created = 0
@@ -371,6 +372,8 @@ class Client:
             return
         self.lingering_since_s = self.worker.now_s
         self._end_subscriptions()
+        self.codec.feed_eof()  # a line that has begun is held no longer
+        self._hold(0)
         self.worker.note_answered(self)
 
     @property
@@ -417,7 +420,6 @@ class Client:
         for cursor in self.cursors.values():
             self.worker.fanout.end(cursor)
         self.cursors.clear()
-        self.subscribing.clear()
         self.ready.clear()
 
     def close(self, reason: str) -> None:

@@ -25,6 +25,15 @@ GATHER_COLUMNS_CONNS = ("worker", "peer", "age_s", "subscriptions", "unsent_byte
 WORKER_COLUMNS = ("worker", "pid", "state", "beat_age_s", "connections", "subscriptions", "streams", "restarts")
 
 
+class Turn:
+    """Something a connection asked about its subscriptions; `take` does it, as soon as it can be done."""
+
+    __slots__ = ("take",)
+
+    def __init__(self, take: Callable[[], None] | None = None) -> None:
+        self.take = take
+
+
 class Commands:
     """The commands of one worker."""
 
@@ -66,43 +75,55 @@ class Commands:
     def help(self, client: Client, _command: c.Help) -> None:
         client.answer(answers.help_text(admin=client.local))
 
+    # A subscription may have to wait for the owner of its stream, which is asked at once, so that it begins behind what
+    # was published before it and no later. What is subscribed to and given up meanwhile waits its turn.
+
     def subscribe(self, client: Client, command: c.Subscribe) -> None:
         name = command.stream
-        limit = self.worker.settings.max_subscriptions
-        if name in client.cursors or name in client.subscribing:
-            client.refuse(Code.SUBSCRIBED, f"this connection is subscribed to {command.stream.decode()} already")
+        pending = self._pend(client)
+        refused = None if client.subscribing else self._not_subscribable(client, name)
+        if refused is not None:
+            pending.settle(self._refusal(refused))
             return
-        if len(client.cursors) + len(client.subscribing) >= limit:
-            client.refuse(Code.SUBSCRIPTIONS, f"this connection has {limit} subscriptions, which is its limit")
-            return
-        pending = Pending(client.answers_ready)
-        client.pend(pending)
-        if command.start.kind != "new" and self._readable(name):
-            self._subscribe_here(client, pending, name, command)
-            return
-        if not client.may_create():
-            pending.settle(self._refusal(Refused(Code.STREAMS, "this connection has made as many streams as it may")))
-            return
-
-        client.subscribing[name] = pending
+        turn = Turn()
+        client.subscribing.append(turn)
 
         def ensured(value: Any) -> None:
-            wanted = client.subscribing.get(name) is pending
-            if wanted:
-                del client.subscribing[name]
-            if isinstance(value, Refused):
-                pending.settle(self._refusal(value))
-                return
-            if value < 0:
-                client.count_created()
-            if client.closed:
-                return
-            if wanted:
-                self._subscribe_here(client, pending, name, command, value)
-            else:
-                pending.settle(answers.ok_sub(name, max(value, 0)))
+            turn.take = lambda: self._ensured(client, pending, command, value)
+            self._take_turns(client)
 
-        self.worker.router.call(name, "ensure", [name], ensured)
+        if command.start.kind != "new" and self._readable(name):
+            ensured(0)
+        else:
+            self.worker.router.call(name, "ensure", [name, client.may_create()], ensured)
+
+    def _take_turns(self, client: Client) -> None:
+        turns = client.subscribing
+        while turns and (take := turns[0].take) is not None:
+            turns.popleft()
+            take()
+
+    def _not_subscribable(self, client: Client, name: bytes) -> Refused | None:
+        limit = self.worker.settings.max_subscriptions
+        if name in client.cursors:
+            return Refused(Code.SUBSCRIBED, f"this connection is subscribed to {name.decode()} already")
+        if len(client.cursors) >= limit:
+            return Refused(Code.SUBSCRIPTIONS, f"this connection has {limit} subscriptions, which is its limit")
+        return None
+
+    def _ensured(self, client: Client, pending: Pending, command: c.Subscribe, value: Any) -> None:
+        """The stream is there, and its owner has said where it ends (-1: it was made just now); or why there is
+        none.
+        """
+        refused = value if isinstance(value, Refused) else self._not_subscribable(client, command.stream)
+        if refused is None and value < 0:
+            client.count_created()
+        if refused is not None:
+            pending.settle(self._refusal(refused))
+        elif client.lingering_since_s or client.closed:
+            pending.settle(answers.ok_sub(command.stream, max(value, 0)))
+        else:
+            self._subscribe_here(client, pending, command.stream, command, value)
 
     def _readable(self, name: bytes) -> bool:
         try:
@@ -137,16 +158,19 @@ class Commands:
         pending.settle(answers.ok_sub(name, seq))
 
     def unsubscribe(self, client: Client, command: c.Unsubscribe) -> None:
-        name = command.stream
-        if client.subscribing.pop(name, None) is not None:  # its answer is still to come, and then this one's
-            client.answer(answers.ok_unsub(name))
+        if not client.subscribing:
+            client.answer(self._unsubscribe(client, command.stream))
             return
+        pending = self._pend(client)
+        client.subscribing.append(Turn(lambda: pending.settle(self._unsubscribe(client, command.stream))))
+
+    def _unsubscribe(self, client: Client, name: bytes) -> bytes:
         cursor = client.cursors.pop(name, None)
         if cursor is None:
-            client.refuse(Code.UNSUBSCRIBED, f"this connection is not subscribed to {command.stream.decode()}")
-            return
+            text = f"this connection is not subscribed to {name.decode()}"
+            return self._refusal(Refused(Code.UNSUBSCRIBED, text))
         self.worker.fanout.end(cursor)
-        client.answer(answers.ok_unsub(name))
+        return answers.ok_unsub(name)
 
     # --- for administrators -----------------------------------------------------------------------------------------
 
@@ -209,8 +233,7 @@ class Commands:
         self, client: Client, stream: bytes, verb: str, args: list[Any], render: Callable[[Any], bytes]
     ) -> None:
         """Ask the owner of one stream and answer what it says."""
-        pending = Pending(client.answers_ready)
-        client.pend(pending)
+        pending = self._pend(client)
 
         def done(value: Any) -> None:
             pending.settle(self._refusal(value) if isinstance(value, Refused) else render(value))
@@ -221,8 +244,7 @@ class Commands:
         """Ask every worker and answer with all their rows; one that is down makes the answer an error, not a shorter
         list.
         """
-        pending = Pending(client.answers_ready)
-        client.pend(pending)
+        pending = self._pend(client)
         waiting = set(range(self.worker.slots))
         rows: list[Any] = []
 
@@ -240,6 +262,12 @@ class Commands:
 
         for slot in range(self.worker.slots):
             self.worker.call_slot(slot, verb, args, done_by(slot))
+
+    def _pend(self, client: Client) -> Pending:
+        """A place in the client's row of answers."""
+        pending = Pending(client.answers_ready)
+        client.pend(pending)
+        return pending
 
     def _refusal(self, refused: Refused) -> bytes:
         self.worker.metrics.refused.add(refused.code)

@@ -100,6 +100,7 @@ class Owner:
         self.dirty: dict[bytes, OpenStream] = {}  # appended to since the last sync
         self.unsynced: set[bytes] = set()  # closed before they were synced; what a clean stop still has to mark
         self.grown: Grown = {}  # since the last `take_grown`
+        self.on_create: Callable[[], None] = lambda: None
         self.on_trim: Callable[[OpenStream, int], None] = lambda _stream, _dropped: None
         self.boot_id = boot_id
         self._total_streams = total_streams
@@ -210,6 +211,7 @@ class Owner:
             raise Refused(Code.NODESTREAMS, f"this node has {self.settings.max_streams} streams, which is its limit")
         self._open(name, create=True)
         self.names[name] = None
+        self.on_create()
 
     def stream(self, name: bytes) -> OpenStream:
         """The open stream, opened if need be. Raises Refused (`unknown`, `damaged`, `full`, `unavailable`)."""

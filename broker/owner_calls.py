@@ -36,9 +36,11 @@ def locate(stream: OpenStream, place: list[Any], skip: int = 0) -> int:
 
 
 def ensure(owner: Owner, args: Args) -> int:
-    """[stream] -> next seq. Makes the stream when it is not known and the node may."""
-    name = args[0]
+    """[stream, whether its asker may make streams] -> next seq, -1 when the stream was made for this."""
+    name, may_create = args
     if name not in owner.names:
+        if not may_create:
+            raise Refused(Code.STREAMS, "this connection has made as many streams as it may")
         owner.create(name)
         return -1
     return owner.stream(name).log.next_seq

@@ -126,6 +126,7 @@ class Worker:
             total_streams=boot.board.total_streams,
             clock_us=now_us,
         )
+        self.owner.on_create = self._note_created
         self.router = Router(self.owner, self.routes, boot.slots, boot.directory.shards, boot.metrics)
         self.readers = Readers(boot.directory, settings.max_open_streams, boot.boot_id)
         self.siblings = Siblings(self)
@@ -206,6 +207,10 @@ class Worker:
         answered, self._answered = self._answered, {}
         for client in answered:
             client.after_turn()
+
+    def _note_created(self) -> None:
+        """At once, since the other workers count these too before they make one."""
+        self._beat.streams = len(self.owner.names)
 
     # --- the supervisor's word --------------------------------------------------------------------------------------
 

@@ -222,8 +222,12 @@ class Node:
         """A connection that the worker of this slot serves: connect until the kernel's hash agrees."""
         for _ in range(500):
             client = self.client()
-            if self.slot_of(client) == slot:
-                return client
+            try:
+                if self.slot_of(client) == slot:
+                    return client
+            except BaseException:
+                client.close()
+                raise
             client.close()
         raise AssertionError(f"no connection came to worker {slot}")
 

@@ -14,11 +14,12 @@ from tests.system.streams import lives, name_of, names_of
 pytestmark = pytest.mark.system
 
 WORKERS = 4
+STAY = "[node]\naffinity = false\n"  # connections stay with the worker that took them
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with running(tmp_path_factory.mktemp("lines") / "data", workers=WORKERS) as node:
+    with running(tmp_path_factory.mktemp("lines") / "data", workers=WORKERS, config=STAY) as node:
         before = lives(node)
         yield node
         assert lives(node) == before, "a worker has ended"

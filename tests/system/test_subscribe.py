@@ -18,6 +18,8 @@ MIB = 1 << 20
 CHUNK_BYTES = 64 << 10
 # Small chunks and cache, so that a few megabytes are many chunks; a grace long enough to be seen, short enough to wait.
 CONFIG = f"""
+[node]
+affinity = false
 [limits]
 chunk_bytes = {CHUNK_BYTES}
 rendering_cache_bytes = {MIB}
@@ -168,16 +170,24 @@ def test_a_connection_subscribes_to_many_streams(node: Node, client: LineClient)
         assert [(each.seq, each.payload) for each in client.messages if each.stream == name] == [(0, b"a"), (1, b"b")]
 
 
-def test_a_stream_can_be_subscribed_to_once_a_connection(client: LineClient) -> None:
-    client.send("sub once new", "sub once 0", "sub once new", "unsub once", "unsub once", "sub once new", "ping")
-    client.read_until(lambda: "ok pong" in client.answers)
-    assert [" ".join(answer.split(" ")[:2]) for answer in client.answers] == [
-        "ok sub", "err subscribed", "err subscribed", "ok unsub", "err unsubscribed", "ok sub", "ok pong",
-    ]  # fmt: skip
-    client.send("pub once |x", "ping")
-    client.read_messages(1)
-    client.read_until(lambda: client.answers.count("ok pong") == 2)
-    assert len(client.messages) == 1, "nothing is left of the subscription that was given up"
+@pytest.mark.parametrize("owner", range(WORKERS))
+def test_a_stream_can_be_subscribed_to_once_a_connection(node: Node, owner: int) -> None:
+    """All at once, while the stream's owner, here another worker, is still asked where it ends."""
+    name = name_of(owner, WORKERS, "once")
+    lines = ["sub {} new", "sub {} 0", "sub {} new", "unsub {}", "unsub {}", "sub {} new", "ping"]
+    with node.client_of(0) as client:
+        client.send(*(line.format(name) for line in lines))
+        client.read_until(lambda: "ok pong" in client.answers)
+        assert [" ".join(answer.split(" ")[:2]) for answer in client.answers] == [
+            "ok sub", "err subscribed", "err subscribed", "ok unsub", "err unsubscribed", "ok sub", "ok pong",
+        ]  # fmt: skip
+        client.send(f"pub {name} |x", "ping")
+        client.read_messages(1)
+        client.read_until(lambda: client.answers.count("ok pong") == 2)
+        assert len(client.messages) == 1, "nothing is left of the subscription that was given up"
+        client.send(f"unsub {name}", f"sub {name} new", "close")
+        client.read_to_end()
+        assert client.answers[-3:] == [f"ok unsub {name}", f"ok sub {name} 1", "ok close"]
 
 
 def test_unsub_within_a_backlog_ends_the_messages(node: Node, client: LineClient) -> None:

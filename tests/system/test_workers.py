@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -14,11 +15,12 @@ from tests.system.streams import lives, name_of, names_of
 pytestmark = pytest.mark.system
 
 WORKERS = 4
+STAY = "[node]\naffinity = false\n"  # connections stay with the worker that took them
 
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with running(tmp_path_factory.mktemp("workers") / "data", workers=WORKERS) as node:
+    with running(tmp_path_factory.mktemp("workers") / "data", workers=WORKERS, config=STAY) as node:
         before = lives(node)
         yield node
         assert lives(node) == before, "a worker has ended"
@@ -26,11 +28,8 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 @pytest.fixture
 def clients(node: Node) -> Iterator[list[LineClient]]:
-    """One connection to each worker. A subscription keeps each where it is (publishers move to their streams)."""
+    """One connection to each worker."""
     clients = [node.client_of(slot) for slot in range(WORKERS)]
-    for client in clients:
-        assert client.ask("sub anchor new").startswith("ok sub anchor ")
-        client.answers.clear()
     yield clients
     for client in clients:
         client.send("close")  # without it the subscriptions would stay for a while: a half-close looks the same
@@ -106,14 +105,19 @@ def test_commands_for_an_owner_are_answered_through_every_worker(clients: list[L
             assert (stat["first_seq"], stat["next_seq"], stat["epoch"]) == ("1", "3", "2")
 
 
-@pytest.mark.parametrize("slot", range(WORKERS))
-def test_a_publisher_moves_to_its_stream_and_does_not_notice(node: Node, slot: int) -> None:
-    name = name_of((slot + 1) % WORKERS, WORKERS, f"moving{slot}-")
+def test_connections_move_to_their_streams_and_do_not_notice(tmp_path: Path) -> None:
+    with running(tmp_path / "data", workers=WORKERS) as node:
+        for slot in range(WORKERS):
+            check_move(node, slot, (slot + 1) % WORKERS)
+
+
+def check_move(node: Node, slot: int, owner: int) -> None:
+    name = name_of(owner, WORKERS, f"moving{slot}-")
     with node.client_of(slot) as client:
         client.send("ack on", *(f"pub {name} |{number}" for number in range(200)))
         client.send_raw(f"pub {name} |cut in ".encode())
         client.read_until(lambda: len(client.answers) == 201)
-        wait_for(lambda: slot_of(node, client) == (slot + 1) % WORKERS, "the publisher is where its stream is")
+        wait_for(lambda: slot_of(node, client) == owner, "the publisher is where its stream is")
         client.send_raw(b"two\r\n")
         client.send(*(f"pub {name} |{number}" for number in range(200)), f"sub {name} 0")
         client.read_messages(401)
@@ -123,10 +127,10 @@ def test_a_publisher_moves_to_its_stream_and_does_not_notice(node: Node, slot: i
 
 
 def slot_of(node: Node, client: LineClient) -> int:
-    """Which worker serves a client, asked by another."""
+    """Which worker serves a client, asked by another; -1 when it is on its way from one to the next."""
     me = "{}:{}".format(*client.sock.getsockname())
     with node.client() as admin:
-        return next(int(row["worker"]) for row in rows(admin.ask_table("conns")) if row["peer"] == me)
+        return next((int(row["worker"]) for row in rows(admin.ask_table("conns")) if row["peer"] == me), -1)
 
 
 def test_connections_are_spread_and_a_crowded_worker_passes_new_ones_on(node: Node) -> None:
@@ -165,6 +169,8 @@ def all_conns(node: Node) -> list[dict[str, str]]:
 
 
 def test_workers_say_who_they_are(node: Node, clients: list[LineClient]) -> None:
+    for client in clients:
+        assert client.ask("sub counted new") == "ok sub counted 0"
     wait_for(lambda: [row["subscriptions"] for row in node.workers()] == ["1"] * WORKERS, "subscriptions are counted")
     assert all(float(row["beat_age_s"]) < 5 for row in node.workers())
     assert sum(int(row["connections"]) for row in node.workers()) >= WORKERS
