@@ -7,6 +7,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 PYTHON ?=
+EXTRAS ?= dev
 
 # Whatever the compiled leaves are made of.
 LEAF_SOURCES := $(wildcard */*_cy.py */*/*_cy.py */*.pxd */*/*.pxd */*.h */*/*.h) shard/leaves.py setup.py
@@ -31,7 +32,7 @@ $(VENV)/.made: | scripts/find-python
 # The leaves are built by their own rule, where the message about a missing compiler can be seen.
 $(VENV)/.installed: $(VENV)/.made pyproject.toml
 	env -u TAILRACE_REQUIRE_COMPILED TAILRACE_DISABLE_COMPILED=1 \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	@touch $@
 
 $(VENV)/.leaves: $(VENV)/.installed $(LEAF_SOURCES)
