@@ -82,3 +82,12 @@ def test_every_alert_is_explained() -> None:
     text = OPERATIONS.read_text()
     for alert in alerts(RULES.read_text()):
         assert f"`{alert}`" in text, f"docs/operations.md does not say what to do about {alert}"
+
+
+def test_every_metric_is_documented() -> None:
+    documented = set(re.findall(r"tailrace_[a-z_]+", OPERATIONS.read_text()))
+    families = {name.removesuffix("_total") for name in documented}
+    # A name that ends in _ is the beginning of others.
+    served = {name for name in served_names() if not name.endswith("_")}
+    assert not served - families - documented
+    assert not families - served, "these are no longer served"
