@@ -53,8 +53,9 @@ lint: setup  ## ruff and mypy --strict
 	$(BIN)/ruff check $(LINT_PATHS)
 	$(BIN)/mypy $(LINT_PATHS)
 
-format: setup  ## let ruff sort the imports and mend what it can
+format: setup  ## let ruff lay out the code, sort the imports and mend what it can
 	$(BIN)/ruff check --fix $(LINT_PATHS)
+	$(BIN)/ruff format $(LINT_PATHS)
 
 test: setup  ## everything: lint, then the whole suite with the compiled leaves and again with the interpreted ones
 	scripts/install-system-packages
