@@ -245,11 +245,11 @@ class Worker:
         self._beat.connections = len(self.clients)
         gc.collect()
         gc.freeze()  # what is here now stays: no collection need look at it again
-        self.control.send("owning")
         if self.phase is Phase.STANDBY:  # a node that stops meanwhile needs the shards owned, and no new clients
             self._beat.state = STATE_READY
             self.phase = Phase.SERVING
             self.acceptor.start()
+        self.control.send("owning")
 
     def _retire(self) -> None:
         """Give the shards up. From here on this worker is a client of its successor, and hands its connections on."""

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import logging
 import os
 import resource
+import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import setproctitle
 
@@ -32,7 +36,10 @@ from supervisor.signals import SignalQueue
 
 log = logging.getLogger(__name__)
 
+Bound = TypeVar("Bound")
+
 EXIT_CANNOT_BIND = 4
+BIND_PATIENCE_S, BIND_RETRY_S = 1.0, 0.02
 BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
 BOOT_ID_VARIABLE = "TAILRACE_BOOT_ID"  # tests play a crash of the machine with it
 
@@ -46,12 +53,8 @@ class Node:
         self.lock = lock
         self.slots = settings.workers or len(os.sched_getaffinity(0))
         self.boot_id = os.environ.get(BOOT_ID_VARIABLE) or BOOT_ID_FILE.read_text().strip()
-        self.listeners = open_listeners(settings.host, settings.port, self.slots)
-        try:
-            self.http_listener = http.bind(settings)
-        except OSError as error:
-            host, port = settings.metrics_host, settings.metrics_port
-            raise CannotListen(f"cannot listen on {host} port {port} for metrics: {error.strerror}") from error
+        self.listeners = patiently(lambda: open_listeners(settings.host, settings.port, self.slots))
+        self.http_listener = patiently(lambda: open_http(settings))
         self.board = Board(self.slots)
         self.metrics_directory = make_directory(directory.path)
 
@@ -180,6 +183,31 @@ def _reload(node: Node, reload: Callable[[], Settings] | None) -> None:
     if changed:
         log.warning("these settings change only with a restart: %s", ", ".join(changed))
     node.settings = fresh
+
+
+def open_http(settings: Settings) -> socket.socket:
+    """The listening socket of the metrics process. Raises CannotListen."""
+    try:
+        return http.bind(settings)
+    except OSError as error:
+        host, port = settings.metrics_host, settings.metrics_port
+        raise CannotListen(f"cannot listen on {host} port {port} for metrics: {error.strerror}") from error
+
+
+def patiently(bind: Callable[[], Bound]) -> Bound:
+    """Bind, and where the port is taken wait for the processes of a node whose supervisor was killed: they are leaving.
+
+    Raises CannotListen.
+    """
+    deadline_s = time.monotonic() + BIND_PATIENCE_S
+    while True:
+        try:
+            return bind()
+        except CannotListen as error:
+            cause = error.__cause__
+            if not isinstance(cause, OSError) or cause.errno != errno.EADDRINUSE or time.monotonic() > deadline_s:
+                raise
+            time.sleep(BIND_RETRY_S)
 
 
 def take_directory(settings: Settings) -> tuple[DataDirectory, DirectoryLock]:
