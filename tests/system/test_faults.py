@@ -1,0 +1,84 @@
+"""Processes that are killed under load: what was acknowledged stays, what was seen stays in order."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.system.load import Load, streams_of
+from tests.system.node import Node, running, wait_for
+from tests.system.processes import alive, worker_pid, worker_pids
+
+pytestmark = pytest.mark.system
+
+WORKERS = 4
+KILLS = 20
+STREAMS = [f"s{i}" for i in range(8)]
+SERVES_AGAIN_S = 2.0  # what the node promises
+SEED_VARIABLE = "TAILRACE_TEST_SEED"
+
+
+def seed() -> int:
+    """A new one each time; printed, so that a failure shows it, and taken back from the environment."""
+    chosen = int(os.environ.get(SEED_VARIABLE) or random.SystemRandom().randrange(1 << 32))
+    print(f"{SEED_VARIABLE}={chosen}")
+    return chosen
+
+
+def seconds_until_served(node: Node, workers: int = WORKERS) -> float:
+    """How long it takes until a stream of each slot takes a publish, from a client that connects and tries at once."""
+    began_s = time.monotonic()
+    for slot in range(workers):
+        (stream,) = streams_of(slot, workers, 1)
+        wait_for(lambda stream=stream: takes_publish(node, stream), f"slot {slot} serves")  # type: ignore[misc]
+    return time.monotonic() - began_s
+
+
+def takes_publish(node: Node, stream: str) -> bool:
+    try:
+        with node.client() as client:
+            client.ask("ack on")
+            return client.ask(f"pub {stream} |probe").startswith("ok pub ")
+    except OSError:
+        return False
+
+
+@pytest.mark.slow
+def test_workers_killed_at_random(tmp_path: Path) -> None:
+    dice = random.Random(seed())
+    with running(tmp_path / "data", workers=WORKERS) as node, Load(node, STREAMS) as load:
+        load.wait_for_progress()
+        outages_s = []
+        kills = 0
+        while kills < KILLS:
+            # Mostly one, now and then two at once; not all may have come back from the last time.
+            for slot in dice.sample(range(WORKERS), dice.choice([1, 1, 1, 2])):
+                os.kill(worker_pid(node, slot), signal.SIGKILL)
+                kills += 1
+            outages_s.append(seconds_until_served(node))
+            time.sleep(dice.uniform(0, 0.3))
+        load.wait_for_progress()
+        load.finish()
+        print(f"{load.acknowledged()} acknowledged; served again after {max(outages_s):.2f} s at most")
+        assert max(outages_s) < SERVES_AGAIN_S, outages_s
+
+
+def test_the_whole_process_group_killed(tmp_path: Path) -> None:
+    with running(tmp_path / "data", workers=WORKERS) as node, Load(node, STREAMS) as load:
+        load.wait_for_progress(1_000)
+        pids = [pid for pids in worker_pids(node).values() for pid in pids]
+        node.kill()
+        killed_s = time.monotonic()
+        node.start()
+        seconds_until_served(node)
+        outage_s = time.monotonic() - killed_s
+        assert not any(alive(pid) for pid in pids)
+        load.wait_for_progress()
+        load.finish()
+        print(f"{load.acknowledged()} acknowledged; a new node served after {outage_s:.2f} s")
+        assert outage_s < SERVES_AGAIN_S
