@@ -135,6 +135,7 @@ class Client:
         if (not count or not self.sniffed or self.lingering_since_s) and not self._begin(count):
             return
         worker.metrics.line.bytes_in += count
+        command: object = None
         for command in self.codec.feed(worker.receive_view, count):
             if type(command) is Staged:
                 worker.router.publish(self, command)
@@ -142,9 +143,9 @@ class Client:
                 self._execute(command)
                 if self.closed or self.lingering_since_s:
                     return
-        if count == self._read_bytes < READ_BYTES_MAX:
-            self._read_bytes *= 2
         pending = self.codec.pending_bytes
+        if count == self._read_bytes < READ_BYTES_MAX and (type(command) is Staged or pending >= count):
+            self._read_bytes *= 2
         if pending != self._pending_bytes:
             self._hold(pending)
 
@@ -293,8 +294,6 @@ class Client:
         self._note_progress(sent)
         if self.out:
             self._block()
-            if len(self.out) > OUT_HIGH_BYTES:
-                self.pause(Pause.ANSWERS)
             return False
         return True
 
@@ -325,11 +324,13 @@ class Client:
         self._close_when_done()
 
     def _account(self) -> None:
-        """Keep the worker's sum of answers that nobody has taken; past its bound, end the connection that adds to
-        it.
+        """Stop reading from whoever does not take its answers. Keep the worker's sum of them; past its bound, end the
+        connection that adds to it.
         """
         worker = self.worker
         unsent = 0 if self.closed else len(self.out)
+        if unsent > OUT_HIGH_BYTES:
+            self.pause(Pause.ANSWERS)
         worker.unsent_bytes += unsent - self._unsent_bytes
         grows, self._unsent_bytes = unsent > self._unsent_bytes, unsent
         if grows and worker.unsent_bytes > worker.settings.max_unsent_bytes:
