@@ -1,11 +1,12 @@
 """What may be asked of an owner besides publishing, by its own clients and, over a link, by its siblings' clients.
 
 Each verb is a function (owner, arguments) -> value made of what msgpack carries; a failure is `Refused`. The table at
-the end is all there is.
+the end is all there is, and `call` the way in.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -13,8 +14,11 @@ from typing import Any
 
 from broker.owner import OpenStream, Owner, Refused
 from broker.protocol.errors import Code
+from shard.errors import StorageError, StreamDamaged
 from shard.meta import Role, StreamMeta, write_meta
 from shard.stream_files import StreamPaths, stream_paths
+
+log = logging.getLogger(__name__)
 
 Args = list[Any]
 
@@ -94,32 +98,32 @@ def stat(owner: Owner, args: Args) -> dict[str, int | str]:
     """[stream] -> the numbers an operator asks for. Sizes in bytes, times in microseconds since the epoch."""
     name = args[0]
     stream = owner.stream(name)
-    log = stream.log
-    empty = log.next_seq == log.first_seq
+    found = stream.log
+    empty = found.next_seq == found.first_seq
     return {
         "stream": name.decode(),
         "role": owner.role(name).value,
         "epoch": owner.epoch(name),
-        "first_seq": log.first_seq,
-        "next_seq": log.next_seq,
-        "messages": log.next_seq - log.first_seq,
-        "content_bytes": 0 if empty else log.end_offset - log.entry(log.first_seq).offset,
+        "first_seq": found.first_seq,
+        "next_seq": found.next_seq,
+        "messages": found.next_seq - found.first_seq,
+        "content_bytes": 0 if empty else found.end_offset - found.entry(found.first_seq).offset,
         "disk_bytes": disk_bytes(stream_paths(owner.shard_path(name), name.decode())),
-        "first_timestamp_us": 0 if empty else log.entry(log.first_seq).timestamp_us,
-        "last_timestamp_us": 0 if empty else log.last_timestamp_us,
-        "synced_seq": log.synced_seq,
+        "first_timestamp_us": 0 if empty else found.entry(found.first_seq).timestamp_us,
+        "last_timestamp_us": 0 if empty else found.last_timestamp_us,
+        "synced_seq": found.synced_seq,
         "durability": stream.policy.durability.value,
         "shard": owner.directory.shard_of(name.decode()),
     }
 
 
 def disk_bytes(paths: StreamPaths) -> int:
-    """What a stream's two files take on the disk; a file that is not there takes nothing."""
+    """What a stream's two files take on the disk; a file that is not there, or cannot be asked, takes nothing."""
     total = 0
     for file in (paths.content_file, paths.index_file):
         try:
             total += os.stat(file).st_blocks * BLOCK_BYTES
-        except FileNotFoundError:
+        except OSError:
             continue
     return total
 
@@ -141,3 +145,15 @@ CALLS: Mapping[str, Callable[[Owner, Args], Any]] = {
     "stat": stat,
     "streams": streams,
 }
+
+
+def call(owner: Owner, verb: str, args: Args) -> Any:
+    """Do one of `CALLS`. Raises Refused, whatever is wrong with the stream's files or the disk."""
+    try:
+        return CALLS[verb](owner, args)
+    except StreamDamaged as damage:
+        log.error("cannot do %s: %s", verb, damage)
+        raise Refused(Code.DAMAGED, str(damage)) from damage
+    except (StorageError, OSError) as error:
+        log.error("cannot do %s: %s", verb, error)
+        raise Refused(Code.UNAVAILABLE, f"the owner of this stream cannot do this: {error}") from error

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from broker.link import Link
 from broker.metrics import WorkerMetrics
 from broker.owner import Owner, Refused
-from broker.owner_calls import CALLS
+from broker.owner_calls import call
 from broker.protocol import sibling
 from broker.protocol.commands import Staged
 from broker.protocol.errors import Code
@@ -209,7 +209,7 @@ class Router:
             route.submit(Call(next(self._ids), verb, args, done))
             return
         try:
-            value = CALLS[verb](self.owner, args)
+            value = call(self.owner, verb, args)
         except Refused as refused:
             done(refused)
             return
