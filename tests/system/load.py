@@ -15,27 +15,14 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from shard.names import shard_of
 from tests.system.node import LineClient, Node, wait_for
 
 NOTHING_LOGGED = "nothing of"
 BURST_MOST = 24
 PAUSE_S = 0.002
 RETRY_S = 0.02
-SHARDS = 64
 JOIN_S = 30.0
 SILENCE_S = 60.0  # without a message; the publishers never pause that long
-
-
-def slot_of(stream: str, workers: int) -> int:
-    """Which worker owns a stream."""
-    return shard_of(stream.encode(), SHARDS) % workers
-
-
-def streams_of(slot: int, workers: int = 2, count: int = 5) -> list[str]:
-    """Names of streams that the worker of a slot owns."""
-    names = (f"of{slot}-{i}" for i in range(count * workers * 20))
-    return [name for name in names if slot_of(name, workers) == slot][:count]
 
 
 @dataclass

@@ -49,9 +49,10 @@ def metrics_pid(node: Node) -> int:
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs: a zombie does not."""
+    """Whether any thread of a process runs, and so holds its descriptors open."""
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        process = psutil.Process(pid)
+        return process.status() != psutil.STATUS_ZOMBIE or process.num_threads() > 1
     except psutil.NoSuchProcess:
         return False
 

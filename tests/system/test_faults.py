@@ -6,13 +6,15 @@ import os
 import random
 import signal
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.system.load import Load, streams_of
+from tests.system.load import Load
 from tests.system.node import Node, running, wait_for
 from tests.system.processes import alive, worker_pid, worker_pids
+from tests.system.streams import names_of
 
 pytestmark = pytest.mark.system
 
@@ -34,8 +36,8 @@ def seconds_until_served(node: Node, workers: int = WORKERS) -> float:
     """How long it takes until a stream of each slot takes a publish, from a client that connects and tries at once."""
     began_s = time.monotonic()
     for slot in range(workers):
-        (stream,) = streams_of(slot, workers, 1)
-        wait_for(lambda stream=stream: takes_publish(node, stream), f"slot {slot} serves")  # type: ignore[misc]
+        (stream,) = names_of(slot, workers, 1, "probe")
+        wait_for(partial(takes_publish, node, stream), f"slot {slot} serves")
     return time.monotonic() - began_s
 
 

@@ -9,16 +9,17 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
 
 from shard.header import HEADER_PAGE_BYTES, STATE_CLOSED, parse_index
-from tests.system.load import streams_of
 from tests.system.node import LineClient, Node, rows, running, wait_for
 from tests.system.processes import alive, metrics_pid, titles, worker_pid, worker_pids
+from tests.system.streams import name_of, names_of
 
 pytestmark = pytest.mark.system
 
@@ -68,7 +69,7 @@ def stop_by_quit(node: Node) -> None:
 
 
 @pytest.mark.parametrize("stop", [stop_by_term, stop_by_interrupt, stop_by_group_term, stop_by_quit])
-def test_a_stop_answers_what_was_sent_and_leaves_nothing_to_check(tmp_path: Path, stop) -> None:  # type: ignore[no-untyped-def]
+def test_a_stop_answers_what_was_sent_and_leaves_nothing_to_check(tmp_path: Path, stop: Callable[[Node], None]) -> None:
     data = tmp_path / "data"
     count = 3_000
     node = Node(data, workers=3).start()
@@ -211,6 +212,11 @@ def test_a_worker_that_is_silent_is_dumped_killed_and_replaced(tmp_path: Path) -
         assert "Fatal Python error: Aborted" in log and "in poll" in log, "its stack is not in the log"
 
 
+def is_gone(node: Node, pid: int) -> bool:
+    """Dead, and reaped."""
+    return pid not in titles(node)
+
+
 def test_a_worker_that_keeps_dying_is_started_with_growing_pauses(tmp_path: Path) -> None:
     with running(tmp_path / "data") as node:
         pauses_s = []
@@ -218,7 +224,7 @@ def test_a_worker_that_keeps_dying_is_started_with_growing_pauses(tmp_path: Path
             pid = worker_pid(node, 0)
             os.kill(pid, signal.SIGKILL)
             began_s = time.monotonic()
-            wait_for(lambda gone=pid: gone not in titles(node), "the worker is gone")  # type: ignore[misc]
+            wait_for(partial(is_gone, node, pid), "the worker is gone")
             worker_pid(node, 0)
             pauses_s.append(time.monotonic() - began_s)
         assert pauses_s[0] < 0.3
@@ -303,7 +309,7 @@ def held_down(node: Node, slot: int, witness: LineClient) -> Iterator[None]:
 def test_publishes_wait_for_a_worker_that_is_down(tmp_path: Path) -> None:
     with running(tmp_path / "data", "--no-affinity") as node, node.client_of(0) as client:
         reader, other = node.client_of(0), node.client_of(0)
-        names = streams_of(1)
+        names = names_of(1, 2, 5, "t")
         client.ask("ack on")
         for name in names:
             assert client.ask(f"pub {name} |before") == f"ok pub {name} 0"
@@ -312,7 +318,7 @@ def test_publishes_wait_for_a_worker_that_is_down(tmp_path: Path) -> None:
         with held_down(node, 1, client):
             client.send(*(f"pub {name} |while it is down" for name in names), "ping")
             # Others are served meanwhile, and what is in the files can be read.
-            mine = streams_of(0)[0]
+            mine = name_of(0, 2, "t")
             other.ask("ack on")
             assert other.ask(f"pub {mine} |x") == f"ok pub {mine} 0"
             other.send(f"sub {names[1]} 0")
@@ -328,7 +334,7 @@ def test_publishes_wait_for_a_worker_that_is_down(tmp_path: Path) -> None:
 def test_publishes_fail_when_a_worker_stays_down(tmp_path: Path) -> None:
     flags = ("--no-affinity", "--unavailable-timeout-s", "0.5")
     with running(tmp_path / "data", *flags) as node, node.client_of(0) as client:
-        name = streams_of(1)[0]
+        name = name_of(1, 2, "t")
         client.ask("ack on")
         client.ask(f"pub {name} |before")
         with held_down(node, 1, client):
@@ -349,7 +355,7 @@ def test_publishers_wait_when_the_row_for_a_worker_is_full(tmp_path: Path) -> No
     flags = ("--no-affinity", "--unavailable-timeout-s", "60", "--max-message-bytes", "1 KiB")
     limit = ("--link-window-bytes", str(window_bytes))
     with running(tmp_path / "data", *flags, *limit) as node, node.client_of(0) as client:
-        name = streams_of(1)[0]
+        name = name_of(1, 2, "t")
         client.ask("ack on")
         line = b"pub %s |%s\r\n" % (name.encode(), b"x" * 1_000)
         sent = 0
