@@ -291,6 +291,7 @@ class Client:
             self.close("reset")
             return False
         del self.out[:sent]
+        self.worker.metrics.line.bytes_out += sent
         self._note_progress(sent)
         if self.out:
             self._block()
