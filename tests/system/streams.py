@@ -53,9 +53,9 @@ def lives(node: Node) -> tuple[list[int], list[str]]:
     return [int(row["pid"]) for row in rows], [row["restarts"] for row in rows]
 
 
-def tailrace(node: Node, *words: str) -> list[str]:
-    """The command line of `tailrace WORDS` against this node."""
-    return [sys.executable, "-m", "tailrace.command.main", *words, "--server", f"127.0.0.1:{node.port}"]
+def tailrace(node: Node, command: str, *words: str) -> list[str]:
+    """The command line of `tailrace COMMAND WORDS` against this node."""
+    return [sys.executable, "-m", "tailrace.command.main", command, "--server", f"127.0.0.1:{node.port}", *words]
 
 
 def run_tailrace(node: Node, *words: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
