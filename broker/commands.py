@@ -126,13 +126,15 @@ class Commands:
             self._subscribe_here(client, pending, command.stream, command, value)
 
     def _readable(self, name: bytes) -> bool:
+        """Whether all of a stream can be read without its owner, who makes it, and opens it first after a crash of the
+        machine.
+        """
         try:
-            self.worker.readers.get(name)
+            return self.worker.readers.get(name).recovered
         except StreamMissing:
             return False
         except (StorageError, OSError):
             return True  # let the subscription meet it, and say what it is
-        return True
 
     def _subscribe_here(
         self, client: Client, pending: Pending, name: bytes, command: c.Subscribe, end_seq: int = 0

@@ -102,6 +102,15 @@ class StreamReader:
             return self._next_seq
         return self._read_next()
 
+    @property
+    def recovered(self) -> bool:
+        """Whether the owner has opened the stream since the machine came up. Before that only what was synced is shown,
+        although what follows may be whole. Raises StreamDamaged.
+        """
+        if not self._trusts_next:
+            self._trusts_next = self._untag(INDEX_BOOT) == self._boot
+        return self._trusts_next
+
     def first_seq(self) -> int:
         """The oldest message that is kept; next_seq() when there is none. Cheap. Raises StreamDamaged."""
         word = self._words[INDEX_FIRST_SEQ]
@@ -183,10 +192,8 @@ class StreamReader:
 
         In that case only what was synced is trusted, until the owner has opened the stream in this boot.
         """
-        if not self._trusts_next:
-            if self._untag(INDEX_BOOT) != self._boot:
-                return min(self._untag(INDEX_SYNCED_SEQ), self._untag(INDEX_NEXT_SEQ))
-            self._trusts_next = True
+        if not self.recovered:
+            return min(self._untag(INDEX_SYNCED_SEQ), self._untag(INDEX_NEXT_SEQ))
         word = self._words[INDEX_NEXT_SEQ]
         self._next_seq = self._untag(INDEX_NEXT_SEQ)
         self._next_word = word
