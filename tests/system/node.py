@@ -183,6 +183,11 @@ class Node:
             self.wait_ready()
         return self
 
+    def restart_with(self, environment: dict[str, str]) -> Node:
+        """Start again, after a stop or a kill, with other environment variables."""
+        self._environment = environment
+        return self.start()
+
     def wait_ready(self, patience_s: float = PATIENCE_S) -> None:
         wait_for(lambda: self.get("/readyz")[0] == 200 or self.exited(), "the node is ready", patience_s)
         assert not self.exited(), f"the node ended:\n{self.log()}"

@@ -15,6 +15,7 @@ from shard.directory import open_data_dir
 from shard.frame import INDEX_ENTRY_BYTES
 from shard.header import HEADER_PAGE_BYTES, INDEX_NEXT_SEQ, NAME_OFFSET
 from shard.stream_files import stream_paths
+from tests.system.mounts import CannotMount, mounted
 from tests.system.node import LineClient, Message, Node, rows, running, wait_for
 from tests.system.streams import lives, names_of
 
@@ -247,19 +248,12 @@ BIG = b"x" * 20_000
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
     """A small file system with a file in it, `ballast`, that can be taken away."""
-    if os.geteuid() != 0:
-        pytest.skip("only root may mount a small file system")
-    path = tmp_path / "disk"
-    path.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(path)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        pytest.skip(f"no tmpfs can be mounted here: {done.stderr.strip()}")
     try:
-        (path / "ballast").write_bytes(bytes(BALLAST_BYTES))
-        yield path
-    finally:
-        subprocess.run(["umount", str(path)], check=True)
+        with mounted(tmp_path / "disk", f"size={DISK_BYTES}") as path:
+            (path / "ballast").write_bytes(bytes(BALLAST_BYTES))
+            yield path
+    except CannotMount as reason:
+        pytest.skip(str(reason))
 
 
 def disk_node(disk: Path) -> Node:

@@ -50,6 +50,24 @@ def takes_publish(node: Node, stream: str) -> bool:
         return False
 
 
+def test_the_machine_goes_down(tmp_path: Path) -> None:
+    """What was not synced but is whole is there for readers at once, before anybody publishes again."""
+    with running(tmp_path / "data") as node:
+        with node.client() as client:
+            client.send("ack on", *(f"pub {stream} |{number}" for stream in STREAMS for number in range(10)))
+            client.read_answers(1 + 10 * len(STREAMS))
+        node.kill()
+        node.restart_with({"TAILRACE_BOOT_ID": "after-the-crash"})
+        for stream in STREAMS:
+            with node.client() as client:
+                client.send(f"sub {stream} 0")
+                assert [message.seq for message in client.read_messages(10)] == list(range(10))
+        for start in ("#4", "#9", "new"):
+            with node.client() as client:
+                first = 10 if start == "new" else int(start[1:])
+                assert client.ask(f"sub {STREAMS[0]} {start}") == f"ok sub {STREAMS[0]} {first}"
+
+
 @pytest.mark.slow
 def test_workers_killed_at_random(tmp_path: Path) -> None:
     dice = random.Random(seed())
