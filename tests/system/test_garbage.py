@@ -105,7 +105,7 @@ def throw(node: Node, data: bytes, pieces: random.Random | None = None) -> None:
             client.sock.sendall(view[:size])
             view = view[size:]
         client.sock.shutdown(socket.SHUT_WR)
-        client.sock.settimeout(0.2)
+        client.sock.settimeout(0.05)
         with contextlib.suppress(TimeoutError):
             while client.sock.recv(1 << 18):
                 pass
