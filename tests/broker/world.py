@@ -1,0 +1,216 @@
+"""The workers of a node in one process: real sockets, real files, no thread of their own, no waiting.
+
+`World` makes workers that own their shards and are linked to each other, as the supervisor would. A test says what the
+peers send and whose turn it is; `settle` gives everybody turns until nothing moves any more.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker import worker as worker_module
+from broker.board import Board
+from broker.client import Client
+from broker.control import ControlChannel
+from broker.metrics import WorkerMetrics
+from broker.settings import Settings
+from broker.worker import Worker, WorkerBoot
+from shard.directory import make_data_dir
+from shard.names import shard_of
+
+SHARDS = 8
+BOOT = "a boot of the machine"
+TURNS_MAX = 400
+
+
+class Peer:
+    """The other end of a connection. What it has received is in `received`; `lines` are its answers."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self.sock.setblocking(False)
+        self.received = bytearray()
+        self.ended = False
+        self.deaf = False  # reads nothing while it is
+
+    def send(self, *lines: str | bytes) -> None:
+        self.send_raw(b"".join((line.encode() if isinstance(line, str) else line) + b"\r\n" for line in lines))
+
+    def send_raw(self, data: bytes) -> None:
+        self.sock.sendall(data)
+
+    def read(self) -> bool:
+        """Take what is there; whether there was anything."""
+        before = len(self.received), self.ended
+        while not self.deaf and not self.ended:
+            try:
+                data = self.sock.recv(1 << 20)
+            except BlockingIOError:
+                break
+            except ConnectionResetError:
+                data = b""
+            self.received += data
+            self.ended = not data
+        return (len(self.received), self.ended) != before
+
+    def close(self) -> None:
+        self.sock.close()
+        self.ended = True
+
+    @property
+    def lines(self) -> list[str]:
+        """Whole lines so far."""
+        return self.received.decode("utf-8", "backslashreplace").split("\r\n")[:-1]
+
+    def take(self) -> list[str]:
+        """Whole lines so far, which are then forgotten."""
+        lines = self.lines
+        del self.received[: self.received.rfind(b"\n") + 1]
+        return lines
+
+    def messages(self) -> list[tuple[str, int, str]]:
+        """(stream, seq, payload) of each message so far; for payloads without line ends."""
+        found = []
+        for line in self.lines:
+            if line.startswith("msg "):
+                head, _, payload = line.partition("|")
+                found.append((head.split()[1], int(head.split()[2]), payload))
+        return found
+
+
+class World:
+    def __init__(self, path: Path, workers: int, settings: Settings) -> None:
+        self.settings = settings
+        self.directory = make_data_dir(path / "data", SHARDS)
+        self.board = Board(workers)
+        self.controls: list[ControlChannel] = []
+        self.listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(workers)]
+        self.peers: list[Peer] = []
+        self.workers = [self._make(slot, workers) for slot in range(workers)]
+        gc.unfreeze()  # a worker freezes what is there when it starts to serve; here that is the tests'
+        for left in range(workers):
+            for right in range(left):
+                self._link(left, right)
+        self.settle()
+
+    def _make(self, slot: int, slots: int) -> Worker:
+        ours, theirs = ControlChannel.pair()
+        self.controls.append(ours)
+        worker = Worker(
+            WorkerBoot(
+                settings=self.settings,
+                directory=self.directory,
+                slot=slot,
+                slots=slots,
+                generation=slot + 1,
+                boot_id=BOOT,
+                own=True,
+                control=theirs,
+                listener=self.listeners[slot].dup(),
+                board=self.board,
+                metrics=WorkerMetrics(),
+            )
+        )
+        worker.start(own=True)
+        return worker
+
+    def _link(self, left: int, right: int) -> None:
+        for slot, other, end in zip((left, right), (right, left), socket.socketpair(), strict=True):
+            siblings = self.workers[slot].siblings
+            siblings.add(other, other + 1, end.detach())
+            siblings.owner_is(other, other + 1)
+
+    def connect(self, slot: int = 0, *, local: bool = True, small: bool = False) -> Peer:
+        """A connection that this worker serves. `small`: with the least of buffers, so that it is soon full."""
+        ours, theirs = socket.socketpair()
+        if small:
+            for sock, option in ((ours, socket.SO_RCVBUF), (theirs, socket.SO_SNDBUF)):
+                sock.setsockopt(socket.SOL_SOCKET, option, 4_096)
+        peer = Peer(ours)
+        self.peers.append(peer)
+        self.workers[slot].acceptor.adopt(theirs, {"peer": f"peer:{len(self.peers)}", "local": local})
+        return peer
+
+    def client_of(self, peer: Peer) -> Client:
+        """The broker's side of a connection, in whatever worker it is now."""
+        name = f"peer:{self.peers.index(peer) + 1}"
+        return next(client for worker in self.workers for client in worker.clients.values() if client.peer == name)
+
+    def name(self, slot: int, prefix: str = "s") -> str:
+        """A stream that this slot owns."""
+        return next(name for name in (f"{prefix}{i}" for i in range(1_000)) if self.owner_of(name) == slot)
+
+    def owner_of(self, name: str) -> int:
+        return shard_of(name.encode(), SHARDS) % len(self.workers)
+
+    def settle(self, *slots: int) -> None:
+        """Turns for these workers (all of them), until two rounds have moved nothing."""
+        workers = [self.workers[slot] for slot in slots] or self.workers
+        still = 0
+        for _ in range(TURNS_MAX):
+            for worker in workers:
+                worker.turn()
+            moved = [peer.read() for peer in self.peers]
+            still = 0 if any(moved) else still + 1
+            if still > 2 * len(workers) and not any(busy(worker) for worker in workers):
+                return
+        raise AssertionError("the workers do not come to rest")
+
+    def ask(self, peer: Peer, *lines: str | bytes) -> list[str]:
+        """Send these lines; every line that comes back."""
+        peer.take()
+        peer.send(*lines)
+        self.settle()
+        return peer.take()
+
+    def fill(self, name: str, payloads: list[bytes]) -> None:
+        """Publish through a connection of the stream's owner."""
+        peer = self.connect(self.owner_of(name))
+        for start in range(0, len(payloads), 100):
+            peer.send(*(b"pub %s |%s" % (name.encode(), payload) for payload in payloads[start : start + 100]))
+            self.settle()
+        assert peer.lines == []
+        peer.close()
+        self.settle()
+
+    def close(self) -> None:
+        for peer in self.peers:
+            peer.sock.close()
+        for worker in self.workers:
+            for client in list(worker.clients.values()):
+                client.close("stopped")
+            worker.acceptor.stop()
+            worker.upkeep.finish_syncs()
+            worker.syncer.close()
+            worker.siblings.close()
+            worker.readers.close()
+            worker.owner.release()
+            worker.poller.close()
+            worker.control.close()
+        for control in self.controls:
+            control.close()
+        for listener in self.listeners:
+            listener.close()
+
+
+def busy(worker: Worker) -> bool:
+    return bool(worker.fanout.runnable or worker._answered or worker.movers)
+
+
+@contextlib.contextmanager
+def world(path: Path, workers: int = 1, **settings: Any) -> Iterator[World]:
+    """A world for the length of a block, with these settings in place of the defaults."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(worker_module, "IDLE_S", 0)
+        made = World(path, workers, Settings(**settings))
+        try:
+            yield made
+        finally:
+            made.close()
