@@ -99,6 +99,8 @@ class Owner:
         self.urgent: list[OpenStream] = []  # appended to under `always` in this turn
         self.dirty: dict[bytes, OpenStream] = {}  # appended to since the last sync
         self.unsynced: set[bytes] = set()  # closed before they were synced; what a clean stop still has to mark
+        self.unsynced_due_s = float("inf")  # when the whole file system must be synced, for what was closed unsynced
+        self.whole_synced_s = float("-inf")  # when that was begun last: what was appended before needs it no more
         self.grown: Grown = {}  # since the last `take_grown`
         self.on_create: Callable[[], None] = lambda: None
         self.on_trim: Callable[[OpenStream, int], None] = lambda _stream, _dropped: None
@@ -118,6 +120,7 @@ class Owner:
             self.names.update((name.encode(), None) for name in stream_names(path))
             self._read_metas(path)
         self.owning = True
+        self.unsynced_due_s = 0.0  # what a predecessor left unsynced has nobody else to sync it
 
     def _read_metas(self, path: Path) -> None:
         for file in path.glob(f"*{META_SUFFIX}"):
@@ -182,14 +185,13 @@ class Owner:
     def _schedule_sync(self, stream: OpenStream, now_s: float) -> None:
         if stream.sync_due_s:
             return
-        policy = stream.policy
-        if policy.durability is Durability.ASYNC:
-            stream.sync_due_s = now_s + self.settings.async_sync_s
-        elif policy.durability is Durability.INTERVAL:
-            stream.sync_due_s = now_s + policy.interval_ms / 1000
-        else:
-            stream.sync_due_s = now_s
+        stream.sync_due_s = now_s + self._sync_delay_s(stream.policy)
         self.dirty[stream.name] = stream
+
+    def _sync_delay_s(self, policy: StreamPolicy) -> float:
+        if policy.durability is Durability.ASYNC:
+            return self.settings.async_sync_s
+        return policy.interval_ms / 1000 if policy.durability is Durability.INTERVAL else 0.0
 
     def _for_publish(self, batch: Batch) -> OpenStream:
         if batch.name not in self.names:
@@ -279,6 +281,8 @@ class Owner:
     def _close(self, stream: OpenStream) -> None:
         if self.dirty.pop(stream.name, None) is not None:
             self.unsynced.add(stream.name)
+            due_s = max(stream.sync_due_s, self.whole_synced_s + self._sync_delay_s(stream.policy))
+            self.unsynced_due_s = min(self.unsynced_due_s, due_s)
         try:
             stream.log.close()
         except OSError as error:

@@ -23,7 +23,7 @@ class Syncable(Protocol):
 
     name: str
 
-    def sync(self) -> int: ...
+    def sync(self) -> object: ...
 
 
 class Outcome(NamedTuple):

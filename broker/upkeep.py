@@ -10,6 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 from broker.owner import OpenStream, Owner, Refused
@@ -36,6 +37,19 @@ class Sync(NamedTuple):
     upto: int
 
 
+class Whole:
+    """Everything that was written, with one call: for the streams that were closed before their sync was due."""
+
+    __slots__ = ("_path", "name")
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.name = "all that are closed"
+
+    def sync(self) -> None:
+        sync_file_system(self._path)
+
+
 class Punch:
     """Giving back a stream's trimmed space waits for the disk, so it is done where syncs are."""
 
@@ -58,6 +72,7 @@ class Upkeep:
         self.syncer = syncer
         self._clock = clock
         self._clock_us = clock_us
+        self._syncing_whole = False
         self._punches: deque[tuple[float, bytes, int]] = deque()  # due, stream, first seq; at most one a trim
         self._sweep: Iterator[bytes] = iter(())
         self._swept_bytes = 0
@@ -71,6 +86,10 @@ class Upkeep:
         now_s = self._clock()
         for stream in [stream for stream in self.owner.dirty.values() if stream.sync_due_s <= now_s]:
             self._request_sync(stream)
+        if self.owner.unsynced_due_s <= now_s and not self._syncing_whole:
+            self._syncing_whole = True
+            self.owner.unsynced_due_s, self.owner.whole_synced_s = float("inf"), now_s
+            self.syncer.request(Whole(self.owner.directory.path), None)
 
     def sync_urgent(self) -> None:
         """At the end of a turn: publishers wait for these. One that is being synced has its turn again right after."""
@@ -88,7 +107,9 @@ class Upkeep:
     def take_outcomes(self) -> None:
         for outcome in self.syncer.outcomes():
             self.owner.metrics.commit.observe(outcome.seconds)
-            if isinstance(outcome.token, Sync):
+            if isinstance(outcome.log, Whole):
+                self._syncing_whole = False
+            elif isinstance(outcome.token, Sync):
                 self._synced(outcome.token.stream, outcome.token.upto, outcome.error)
 
     def _synced(self, stream: OpenStream, upto: int, error: OSError | None) -> None:
