@@ -54,7 +54,12 @@ class Node:
         self.slots = settings.workers or len(os.sched_getaffinity(0))
         self.boot_id = os.environ.get(BOOT_ID_VARIABLE) or BOOT_ID_FILE.read_text().strip()
         self.listeners = patiently(lambda: open_listeners(settings.host, settings.port, self.slots))
-        self.http_listener = patiently(lambda: open_http(settings))
+        try:
+            self.http_listener = patiently(lambda: open_http(settings))
+        except CannotListen:
+            for listener in self.listeners:
+                listener.close()
+            raise
         self.board = Board(self.slots)
         self.metrics_directory = make_directory(directory.path)
 
