@@ -19,8 +19,6 @@ ELSEWHERE = {
     "broker/fanout.py": SUBSCRIBE,
     "broker/handover.py": f"{WORKERS}, {ROLLING}",
     "broker/link.py": WORKERS,
-    "broker/owner.py": f"{LINES}, {ROLLING}",
-    "broker/owner_calls.py": LINES,
     "broker/poller.py": LINES,
     "broker/publish.py": LINES,
     "broker/readers.py": SUBSCRIBE,
@@ -29,14 +27,6 @@ ELSEWHERE = {
     "broker/router.py": WORKERS,
     "broker/siblings.py": f"{WORKERS}, {ROLLING}",
     "broker/syncer.py": LINES,
-    "broker/upkeep.py": SUBSCRIBE,
-    "broker/worker.py": f"{LINES}, {ROLLING}",
-    "supervisor/arbiter.py": f"{ROLLING}, tests/deploy/test_systemd.py",
-    "supervisor/crew.py": ROLLING,
-    "supervisor/main.py": f"{ROLLING}, tests/deploy/test_systemd.py",
-    "supervisor/process.py": ROLLING,
-    "supervisor/rolling.py": ROLLING,
-    "supervisor/signals.py": f"{ROLLING}, tests/deploy/test_systemd.py",
 }
 
 

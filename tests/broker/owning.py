@@ -1,0 +1,90 @@
+"""An owner of real files, without a worker around it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker.metrics import WorkerMetrics
+from broker.owner import Owner
+from broker.protocol.errors import Code
+from broker.publish import Batch
+from broker.settings import Durability, Settings, StreamPolicy
+from shard.directory import data_dir_exists, make_data_dir, open_data_dir
+from shard.frame import pack_frame
+
+BOOT = "0123456789abcdef0123456789abcdef"
+SHARDS = 4
+
+
+class Sink:
+    """Remembers what became of each part of a publish."""
+
+    def __init__(self, may_create: bool = True) -> None:
+        self.published_at: dict[int, int] = {}
+        self.refusals: dict[int, tuple[Code, str]] = {}
+        self.created = 0
+        self._may_create = may_create
+
+    def published(self, key: int, first_seq: int) -> None:
+        self.published_at[key] = first_seq
+
+    def refused(self, key: int, code: Code, text: str) -> None:
+        self.refusals[key] = (code, text)
+
+    def may_create(self) -> bool:
+        return self._may_create
+
+    def count_created(self) -> None:
+        self.created += 1
+
+
+class Clock:
+    """Monotonic seconds and wall-clock microseconds that move only when told."""
+
+    def __init__(self) -> None:
+        self.now_s = 1_000.0
+
+    def seconds(self) -> float:
+        return self.now_s
+
+    def microseconds(self) -> int:
+        return int(self.now_s * 1e6)
+
+
+def make_owner(
+    path: Path, clock: Clock | None = None, *, slot: int = 0, slots: int = 1, total: int = 0, **settings: object
+) -> Owner:
+    """The owner of a slot's shards, which it has taken; the data directory is made when there is none."""
+    directory = open_data_dir(path) if data_dir_exists(path) else make_data_dir(path, SHARDS)
+    owner = Owner(
+        directory,
+        slot,
+        slots,
+        Settings(data=path, **settings),  # type: ignore[arg-type]
+        BOOT,
+        WorkerMetrics(),
+        total_streams=lambda: total,
+        clock_us=(clock or Clock()).microseconds,
+    )
+    owner.take()
+    return owner
+
+
+def policies(durability: Durability, interval_ms: int = 1_000) -> tuple[StreamPolicy, ...]:
+    """The [[stream]] sections of a node that keeps all streams in one way."""
+    return (StreamPolicy(durability=durability, interval_ms=interval_ms),)
+
+
+def batch(name: bytes, *payloads: bytes, sink: Sink | None = None) -> Batch:
+    """A publish of some messages."""
+    made = Batch(name, 0)
+    frames = bytearray(b"".join(pack_frame(payload) for payload in payloads))
+    made.add(sink or Sink(), 0, len(payloads), frames)
+    return made
+
+
+def publish(owner: Owner, name: bytes, *payloads: bytes, now_s: float = 1_000.0) -> Sink:
+    """Append; the sink knows the outcome."""
+    sink = Sink()
+    owner.append(batch(name, *(payloads or (b"message",)), sink=sink), now_s)
+    return sink

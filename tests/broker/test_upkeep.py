@@ -1,0 +1,216 @@
+"""Housekeeping with real files, a clock that moves when told, and a helper thread that is none."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+
+from broker.owner import Owner
+from broker.protocol.errors import Code
+from broker.settings import Durability, StreamPolicy
+from broker.syncer import Outcome, Syncable
+from broker.upkeep import Punch, Upkeep, Whole
+from shard.header import HEADER_PAGE_BYTES, STATE_CLOSED, parse_index
+from shard.stream_files import stream_paths
+from tests.broker.owning import Clock, make_owner, policies, publish
+
+
+class HandSyncer:
+    """Syncs when told to, here and now."""
+
+    def __init__(self) -> None:
+        self.asked: deque[tuple[Syncable, object]] = deque()
+        self._done: list[Outcome] = []
+
+    def request(self, target: Syncable, token: object) -> None:
+        self.asked.append((target, token))
+
+    def outcomes(self) -> list[Outcome]:
+        done, self._done = self._done, []
+        return done
+
+    def work(self, error: OSError | None = None) -> None:
+        while self.asked:
+            target, token = self.asked.popleft()
+            if error is None:
+                target.sync()
+            self._done.append(Outcome(target, token, error, 0.001))
+
+
+class World:
+    def __init__(self, path: Path, **settings: object) -> None:
+        self.clock = Clock()
+        self.owner: Owner = make_owner(path / "data", self.clock, **settings)  # type: ignore[arg-type]
+        self.syncer = HandSyncer()
+        clock = self.clock
+        self.upkeep = Upkeep(self.owner, self.syncer, clock.seconds, clock.microseconds)  # type: ignore[arg-type]
+
+    def tick(self, seconds: float = 0.0) -> list[str]:
+        """Time passes; what is to be synced by now."""
+        self.clock.now_s += seconds
+        self.upkeep.request_syncs()
+        return [target.name for target, _token in self.syncer.asked]
+
+    def work(self, error: OSError | None = None) -> None:
+        self.syncer.work(error)
+        self.upkeep.take_outcomes()
+
+    def publish(self, name: bytes, *payloads: bytes) -> object:
+        return publish(self.owner, name, *payloads, now_s=self.clock.now_s)
+
+    def synced_seq(self, name: bytes) -> int:
+        file = stream_paths(self.owner.shard_path(name), name.decode()).index_file
+        return parse_index(Path(file).read_bytes()[:HEADER_PAGE_BYTES])[1].synced_seq
+
+
+def settled(tmp_path: Path, **settings: object) -> World:
+    """A world in which what a predecessor left is synced."""
+    world = World(tmp_path, **settings)
+    assert world.tick() == [Whole(tmp_path).name]
+    world.work()
+    return world
+
+
+def test_a_new_owner_syncs_what_its_predecessor_may_have_left(tmp_path: Path) -> None:
+    world = settled(tmp_path)
+    assert world.tick(100.0) == []
+    world.owner.release()
+
+
+def test_async_streams_are_synced_in_time_and_once(tmp_path: Path) -> None:
+    world = settled(tmp_path, async_sync_s=30.0)
+    world.publish(b"s")
+    assert world.tick(29.0) == []
+    world.publish(b"s")
+    assert world.tick(1.5) == world.tick() == ["s"], "the first append counts, and one sync is under way"
+    world.work()
+    assert world.synced_seq(b"s") == 2
+    assert world.tick(100.0) == []
+    world.owner.release()
+
+
+def test_what_publishers_wait_for_is_synced_at_the_end_of_the_turn(tmp_path: Path) -> None:
+    world = settled(tmp_path, streams=policies(Durability.ALWAYS))
+    first = publish(world.owner, b"s", now_s=world.clock.now_s)
+    world.upkeep.sync_urgent()
+    second = publish(world.owner, b"s", now_s=world.clock.now_s)  # it comes while the first is being synced
+    world.upkeep.sync_urgent()
+    assert len(world.syncer.asked) == 1
+    assert first.published_at == {}
+    world.work()
+    assert (first.published_at, second.published_at) == ({0: 0}, {})
+    world.work()
+    assert second.published_at == {0: 1}, "it had its turn right after"
+    assert world.tick(100.0) == []
+    world.owner.release()
+
+
+def test_a_disk_that_does_not_sync_is_told_to_whoever_waits(tmp_path: Path) -> None:
+    world = settled(tmp_path, streams=policies(Durability.ALWAYS))
+    sink = publish(world.owner, b"s", now_s=world.clock.now_s)
+    world.upkeep.sync_urgent()
+    world.work(OSError(5, "Input/output error"))
+    assert sink.refusals[0][0] is Code.UNAVAILABLE
+    world.owner.release()
+
+
+def test_streams_that_were_closed_unsynced_are_synced_together_and_in_time(tmp_path: Path) -> None:
+    world = settled(tmp_path, max_open_streams=8, streams=policies(Durability.INTERVAL, interval_ms=500))
+    for number in range(20):
+        world.publish(b"s%d" % number)
+    assert world.tick(0.4) == []
+    assert world.tick(0.2)[-1] == Whole(tmp_path).name
+    assert world.tick().count(Whole(tmp_path).name) == 1, "one is under way"
+    world.work()
+    world.publish(b"s0")  # closes s12, which has been on the disk since
+    assert world.tick(0.4) == []
+    world.owner.release()
+
+
+def test_a_stop_leaves_nothing_to_check(tmp_path: Path) -> None:
+    world = settled(tmp_path, max_open_streams=8)
+    names = [b"s%d" % number for number in range(20)]
+    for name in names:
+        world.publish(name)
+    world.upkeep.close_clean()
+    for name in names:
+        file = stream_paths(world.owner.shard_path(name), name.decode()).index_file
+        words = parse_index(Path(file).read_bytes()[:HEADER_PAGE_BYTES])[1]
+        assert (words.state, words.synced_seq) == (STATE_CLOSED, 1)
+    assert not world.owner.owning
+    world.upkeep.close_clean()  # once more changes nothing
+
+
+def test_publishers_that_wait_at_the_stop_are_told(tmp_path: Path) -> None:
+    world = settled(tmp_path, streams=policies(Durability.ALWAYS))
+    sink = publish(world.owner, b"s", now_s=world.clock.now_s)
+    world.upkeep.finish_syncs()
+    assert sink.published_at == {0: 0} and world.synced_seq(b"s") == 1
+    world.owner.release()
+
+
+def test_trimmed_space_comes_back_after_the_grace_period(tmp_path: Path) -> None:
+    world = settled(tmp_path, trim_grace_s=5.0)
+    world.publish(b"s", *(bytes(5_000) for _ in range(100)))
+    world.owner.trim(world.owner.stream(b"s"), 90)
+    assert world.owner.metrics.trimmed_messages == 90
+    world.clock.now_s += 4.0
+    world.upkeep.punch_due()
+    assert not world.syncer.asked
+    world.clock.now_s += 1.5
+    world.upkeep.punch_due()
+    ((target, _token),) = world.syncer.asked
+    assert isinstance(target, Punch)
+    file = Path(stream_paths(world.owner.shard_path(b"s"), "s").content_file)
+    before = file.stat().st_blocks
+    world.work()
+    assert file.stat().st_blocks < before - 90 * 5_000 // 512 // 2
+    world.owner.release()
+
+
+def test_a_stream_that_was_damaged_before_its_space_came_back_ends_nothing(tmp_path: Path) -> None:
+    world = settled(tmp_path, trim_grace_s=1.0)
+    world.publish(b"s", b"a", b"b")
+    world.owner.trim(world.owner.stream(b"s"), 1)
+    world.owner.close_logs()
+    Path(stream_paths(world.owner.shard_path(b"s"), "s").index_file).write_bytes(b"")
+    world.clock.now_s += 2.0
+    world.upkeep.punch_due()
+    assert b"s" in world.owner.damaged and not world.syncer.asked
+    world.owner.release()
+
+
+def test_retention_drops_by_age_and_size_what_its_pattern_names(tmp_path: Path) -> None:
+    streams = (StreamPolicy(pattern="old*", max_age_s=60), StreamPolicy(pattern="big*", max_bytes=4_096))
+    world = settled(tmp_path, streams=streams, retention_interval_s=10.0)
+    for name in (b"old", b"big", b"other"):
+        for _ in range(10):
+            world.publish(name, bytes(1_000))
+    world.clock.now_s += 100.0
+    for name in (b"old", b"big", b"other"):
+        world.publish(name, bytes(1_000))
+    world.upkeep.sweep()  # finds its beginning
+    world.upkeep.sweep()
+    first_seqs = {name: world.owner.stream(name).log.first_seq for name in (b"old", b"big", b"other")}
+    assert first_seqs[b"old"] == 10 and first_seqs[b"other"] == 0
+    assert 6 <= first_seqs[b"big"] <= 8
+    world.upkeep.sweep()
+    assert world.owner.metrics.disk_bytes > 0
+    world.owner.release()
+
+
+def test_a_sweep_takes_no_more_than_its_slice(tmp_path: Path) -> None:
+    world = settled(tmp_path)
+    for number in range(10):
+        world.publish(b"s%d" % number)
+    visited: list[bytes] = []
+
+    def visit(name: bytes) -> None:
+        visited.append(name)
+        world.clock.now_s += 0.02
+
+    world.upkeep._visit = visit  # type: ignore[method-assign]
+    for _ in range(12):
+        world.upkeep.sweep()
+    assert visited == list(world.owner.names)
+    world.owner.release()

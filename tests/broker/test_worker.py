@@ -1,0 +1,211 @@
+"""A worker turned by hand in this process: its phases, and what it may touch in each."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.board import STATE_DRAINING, STATE_EMPTY, STATE_READY, Board
+from broker.control import ControlChannel, ControlMessage
+from broker.metrics import WorkerMetrics
+from broker.settings import Settings, StreamPolicy
+from broker.worker import SUPERVISORS_SIGNALS, Phase, Worker, WorkerBoot
+from shard.directory import data_dir_exists, make_data_dir, open_data_dir
+from tests.broker.owning import BOOT, SHARDS
+
+PATIENCE_S = 10.0
+
+
+class World:
+    """A worker, the supervisor's end of its channel, and a client."""
+
+    def __init__(self, path: Path, board: Board, *, own: bool = True, slot: int = 0, **settings: object) -> None:
+        directory = open_data_dir(path) if data_dir_exists(path) else make_data_dir(path, SHARDS)
+        self.board = board
+        self.supervisor, control = ControlChannel.pair()
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self.listener.getsockname()[1]
+        self.worker = Worker(
+            WorkerBoot(
+                settings=Settings(data=path, **settings),  # type: ignore[arg-type]
+                directory=directory,
+                slot=slot,
+                slots=board.slots,
+                generation=1,
+                boot_id=BOOT,
+                own=own,
+                control=control,
+                listener=self.listener,
+                board=board,
+                metrics=WorkerMetrics(),
+            )
+        )
+        self.worker.start(own=own)
+        self.left = False
+
+    def turn_until(self, condition: Callable[[], object]) -> None:
+        deadline_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < deadline_s, f"in phase {self.worker.phase}"
+            self.worker.turn()
+
+    def told(self) -> list[str]:
+        """What the worker has said to its supervisor since the last call."""
+        kinds = []
+        while (message := self.supervisor.receive()) is not None:
+            kinds.append(message.kind)
+        return kinds
+
+    def tell(self, kind: str) -> None:
+        self.worker._control(ControlMessage(kind, {}, []))
+
+    def ask(self, client: socket.socket, line: bytes) -> bytes:
+        client.sendall(line + b"\r\n")
+        client.setblocking(False)
+        received = b""
+
+        def answered() -> bool:
+            nonlocal received
+            try:
+                received += client.recv(65_536)
+            except BlockingIOError:
+                return False
+            return received.endswith(b"\n")
+
+        self.turn_until(answered)
+        return received
+
+    def connect(self) -> socket.socket:
+        client = socket.create_connection(("127.0.0.1", self.port))
+        self.turn_until(lambda: self.worker.clients)
+        return client
+
+    def leave(self) -> None:
+        if not self.left:
+            self.left = True
+            self.worker._leave()
+            self.supervisor.close()
+            self.worker.control.close()
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Callable[..., World]]:
+    worlds: list[World] = []
+
+    def made(board: Board | None = None, **rest: object) -> World:
+        worlds.append(World(tmp_path / "data", board or Board(1), **rest))  # type: ignore[arg-type]
+        return worlds[-1]
+
+    yield made
+    for world in worlds:
+        world.leave()
+
+
+def test_an_owner_serves(make: Callable[..., World]) -> None:
+    world = make()
+    assert world.told() == ["ready", "owning"]
+    assert (world.worker.phase, world.board.slot(0).state) == (Phase.SERVING, STATE_READY)
+    with world.connect() as client:
+        assert world.ask(client, b"ack on") == b"ok ack on\r\n"
+        assert world.ask(client, b"pub s |x") == b"ok pub s 0\r\n"
+        assert (world.board.slot(0).connections, world.board.slot(0).streams) == (1, 1)
+        before_ns = world.board.slot(0).beat_ns
+        world.worker.turn()
+        assert world.board.slot(0).beat_ns > before_ns
+
+
+def test_a_successor_leaves_the_board_to_its_predecessor(make: Callable[..., World]) -> None:
+    world = make(own=False)
+    assert world.told() == ["ready"]
+    world.worker.turn()
+    cells = world.board.slot(0)
+    assert (cells.state, cells.beat_ns, world.worker.owner.owning) == (STATE_EMPTY, 0, False)
+    world.tell("own")
+    assert world.told() == ["owning"]
+    assert (cells.state, world.worker.phase) == (STATE_READY, Phase.SERVING)
+
+
+def test_a_retired_worker_touches_neither_streams_nor_board(make: Callable[..., World]) -> None:
+    board = Board(1)
+    old = make(board, retention_interval_s=0.1, streams=(StreamPolicy(max_bytes=4_096),))
+    with old.connect() as client:
+        old.ask(client, b"ack on")
+        old.ask(client, b"pub s |x")
+        old.told()
+        old.tell("retire")
+        assert old.told() == ["released"]
+        new = make(board, own=False)
+        new.tell("own")
+        cells = board.slot(0)
+        cells.beat_ns = 7
+        for _ in range(3):
+            old.worker._seldom()
+            old.worker.turn()
+        assert not old.worker.owner.open, "retention is its successor's"
+        assert (cells.beat_ns, cells.state, cells.connections) == (7, STATE_READY, 0)
+        assert old.worker.phase is Phase.RETIRED, "its client has not moved yet"
+
+
+def test_what_a_client_sent_before_a_drain_is_answered(make: Callable[..., World]) -> None:
+    world = make()
+    with world.connect() as client:
+        world.ask(client, b"ack on")
+        client.sendall(b"".join(b"pub s |%d\r\n" % number for number in range(1_000)))
+        world.tell("drain")
+        assert world.board.slot(0).state == STATE_DRAINING
+        world.turn_until(lambda: world.worker.phase is Phase.DRAINED)
+        client.setblocking(True)
+        received = b"".join(iter(lambda: client.recv(65_536), b""))
+    lines = received.splitlines()
+    assert lines[:1_000] == [b"ok pub s %d" % number for number in range(1_000)]
+    assert [line.split()[:2] for line in lines[1_000:]] == [[b"err", b"closing"]]
+    assert "drained" in world.told()
+
+
+def test_a_client_that_reads_nothing_holds_a_drain_up_no_longer_than_told(make: Callable[..., World]) -> None:
+    world = make(drain_timeout_s=0.3)
+    with world.connect() as client, world.connect() as reader:
+        world.ask(client, b"ack on")
+        for _ in range(16):
+            world.ask(client, b"pub s |" + b"x" * 1_000_000)
+        reader.sendall(b"sub s 0\r\n")
+        world.turn_until(lambda: any(each.blocked for each in world.worker.clients.values()))
+        began_s = time.monotonic()
+        world.tell("drain")
+        world.turn_until(lambda: world.worker.phase is Phase.DRAINED)
+        assert 0.2 < time.monotonic() - began_s < 2
+
+
+def test_a_worker_that_is_told_to_own_while_the_node_stops_owns_and_serves_nobody(make: Callable[..., World]) -> None:
+    world = make(own=False)
+    world.tell("drain")
+    world.tell("own")
+    assert world.told() == ["ready", "owning"]
+    assert world.worker.owner.owning and world.worker.phase is Phase.DRAINING
+    world.turn_until(lambda: world.worker.phase is Phase.DRAINED)
+
+
+def test_no_word_moves_a_worker_back(make: Callable[..., World]) -> None:
+    world = make()
+    world.tell("leave")
+    for kind in ("drain", "retire"):
+        world.tell(kind)
+        assert world.worker.phase is Phase.LEAVING
+    assert world.worker.owner.owning, "its shards are given back when its logs are closed"
+
+
+def test_without_its_supervisor_a_worker_leaves(make: Callable[..., World]) -> None:
+    world = make()
+    world.supervisor.close()
+    world.turn_until(lambda: world.worker.phase is Phase.LEAVING)
+
+
+def test_signals_to_the_group_are_the_supervisors() -> None:
+    assert set(SUPERVISORS_SIGNALS) >= {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
+    assert signal.SIGABRT not in SUPERVISORS_SIGNALS and os.name == "posix"

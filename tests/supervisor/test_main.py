@@ -1,0 +1,122 @@
+"""The way into a node, up to the first fork; what comes after it is in tests/system."""
+
+from __future__ import annotations
+
+import json
+import logging
+import resource
+import socket
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from broker.settings import Settings
+from shard.errors import DirectoryError, ShardLocked
+from supervisor import main
+from supervisor.config import ConfigError
+from supervisor.listeners import CannotListen, open_listeners
+from supervisor.main import EXIT_CANNOT_BIND, open_http, patiently, raise_descriptor_limit, serve, take_directory
+
+
+def settings_for(data: Path, **rest: object) -> Settings:
+    return Settings(data=data, port=0, metrics_port=0, workers=1, **rest)  # type: ignore[arg-type]
+
+
+def test_a_data_directory_is_made_then_found_and_locked_meanwhile(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path / "some" / "data", shards=8)
+    directory, lock = take_directory(settings)
+    assert directory.shards == 8
+    with pytest.raises(ShardLocked):
+        take_directory(settings)
+    lock.release()
+    directory, lock = take_directory(replace(settings, shards=64))
+    assert directory.shards == 8, "fixed from then on"
+    lock.release()
+
+
+def test_a_directory_that_cannot_be_used_is_not_left_locked(tmp_path: Path) -> None:
+    (tmp_path / "node.json").write_text(json.dumps({"format": 99}))
+    for _ in range(2):
+        with pytest.raises(DirectoryError):
+            take_directory(settings_for(tmp_path))
+
+
+def test_exit_codes_before_anything_is_started(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = tmp_path / "data"
+    _directory, lock = take_directory(settings_for(data))
+    assert serve(settings_for(data)) == 3
+    lock.release()
+    (tmp_path / "file").touch()
+    assert serve(settings_for(tmp_path / "file")) == 5
+    assert "another node runs on this data directory" in caplog.text
+    assert "cannot use the data directory" in caplog.text
+
+
+def test_a_taken_port_ends_the_start_and_frees_the_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(main, "BIND_PATIENCE_S", 0.0)
+    settings = settings_for(tmp_path / "data")
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert serve(replace(settings, port=port)) == EXIT_CANNOT_BIND
+        assert serve(replace(settings, metrics_port=port)) == EXIT_CANNOT_BIND
+    assert caplog.text.count("Address already in use") == 2 and "for metrics" in caplog.text
+    _directory, lock = take_directory(settings)
+    lock.release()
+
+
+def test_a_port_that_is_being_freed_is_waited_for() -> None:
+    taken = socket.create_server(("127.0.0.1", 0))
+    port = taken.getsockname()[1]
+    threading.Timer(0.1, taken.close).start()
+    (listener,) = patiently(lambda: open_listeners("127.0.0.1", port, 1))
+    assert listener.getsockname()[1] == port
+    listener.close()
+
+
+def test_what_waiting_does_not_help_is_told_at_once(tmp_path: Path) -> None:
+    began_s = time.monotonic()
+    with pytest.raises(CannotListen, match=r"192\.0\.2\.1 port 0 for metrics"):
+        patiently(lambda: open_http(replace(settings_for(tmp_path), metrics_host="192.0.2.1")))
+    assert time.monotonic() - began_s < main.BIND_PATIENCE_S
+
+
+def node_with(settings: Settings) -> main.Node:
+    return SimpleNamespace(settings=settings)  # type: ignore[return-value]
+
+
+def test_a_reload_changes_what_can_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    settings = settings_for(tmp_path)
+    node = node_with(settings)
+    main._reload(node, None)
+    assert node.settings is settings
+    main._reload(node, lambda: replace(settings, max_message_bytes=5, port=77, workers=9))
+    assert node.settings.max_message_bytes == 5
+    assert "change only with a restart: workers, port" in caplog.text
+
+
+def test_a_wrong_configuration_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    settings = settings_for(tmp_path)
+    node = node_with(settings)
+
+    def wrong() -> Settings:
+        raise ConfigError([])
+
+    main._reload(node, wrong)
+    assert node.settings is settings and "keeping the configuration as it was" in caplog.text
+
+
+def test_all_descriptors_that_the_system_grants_are_used() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 512), hard))
+        raise_descriptor_limit()
+        assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
