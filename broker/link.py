@@ -9,6 +9,7 @@ number of connections.
 from __future__ import annotations
 
 import array
+import errno
 import os
 import socket
 from collections import deque
@@ -72,6 +73,10 @@ class Link:
                 return
             except (BrokenPipeError, ConnectionResetError) as error:
                 raise LinkClosed(f"worker {self.slot} is gone") from error
+            except OSError as error:
+                if error.errno != errno.ETOOMANYREFS:  # descriptors on their way, of all processes of this user
+                    raise
+                return
             if fd >= 0:
                 os.close(fd)
             self._drop(sent)

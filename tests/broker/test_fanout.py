@@ -1,0 +1,397 @@
+"""Fan-out: cursors that move through a file, one chunk at a time, and where they wait."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from broker.fanout import Cursor, FanOut, Feed, Park
+from broker.metrics import WorkerMetrics
+from broker.owner import Growth
+from broker.readers import Readers
+from broker.rendering import Renderings
+from shard.directory import make_data_dir
+from shard.log import StreamLog
+from tests.shard.helpers import BOOT, batch, open_log
+
+CHUNK_BYTES = 4_096
+PLENTY = 1 << 30
+
+
+class FakeClient:
+    """A subscriber whose socket takes `room` bytes."""
+
+    def __init__(self, room: int = PLENTY) -> None:
+        self.ready: deque[Cursor] = deque()
+        self.current: Cursor | None = None
+        self.queued = self.blocked = self.closed = False
+        self.room = room
+        self.got = bytearray()
+        self.out = bytearray()
+        self.ended: list[Cursor] = []
+        self.chunk_ends = 0
+
+    def _send(self, text: bytes) -> int:
+        sent = text[: self.room]
+        self.room -= len(sent)
+        self.got += sent
+        self.blocked = len(sent) < len(text)
+        return len(sent)
+
+    def send_chunk(self, text: bytes, skip: int) -> int:
+        return self._send(text[skip:])
+
+    def flush_answers(self) -> bool:
+        if self.out and not self.blocked:
+            del self.out[: self._send(bytes(self.out))]
+        return not self.out
+
+    def answer(self, text: bytes) -> None:
+        self.out += text
+
+    def keep(self, text: bytes) -> None:
+        self.out[:0] = text
+
+    def chunk_ended(self) -> None:
+        self.chunk_ends += 1
+
+    def subscription_ended(self, cursor: Cursor) -> None:
+        self.ended.append(cursor)
+
+    def seqs(self, name: str) -> list[int]:
+        """The seqs of the whole messages it got, payloads being without line ends."""
+        lines = bytes(self.got).split(b"\r\n")[:-1]
+        return [int(line.split()[2]) for line in lines if line.startswith(b"msg %s " % name.encode())]
+
+    def answers(self) -> list[bytes]:
+        return [line for line in bytes(self.got).split(b"\r\n")[:-1] if not line.startswith(b"msg ")]
+
+
+class World:
+    """A few streams of one owner, and the fan-out under test."""
+
+    def __init__(self, path: Path) -> None:
+        self.directory = make_data_dir(path / "data", 1)
+        self.logs: dict[str, StreamLog] = {}
+        self.readers = Readers(self.directory, 16, BOOT)
+        self.renderings = Renderings(self.readers, CHUNK_BYTES, 8 * CHUNK_BYTES)
+        self.metrics = WorkerMetrics()
+        self.first: list[bytes] = []
+        self.last: list[bytes] = []
+        self.fanout = FanOut(
+            self.readers,
+            self.renderings,
+            self.metrics,
+            on_first=lambda feed: self.first.append(feed.name),
+            on_last=lambda feed: self.last.append(feed.name),
+        )
+
+    def append(self, name: str, *payloads: bytes) -> Growth:
+        log = self.logs.get(name)
+        if log is None:
+            log = self.logs[name] = open_log(self.directory.stream_directory(name), name)
+        frames = batch(payloads)
+        first_seq = log.append(frames, len(payloads), 1_000, 1)
+        return Growth(first_seq, first_seq + len(payloads), log.end_offset, frames)
+
+    def publish(self, name: str, *payloads: bytes) -> None:
+        """As the owner's worker does it."""
+        self.fanout.appended(name.encode(), self.append(name, *payloads))
+
+    def subscribe(self, client: FakeClient, name: str, seq: int = 0, *, remote: bool = False) -> Cursor:
+        cursor = self.fanout.subscribe(client, name.encode(), seq, remote=remote)
+        self.fanout.start(cursor)
+        return cursor
+
+    def feed(self, name: str) -> Feed:
+        return self.fanout.feeds[name.encode()]
+
+    def run(self, budget_bytes: int = PLENTY) -> None:
+        self.fanout.run(budget_bytes)
+
+    def drain(self, client: FakeClient, step_bytes: int) -> None:
+        """Give the client's socket room step by step, until all are parked."""
+        for _ in range(100_000):
+            client.room, client.blocked = step_bytes, False
+            if client.current is None:
+                client.flush_answers()
+            self.fanout.make_runnable(client)
+            self.run()
+            if not (client.blocked or client.current or client.ready or client.out):
+                return
+        raise AssertionError("it never came to an end")
+
+    def close(self) -> None:
+        self.readers.close()
+        for log in self.logs.values():
+            log.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    yield world
+    world.close()
+
+
+def many(count: int, nbytes: int = 100) -> list[bytes]:
+    return [b"%d " % number + b"x" * nbytes for number in range(count)]
+
+
+# --- from the past to the present -------------------------------------------------------------------------------------
+
+
+def test_catching_up_and_live_are_the_same(world: World) -> None:
+    world.append("a", *many(500))
+    client = FakeClient()
+    cursor = world.subscribe(client, "a", 20)
+    assert cursor.park() is Park.TURN
+    world.run()
+    assert client.seqs("a") == list(range(20, 500))
+    assert cursor.park() is Park.CAUGHT_UP and not world.fanout.runnable
+    for _ in range(3):
+        world.publish("a", b"live", b"live too")
+        world.run()
+    assert client.seqs("a") == list(range(20, 506))
+    assert world.metrics.line.messages_out == 486
+    assert world.metrics.line.bytes_out == len(client.got)
+
+
+def test_a_note_that_was_lost_is_made_up_for_by_a_look(world: World) -> None:
+    world.append("a", b"one")
+    client = FakeClient()
+    world.subscribe(client, "a", 1, remote=True)
+    world.append("a", b"two")
+    world.run()
+    assert client.seqs("a") == []
+    world.fanout.look_at_some()
+    world.run()
+    assert client.seqs("a") == [1]
+    world.append("a", b"three")
+    world.fanout.grew(b"a", 0, 0)
+    world.run()
+    assert client.seqs("a") == [1, 2]
+
+
+def test_notes_may_come_late_twice_and_for_streams_that_nobody_wants(world: World) -> None:
+    growths = [world.append("a", b"x") for _ in range(5)]
+    client = FakeClient()
+    world.subscribe(client, "a", 2)
+    for growth in [*growths, *reversed(growths)]:
+        world.fanout.grew(b"a", growth.next_seq, growth.end_offset)
+        world.fanout.grew(b"b", growth.next_seq, growth.end_offset)
+    world.run()
+    assert client.seqs("a") == [2, 3, 4]
+
+
+def test_subscribers_share_one_rendering(world: World) -> None:
+    world.append("a", b"zero")
+    clients = [FakeClient() for _ in range(50)]
+    for client in clients:
+        world.subscribe(client, "a", 1)
+    world.publish("a", *many(3))
+    held = len(world.renderings._cached)
+    world.run()
+    assert len(world.renderings._cached) == held == 1
+    assert {bytes(client.got) for client in clients} == {bytes(clients[0].got)}
+    assert clients[0].seqs("a") == [1, 2, 3]
+
+
+def test_the_first_and_the_last_subscription_of_a_stream_are_told(world: World) -> None:
+    world.append("a", b"x")
+    one, two = FakeClient(), FakeClient()
+    cursors = [world.subscribe(one, "a"), world.subscribe(two, "a")]
+    assert (world.first, world.last) == ([b"a"], [])
+    world.fanout.end(cursors[0])
+    world.fanout.end(cursors[0])
+    assert world.last == [] and world.feed("a").cursors == 1
+    world.fanout.end(cursors[1])
+    assert world.last == [b"a"] and world.fanout.feeds == {}
+
+
+# --- fairness ---------------------------------------------------------------------------------------------------------
+
+
+def test_streams_of_one_client_take_turns(world: World) -> None:
+    client = FakeClient()
+    for name in ("a", "b", "c"):
+        world.append(name, *many(400))
+    for name in ("a", "b", "c"):
+        world.subscribe(client, name)
+    world.run()
+    lines = bytes(client.got).split(b"\r\n")[:-1]
+    runs = [(name, sum(1 for _ in group)) for name, group in groupby(line.split()[1] for line in lines)]
+    assert [name for name, _ in runs[:6]] == [b"a", b"b", b"c"] * 2
+    assert max(count for _, count in runs) < 2 * CHUNK_BYTES // 100
+    for name in ("a", "b", "c"):
+        assert client.seqs(name) == list(range(400))
+
+
+def test_clients_take_turns_within_a_budget(world: World) -> None:
+    world.append("a", *many(1_000))
+    clients = [FakeClient() for _ in range(4)]
+    for client in clients:
+        world.subscribe(client, "a")
+    for _ in range(6):
+        world.run(4 * CHUNK_BYTES)
+        sizes = [len(client.got) for client in clients]
+        assert max(sizes) - min(sizes) <= 2 * CHUNK_BYTES
+    assert world.fanout.runnable, "the budget ends a turn, not the work"
+    world.run()
+    assert {tuple(client.seqs("a")) for client in clients} == {tuple(range(1_000))}
+
+
+# --- sockets that are full --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("step_bytes", [1, 7, 1_000, 5_000])
+def test_a_socket_may_take_any_part_of_a_chunk(world: World, step_bytes: int) -> None:
+    world.append("a", *many(100))
+    world.append("b", b"y" * (2 * CHUNK_BYTES), *many(10))
+    client = FakeClient(room=0)
+    world.subscribe(client, "a")
+    world.subscribe(client, "b")
+    world.run()
+    world.renderings.clear()  # what is dropped meanwhile is made again
+    world.drain(client, step_bytes)
+    assert client.seqs("a") == list(range(100)) and client.seqs("b") == list(range(11))
+
+
+def test_who_is_blocked_costs_nothing_and_stops_nobody(world: World) -> None:
+    world.append("a", *many(300))
+    slow, quick = FakeClient(room=10), FakeClient()
+    cursor = world.subscribe(slow, "a")
+    world.subscribe(quick, "a")
+    world.run()
+    assert quick.seqs("a") == list(range(300))
+    assert slow.blocked and cursor.park() is Park.SOCKET and not world.fanout.runnable
+    for _ in range(5):
+        world.publish("a", b"more")
+        world.run()
+    assert len(slow.got) == 10 and quick.seqs("a")[-1] == 304
+    world.drain(slow, 3_000)
+    assert slow.got == quick.got
+
+
+def test_answers_wait_for_the_chunk_that_has_begun(world: World) -> None:
+    world.append("a", *many(300))
+    client = FakeClient(room=50)
+    cursor = world.subscribe(client, "a")
+    world.run()
+    assert client.current is cursor
+    client.answer(b"ok pong\r\n")
+    world.drain(client, 500)
+    position = bytes(client.got).index(b"ok pong\r\n")
+    assert client.got[position - 2 : position] == b"\r\n" and position > 50
+    assert client.seqs("a") == list(range(300))
+
+
+def test_a_subscription_that_ends_within_a_chunk_finishes_it(world: World) -> None:
+    world.append("a", *many(300))
+    client = FakeClient(room=50)
+    cursor = world.subscribe(client, "a")
+    world.run()
+    world.fanout.end(cursor)
+    assert world.fanout.feeds == {} and client.current is cursor
+    world.drain(client, 500)
+    assert client.chunk_ends == 1
+    seqs = client.seqs("a")
+    assert seqs == list(range(len(seqs))) and 0 < len(seqs) < 300
+    assert client.got.endswith(b"\r\n")
+
+
+# --- what is not there any more ---------------------------------------------------------------------------------------
+
+
+def trim(world: World, name: str, seq: int) -> None:
+    world.logs[name].trim(seq)
+
+
+def give_back(world: World, name: str) -> None:
+    world.logs[name].punch(world.logs[name].first_seq)
+    world.renderings.clear()
+
+
+def test_one_who_lags_behind_a_trim_is_told_and_goes_on(world: World) -> None:
+    world.append("a", *many(1_000))
+    client = FakeClient(room=0)
+    world.subscribe(client, "a")
+    world.run()
+    trim(world, "a", 900)
+    give_back(world, "a")
+    world.drain(client, PLENTY)
+    assert client.answers() == [b"err trimmed a: messages 0 to 899 were trimmed before they were sent"]
+    assert client.seqs("a") == list(range(900, 1_000))
+
+
+@pytest.mark.parametrize("room", [30, 1_000, 3_500])
+def test_within_a_chunk_the_message_that_is_half_out_is_kept(world: World, room: int) -> None:
+    world.append("a", *many(1_000))
+    client = FakeClient(room=room)
+    cursor = world.subscribe(client, "a")
+    world.run()
+    assert cursor.skip == room
+    world.fanout.keep_cut_messages([client])
+    assert not client.out, "nothing is trimmed yet"
+    trim(world, "a", 900)
+    world.fanout.keep_cut_messages([client])
+    assert 0 < len(client.out) < 150, "the rest of one message"
+    give_back(world, "a")
+    world.drain(client, 77)
+    gap = client.seqs("a").index(900)
+    assert client.seqs("a") == [*range(gap), *range(900, 1_000)]
+    assert client.answers() == [b"err trimmed a: messages %d to 899 were trimmed before they were sent" % gap]
+    assert world.metrics.line.messages_out == gap + 100
+
+
+def test_one_whose_chunk_cannot_be_finished_is_given_up(world: World) -> None:
+    """The space was given back before anybody looked: no answer can be put into half a message."""
+    world.append("a", *many(1_000))
+    client = FakeClient(room=1_000)
+    cursor = world.subscribe(client, "a")
+    world.run()
+    trim(world, "a", 900)
+    give_back(world, "a")
+    client.room, client.blocked = PLENTY, False
+    world.fanout.make_runnable(client)
+    world.run()
+    assert client.ended == [cursor] and cursor.done and world.fanout.feeds == {}
+    assert client.out.startswith(b"err trimmed a: ")
+
+
+def test_a_trim_up_to_the_end_leaves_nothing_to_send(world: World) -> None:
+    world.append("a", *many(100))
+    client = FakeClient(room=0)
+    cursor = world.subscribe(client, "a")
+    world.run()
+    trim(world, "a", 100)
+    give_back(world, "a")
+    world.drain(client, PLENTY)
+    # The last message always stays on the disk, but is not of the stream any more.
+    assert client.seqs("a") == [] and client.answers()[0].startswith(b"err trimmed a: messages 0 to 99 ")
+    assert cursor.park() is Park.CAUGHT_UP
+    world.publish("a", b"next")
+    world.run()
+    assert client.seqs("a") == [100]
+
+
+def test_damage_ends_the_subscription_and_no_other(world: World) -> None:
+    world.append("a", *many(100))
+    world.append("b", *many(100))
+    client = FakeClient()
+    offset = world.readers.get(b"a").offset_of(50)
+    path = next(world.directory.path.glob("*/a.content"))
+    with path.open("r+b") as file:
+        file.seek(offset + 34)
+        file.write(b"?")
+    cursor = world.subscribe(client, "a")
+    world.subscribe(client, "b")
+    world.run()
+    client.flush_answers()
+    assert client.seqs("a") == list(range(50)) and client.seqs("b") == list(range(100))
+    assert client.ended == [cursor]
+    assert b"err damaged a: " in client.got and list(world.fanout.feeds) == [b"b"]
