@@ -157,11 +157,11 @@ def test_after_the_machine_was_down_only_what_was_synced_is_trusted_until_the_ow
     append(log, b"three")
     log.abandon()
     reader = open_reader(tmp_path, boot=LATER_BOOT)
-    assert not reader.recovered
+    recovered_before = reader.recovered
     assert reader.next_seq() == 2
     assert payloads(tmp_path, boot=LATER_BOOT) == [b"one", b"two"]
     log = open_log(tmp_path, boot=LATER_BOOT)
-    assert reader.recovered
+    assert (recovered_before, reader.recovered) == (False, True)
     assert reader.next_seq() == 3
     append(log, b"four")
     assert reader.next_seq() == 4
