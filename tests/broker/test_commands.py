@@ -1,0 +1,224 @@
+"""What each command does; and that commands which wait for another worker keep their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker.commands import first_seq_of
+from broker.protocol import commands as c
+from broker.protocol.grammar import VERBS
+from shard.reader import StreamReader
+from tests.broker.world import World, world
+from tests.shard.helpers import BOOT, append, open_log
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path, workers=2) as node:
+        yield node
+
+
+def words(lines: list[str]) -> list[str]:
+    """Of each answer the first two words; messages are left out."""
+    return [" ".join(line.split(" ")[:2]) for line in lines if not line.startswith("msg ")]
+
+
+# --- who may --------------------------------------------------------------------------------------------------------
+
+
+def test_administration_is_for_this_machine_alone(node: World) -> None:
+    lines = {"slave": "slave 127.0.0.1 5050 x 0", "trim": "trim x #0"}
+    admin = [verb.form.split()[0] for verb in VERBS.values() if verb.admin]
+    alone = ("streams", "workers", "conns", "quit")
+    typed = [lines.get(word, word if word in alone else f"{word} x") for word in admin]
+    assert len(typed) == len(c.ADMIN) == 10
+    stranger = node.connect(local=False)
+    assert words(node.ask(stranger, *typed)) == ["err denied"] * 10
+    assert not any(line.startswith("master") for line in node.ask(stranger, "help"))
+    assert words(node.ask(stranger, "pub x |y", "sub x 0", "ping")) == ["ok sub", "ok pong"]
+    assert node.workers[0].metrics.refused.counts == {"denied": 10}
+    assert node.controls[0].receive() is not None, "only that it is ready"
+
+
+def test_every_command_is_known_to_its_table(node: World) -> None:
+    kinds = {kind for kind in vars(c).values() if isinstance(kind, type) and kind.__module__ == c.__name__}
+    elsewhere = {c.From, c.Staged, c.Invalid, c.Reply, c.Close}  # `broker.client` does these itself
+    assert set(node.workers[0].commands._table) == kinds - elsewhere
+
+
+# --- subscriptions ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", [0, 1])
+def test_subscriptions_are_decided_in_order(node: World, where: int) -> None:
+    """While the owner is asked, the others wait their turn; none is decided on what is not so any more."""
+    name = node.name(where)
+    peer = node.connect(0)
+    peer.send(f"sub {name} new", f"sub {name} 0", f"unsub {name}", f"unsub {name}", f"sub {name} 0", f"pub {name} |x")
+    node.settle(0)
+    if where:
+        assert peer.lines == [] and len(node.client_of(peer).subscribing) == 5
+    node.settle()
+    assert words(peer.lines) == ["ok sub", "err subscribed", "ok unsub", "err unsubscribed", "ok sub"]
+    assert peer.messages() == [(name, 0, "x")]
+    assert list(node.client_of(peer).cursors) == [name.encode()]
+    assert not node.client_of(peer).subscribing
+
+
+def test_a_subscription_begins_behind_what_was_published_before_it(node: World) -> None:
+    there = node.name(1)
+    peer = node.connect(0)
+    peer.send(f"pub {there} |1", f"sub {there} new", f"pub {there} |2", f"unsub {there}", f"pub {there} |3")
+    peer.send(f"sub {there} new", f"pub {there} |4")
+    node.settle()
+    assert [line for line in peer.lines if line.startswith("ok")] == [
+        f"ok sub {there} 1", f"ok unsub {there}", f"ok sub {there} 3",
+    ]  # fmt: skip
+    assert (there, 3, "4") in peer.messages()
+
+
+def test_a_refused_subscription_leaves_the_next_one_its_chance(tmp_path: Path) -> None:
+    with world(tmp_path, workers=2, auto_master=False) as node:
+        there = node.name(1)
+        peer = node.connect(0)
+        lines = node.ask(peer, f"sub {there} 0", f"unsub {there}", f"master {there}", f"sub {there} new")
+        assert words(lines) == ["err disabled", "err unsubscribed", "ok master", "ok sub"]
+
+
+def test_the_limit_of_subscriptions(tmp_path: Path) -> None:
+    with world(tmp_path, workers=2, max_subscriptions=2) as node:
+        names = [node.name(1, "a"), node.name(0, "b"), node.name(1, "c"), node.name(0, "d")]
+        peer = node.connect(0)
+        lines = node.ask(peer, *(f"sub {name} 0" for name in names), f"unsub {names[0]}", f"sub {names[2]} 0")
+        assert words(lines) == ["ok sub", "ok sub", "err subscriptions", "err subscriptions", "ok unsub", "ok sub"]
+
+
+def test_one_who_may_make_no_more_may_still_subscribe(tmp_path: Path) -> None:
+    with world(tmp_path, workers=2, max_streams_connection=1) as node:
+        old = [node.name(0, "old"), node.name(1, "old")]
+        for name in old:
+            node.fill(name, [b"x"])
+        new = [node.name(0, "new"), node.name(1, "new"), node.name(1, "newer")]
+        peer = node.connect(0)
+        assert words(node.ask(peer, f"sub {new[1]} 0")) == ["ok sub"]
+        lines = node.ask(peer, *(f"sub {name} new" for name in (*new, *old)))
+        assert words(lines) == ["err streams", "err subscribed", "err streams", "ok sub", "ok sub"]
+
+
+def test_closing_while_the_owner_is_asked_leaves_nothing_behind(node: World) -> None:
+    there = node.name(1)
+    told, gone = node.connect(0), node.connect(0)
+    told.send(f"sub {there} new", "close")
+    gone.send(f"sub {there} new")
+    node.settle(0)
+    gone.close()
+    node.settle()
+    assert words(told.lines) == ["ok sub", "ok close"] and told.ended
+    assert node.workers[0].fanout.feeds == {}
+    assert node.workers[1].siblings.interest == {}
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamReader]:
+    """Messages 5 to 9 are kept, two at each of the times 1020, 1030 and one at 1040."""
+    path = tmp_path_factory.mktemp("places")
+    log = open_log(path)
+    for time_us in (1_000, 1_010, 1_020, 1_030):
+        append(log, b"x", b"y", at=time_us)
+    append(log, b"z", b"z", at=1_040)
+    log.trim(5)
+    reader = StreamReader.open(path, "stream", boot_id=BOOT)
+    yield reader
+    reader.close()
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("start", "skip", "expected"),
+    [
+        (c.From("time", 0), 0, 5),
+        (c.From("time", 1_020), 0, 5),
+        (c.From("time", 1_021), 0, 6),
+        (c.From("time", 1_030), 0, 6),
+        (c.From("time", 1_030), 1, 7),
+        (c.From("time", 1_030), 9, 8),
+        (c.From("time", 1_041), 0, 10),
+        (c.From("seq", 0), 0, 5),
+        (c.From("seq", 7), 0, 7),
+        (c.From("seq", 99), 0, 10),
+        (c.FROM_NEW, 0, 8),
+    ],
+)
+def test_where_a_subscription_begins(reader: StreamReader, start: c.From, skip: int, expected: int) -> None:
+    assert first_seq_of(reader, c.Subscribe(b"stream", start, skip), 8) == expected
+
+
+# --- administration ---------------------------------------------------------------------------------------------------
+
+
+def test_tables_gather_from_all_workers(node: World) -> None:
+    names = sorted([node.name(0, "a"), node.name(1, "a"), node.name(0, "b")])
+    for name in names:
+        node.fill(name, [b"x"])
+    peer, other = node.connect(0), node.connect(1)
+    assert node.ask(peer, "streams")[1:-1] == [f"{name} master 1" for name in names]
+    assert len(node.ask(peer, "streams a")) == 4
+    assert node.ask(peer, "streams nothing") == ["ok stream role epoch", "."]
+    node.ask(other, f"sub {names[0]} 0")
+    rows = [line.split() for line in node.ask(peer, "conns")[1:-1]]
+    assert [(row[0], row[3]) for row in rows] == [("0", "0"), ("1", "1")]
+    rows = [line.split() for line in node.ask(peer, "workers")[1:-1]]
+    assert [(row[0], row[2], row[4], row[6]) for row in rows] == [("0", "ready", "1", "2"), ("1", "ready", "1", "1")]
+
+
+def test_a_table_with_a_worker_missing_is_an_error(tmp_path: Path) -> None:
+    with world(tmp_path, workers=2, unavailable_timeout_s=0.1) as node:
+        node.workers[0].siblings.close()
+        peer = node.connect(0)
+        peer.send("streams", "conns", "ping")
+        node.settle(0)
+        assert peer.lines == []
+        node.workers[0].routes[1].expire(node.workers[0].now_s + 1)
+        node.settle(0)
+        assert words(peer.lines) == ["err unavailable", "err unavailable", "ok pong"]
+
+
+def test_roles(node: World) -> None:
+    peer = node.connect(0)
+    for name in (node.name(0), node.name(1)):
+        asked = [f"unmaster {name}", f"master {name}", f"master {name}", f"pub {name} |x", f"unmaster {name}"]
+        asked += [f"unmaster {name}", f"pub {name} |no", f"stat {name}", f"master {name}"]
+        lines = node.ask(peer, *asked)
+        assert words(lines[:1]) == ["err unknown"]
+        assert lines[1:5] == [f"ok master {name} 1"] * 2 + [f"ok unmaster {name} 1"] * 2
+        assert words(lines[5:6]) == ["err disabled"]
+        assert "role disabled" in lines and lines[-1] == f"ok master {name} 2"
+
+
+def test_trim_and_stat(node: World) -> None:
+    peer = node.connect(0)
+    for name in (node.name(0), node.name(1)):
+        node.fill(name, [b"12345678"] * 10)
+        assert node.ask(peer, f"trim {name} #4") == [f"ok trim {name} 4 4"]
+        assert node.ask(peer, f"trim {name} #2") == [f"ok trim {name} 4 0"]
+        stat = dict(line.split() for line in node.ask(peer, f"stat {name}")[1:-1])
+        assert (stat["first_seq"], stat["next_seq"], stat["messages"], stat["content_bytes"]) == ("4", "10", "6", "240")
+        last_us = int(stat["last_timestamp_us"])
+        assert node.ask(peer, f"trim {name} {last_us + 1}") == [f"ok trim {name} 10 6"]
+
+
+def test_quit_asks_the_supervisor(node: World) -> None:
+    peer = node.connect(1)
+    assert node.ask(peer, "quit") == ["ok quit"]
+    kinds = []
+    while (message := node.controls[1].receive()) is not None:
+        kinds.append(message.kind)
+    assert kinds == ["ready", "owning", "quit"]
+
+
+def test_replication_is_not_done_here(node: World) -> None:
+    peer = node.connect(0)
+    assert words(node.ask(peer, "slave 127.0.0.1 5050 x 0", "unslave x")) == ["err unsupported"] * 2

@@ -1,0 +1,191 @@
+"""Where publishes and calls go: into the logs here, or to the sibling that owns the stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.owner import Refused
+from broker.protocol.commands import Staged
+from broker.protocol.errors import Code
+from broker.publish import Pending
+from broker.router import WINDOW_MESSAGES, Router
+from broker.routes import Route
+from shard.frame import pack_frame
+from tests.broker.world import World, world
+
+
+class FakePublisher:
+    """A client as the router sees it."""
+
+    def __init__(self, may_create: int = 100) -> None:
+        self.window_slot = -1
+        self.window_away = self.window_messages = 0
+        self.row: list[Pending] = []
+        self.errors: list[tuple[bytes, int, str]] = []
+        self.paused_for: list[Route] = []
+        self.left = may_create
+
+    def answers_ready(self) -> None: ...
+
+    def pend(self, pending: Pending) -> None:
+        self.row.append(pending)
+
+    def pause_for(self, route: Route) -> None:
+        self.paused_for.append(route)
+
+    def publish_refused(self, name: bytes, count: int, code: Code, _text: str) -> None:
+        self.errors.append((name, count, code.value))
+
+    def may_create(self) -> bool:
+        return self.left > 0
+
+    def count_created(self) -> None:
+        self.left -= 1
+
+    def answers(self) -> list[str]:
+        """What its publications were settled with; one that was not yet is missing."""
+        return [line for each in self.row if each.text is not None for line in each.text.decode().splitlines()]
+
+
+def staged(*messages: tuple[str, bytes], ack: bool = False) -> Staged:
+    """A run of publishes as the codec stages it."""
+    names = list(dict.fromkeys(name for name, _ in messages))
+    frames = {name: bytearray() for name in names}
+    for name, payload in messages:
+        frames[name] += pack_frame(payload)
+    counts = {name: sum(1 for each, _ in messages if each == name) for name in names}
+    groups = [(name.encode(), counts[name], frames[name]) for name in names]
+    return Staged(groups, [names.index(name) for name, _ in messages] if ack else [])
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path, workers=2) as node:
+        yield node
+
+
+@pytest.fixture
+def router(node: World) -> Router:
+    return node.workers[0].router
+
+
+def next_seq(node: World, name: str) -> int:
+    owner = node.workers[node.owner_of(name)].owner
+    return owner.stream(name.encode()).log.next_seq if name.encode() in owner.names else 0
+
+
+def test_a_turns_publishes_to_one_stream_are_one_append(node: World, router: Router) -> None:
+    here = node.name(0)
+    loud, quiet = FakePublisher(), FakePublisher()
+    router.publish(quiet, staged((here, b"a"), (here, b"b")))
+    router.publish(loud, staged((here, b"c"), ack=True))
+    router.publish(quiet, staged((here, b"d")))
+    assert router.staged_bytes == 4 * 33 and next_seq(node, here) == 0
+    router.flush()
+    assert router.staged_bytes == 0 and next_seq(node, here) == 4
+    assert loud.answers() == [f"ok pub {here} 2"]
+    assert quiet.row == [] and quiet.errors == []
+    metrics = node.workers[0].metrics
+    assert (metrics.line.messages_in, metrics.appended_messages, sum(metrics.append.counts)) == (4, 4, 1)
+    router.flush()
+    assert sum(metrics.append.counts) == 1, "a turn without publishes costs nothing"
+
+
+def test_publishes_for_a_sibling_are_forwarded_and_answered(node: World, router: Router) -> None:
+    here, there = node.name(0), node.name(1)
+    loud, quiet = FakePublisher(), FakePublisher()
+    router.publish(loud, staged((there, b"a"), (here, b"b"), (there, b"c"), ack=True))
+    router.publish(quiet, staged((there, b"d"), (here, b"e")))
+    router.flush()
+    assert loud.answers() == [] and len(quiet.row) == 1
+    node.settle()
+    assert loud.answers() == [f"ok pub {there} 0", f"ok pub {here} 0", f"ok pub {there} 1"]
+    assert quiet.row[0].text == b"", "a place that is given up without a word"
+    assert (next_seq(node, here), next_seq(node, there)) == (2, 3)
+    metrics = node.workers[0].metrics
+    assert (metrics.forwarded_messages, metrics.forwarded_bytes) == (3, 3 * 33)
+    assert router.routes[1].bytes_held == 0
+
+
+def test_refusals_find_their_messages(node: World, router: Router) -> None:
+    here, there = node.name(0), node.name(1)
+    for name in (here, there):
+        router.call(name.encode(), "master", [name.encode()], lambda _value: None)
+        router.call(name.encode(), "unmaster", [name.encode()], lambda _value: None)
+    node.settle()
+    loud, quiet = FakePublisher(), FakePublisher()
+    router.publish(loud, staged((there, b"a"), (here, b"b"), (node.name(1, "ok"), b"c"), ack=True))
+    router.publish(quiet, staged((here, b"d"), (here, b"e"), (there, b"f")))
+    router.flush()
+    node.settle()
+    assert [line.split(":")[0] for line in loud.answers()] == [
+        f"err disabled {there}", f"err disabled {here}", f"ok pub {node.name(1, 'ok')} 0",
+    ]  # fmt: skip
+    assert quiet.errors == [(here.encode(), 2, "disabled")]
+    assert [line.split(":")[0] for line in quiet.answers()] == [f"err disabled {there}"]
+
+
+def test_whoever_makes_a_stream_is_counted_here_and_there(node: World, router: Router) -> None:
+    publisher = FakePublisher(may_create=2)
+    names = [node.name(0, "a"), node.name(1, "b"), node.name(0, "c"), node.name(1, "d")]
+    for name in names:
+        router.publish(publisher, staged((name, b"x"), ack=True))
+        router.flush()
+        node.settle()
+    assert publisher.left == 0
+    assert [" ".join(line.split()[:2]) for line in publisher.answers()] == ["ok pub"] * 2 + ["err streams"] * 2
+
+
+def test_a_full_route_pauses_its_publishers_and_lets_them_go_on(tmp_path: Path) -> None:
+    with world(tmp_path, workers=2, link_window_bytes=100_000) as node:
+        router, there = node.workers[0].router, node.name(1)
+        publisher = FakePublisher()
+        for _ in range(30):
+            router.publish(publisher, staged((there, b"x" * 10_000), ack=True))
+            router.flush()
+        route = router.routes[1]
+        assert route.congested and publisher.paused_for and set(publisher.paused_for) == {route}
+        node.settle()
+        assert route.bytes_held == 0
+        assert len(publisher.answers()) == 30
+
+
+def test_calls_are_answered_here_at_once_and_there_later(node: World, router: Router) -> None:
+    heard: list[Any] = []
+    router.call(node.name(0).encode(), "stat", [b"nothing"], heard.append)
+    assert isinstance(heard[0], Refused) and heard[0].code is Code.UNKNOWN
+    name = node.name(1).encode()
+    router.call(name, "ensure", [name, True], heard.append)
+    router.call(name, "ensure", [name, True], heard.append)
+    router.call(name, "stat", [b"nothing"], heard.append)
+    assert len(heard) == 1
+    node.settle()
+    assert heard[1:3] == [-1, 0]
+    assert isinstance(heard[3], Refused) and (heard[3].code, heard[3].text) == (Code.UNKNOWN, heard[0].text)
+
+
+def test_a_call_comes_after_what_was_published_before_it(node: World, router: Router) -> None:
+    there = node.name(1)
+    heard: list[Any] = []
+    router.publish(FakePublisher(), staged((there, b"a"), (there, b"b")))
+    router.flush()
+    router.call(there.encode(), "ensure", [there.encode(), True], heard.append)
+    node.settle()
+    assert heard == [2]
+
+
+def test_who_publishes_mostly_to_one_sibling_is_named(node: World, router: Router) -> None:
+    here, there = node.name(0), node.name(1)
+    away: list[tuple[FakePublisher, int]] = []
+    router.on_away = lambda client, slot: away.append((client, slot))
+    mixed, faithful, quiet = FakePublisher(), FakePublisher(), FakePublisher()
+    for _ in range(WINDOW_MESSAGES // 2):
+        router.publish(mixed, staged((here, b"x"), (there, b"x"), ack=True))
+        router.publish(faithful, staged((here, b"x"), (here, b"x")))
+        router.publish(quiet, staged((there, b"x"), (there, b"x")))
+    assert away == [(quiet, 1)]
+    assert (quiet.window_messages, mixed.window_messages) == (0, 0)
