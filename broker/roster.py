@@ -119,7 +119,10 @@ def drained(worker: Worker) -> bool:
             client.refuse(Code.CLOSING, "this node is stopping; nothing after this is taken, connect again later")
             client.finish()
     waiting_since_s = worker.now_s - DRAIN_LINGER_S
-    waiting = any(client.owed or client.lingering_since_s > waiting_since_s for client in worker.clients.values())
+    waiting = any(
+        client.owed or client.lingering_since_s > waiting_since_s or not client.lingering_since_s
+        for client in worker.clients.values()
+    )
     return not waiting and not any(route.bytes_held for route in worker.routes.values())
 
 

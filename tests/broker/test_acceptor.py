@@ -1,0 +1,151 @@
+"""How connections come in: accepted, counted, passed on, refused; and what counts as this machine."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from pathlib import Path
+
+import pytest
+
+from broker import acceptor as acceptor_module
+from broker.acceptor import format_peer, is_loopback
+from broker.board import STATE_DRAINING
+from tests.broker.world import Peer, World, world
+
+
+def dial(node: World, slot: int = 0) -> Peer:
+    """A connection through the worker's listener."""
+    peer = Peer(socket.create_connection(node.listeners[slot].getsockname()))
+    node.peers.append(peer)
+    node.settle()
+    return peer
+
+
+@pytest.mark.parametrize(
+    ("host", "local"),
+    [
+        ("127.0.0.1", True),
+        ("127.255.255.254", True),
+        ("128.0.0.1", False),
+        ("10.0.0.1", False),
+        ("0.0.0.0", False),
+        ("::1", True),
+        ("::2", False),
+        ("::ffff:127.0.0.1", True),
+        ("::ffff:127.9.9.9", True),
+        ("::ffff:192.0.2.1", False),
+        ("::127.0.0.1", False),
+        ("fe80::1%lo", False),
+        ("fe80::1%eth0", False),
+    ],
+)
+def test_what_counts_as_this_machine(host: str, local: bool) -> None:
+    assert is_loopback(host) is local
+
+
+def test_peers_as_they_are_shown() -> None:
+    assert format_peer(("192.0.2.1", 5050)) == "192.0.2.1:5050"
+    assert format_peer(("2001:db8::1", 5050, 0, 0)) == "[2001:db8::1]:5050"
+
+
+def test_connections_are_accepted_tuned_and_counted(tmp_path: Path) -> None:
+    with world(tmp_path) as node:
+        peers = [dial(node) for _ in range(5)]
+        for peer in peers:
+            assert node.ask(peer, "ping") == ["ok pong"]
+        clients = list(node.workers[0].clients.values())
+        assert {client.local for client in clients} == {True}
+        host, port = peers[0].sock.getsockname()
+        assert clients[0].peer == f"{host}:{port}"
+        for option in (socket.TCP_NODELAY, socket.TCP_KEEPIDLE):
+            assert clients[0].sock.getsockopt(socket.IPPROTO_TCP, option)
+        assert clients[0].sock.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+        assert node.workers[0].metrics.accepted == node.board.total_connections() == 5
+
+
+def test_more_connections_than_the_node_may_have_are_told(tmp_path: Path) -> None:
+    with world(tmp_path, workers=2, max_connections=3) as node:
+        kept = [dial(node, slot) for slot in (0, 1, 1)]
+        late = dial(node, 0)
+        assert [line.split()[1] for line in late.lines] == ["connections"] and late.ended
+        late.close()
+        kept[1].close()
+        node.settle()
+        assert node.ask(dial(node, 0), "ping") == ["ok pong"]
+        assert node.workers[0].metrics.refused.counts == {"connections": 1}
+
+
+def test_a_crowded_worker_passes_a_fresh_connection_on(tmp_path: Path) -> None:
+    with world(tmp_path, workers=3) as node:
+        crowd = [dial(node, 0) for _ in range(17)]
+        assert [len(worker.clients) for worker in node.workers] == [17, 0, 0]
+        passed = [dial(node, 0) for _ in range(2)]
+        assert [len(worker.clients) for worker in node.workers] == [17, 1, 1], "each time to the least crowded"
+        for peer in crowd + passed:
+            assert node.ask(peer, "ping") == ["ok pong"]
+        assert node.workers[0].metrics.handed_over == 2
+        node.workers[1]._slot.state = node.workers[2]._slot.state = STATE_DRAINING
+        dial(node, 0)
+        assert len(node.workers[0].clients) == 18, "nobody to pass it on to"
+
+
+def test_one_that_sent_something_already_is_passed_on_with_it(tmp_path: Path) -> None:
+    with world(tmp_path, workers=2) as node:
+        for _ in range(17):
+            dial(node, 0)
+        peer = Peer(socket.create_connection(node.listeners[0].getsockname()))
+        node.peers.append(peer)
+        peer.send("ack on", "pub a |x")
+        node.settle()
+        assert peer.lines == ["ok ack on", "ok pub a 0"] and len(node.workers[1].clients) == 1
+
+
+class ShortOfDescriptors:
+    """A listener that cannot accept for a while."""
+
+    def __init__(self, listener: socket.socket, refusals: int) -> None:
+        self._listener = listener
+        self.refusals = refusals
+
+    def accept(self) -> tuple[socket.socket, tuple[str, int]]:
+        if self.refusals:
+            self.refusals -= 1
+            raise OSError(errno.EMFILE, "Too many open files")
+        return self._listener.accept()
+
+    def fileno(self) -> int:
+        return self._listener.fileno()
+
+    def close(self) -> None:
+        self._listener.close()
+
+
+def test_when_descriptors_run_out_it_waits_and_tries_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(acceptor_module, "RETRY_S", 1e-9)
+    with world(tmp_path) as node:
+        acceptor = node.workers[0].acceptor
+        short = ShortOfDescriptors(acceptor._listener, 2)
+        acceptor._listener = short  # type: ignore[assignment]
+        peer = dial(node)
+        assert node.workers[0].clients == {} and short.refusals == 1, "it does not try in a circle"
+        for _ in range(2):
+            acceptor.retry()
+            node.settle()
+        assert node.ask(peer, "ping") == ["ok pong"]
+        assert caplog.text.count("cannot accept: Too many open files") == 2
+
+
+def test_a_worker_that_stops_accepting_leaves_the_queue_to_its_successor(tmp_path: Path) -> None:
+    with world(tmp_path) as node:
+        node.workers[0].acceptor.stop()
+        node.workers[0].acceptor.stop()
+        sock = socket.create_connection(node.listeners[0].getsockname())
+        node.settle()
+        assert node.workers[0].clients == {}
+        node.listeners[0].setblocking(False)
+        waiting, _address = node.listeners[0].accept()
+        waiting.close()
+        sock.close()

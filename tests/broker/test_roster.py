@@ -1,0 +1,201 @@
+"""What is done to all connections of a worker at once: watching them, and leaving."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from broker import roster
+from broker.client import LINGER_S, Pause
+from broker.publish import Pending
+from broker.worker import Phase, Worker
+from tests.broker.world import Peer, World, world
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path, workers=2, affinity=False, chunk_bytes=4_096, max_lag_bytes=0) as node:
+        yield node
+
+
+def many(count: int) -> list[bytes]:
+    return [b"%d %s" % (number, b"x" * 1_000) for number in range(count)]
+
+
+def deaf_reader(node: World, name: str, slot: int = 0) -> Peer:
+    """One that has subscribed and reads nothing; its socket is full."""
+    peer = node.connect(slot, small=True)
+    peer.deaf = True
+    peer.send(f"sub {name} 0")
+    node.settle()
+    assert node.client_of(peer).blocked
+    return peer
+
+
+def later(worker: Worker, seconds: float) -> None:
+    worker.now_s += seconds
+
+
+# --- watching ---------------------------------------------------------------------------------------------------------
+
+
+def test_who_takes_nothing_for_too_long_is_dropped(node: World) -> None:
+    worker, name = node.workers[0], node.name(0)
+    node.fill(name, many(200))
+    peer, quiet = deaf_reader(node, name), node.connect()
+    later(worker, node.settings.stall_timeout_s - 1)
+    roster.drop_stalled(worker)
+    assert len(worker.clients) == 2
+    peer.received += peer.sock.recv(1 << 20)
+    node.client_of(peer).on_event(4)  # writable: it takes some, which counts as life
+    for _ in range(3):
+        worker.fanout.run(1 << 20)
+    later(worker, node.settings.stall_timeout_s - 1)
+    roster.drop_stalled(worker)
+    assert len(worker.clients) == 2
+    later(worker, 2)
+    roster.drop_stalled(worker)
+    assert list(worker.clients.values()) == [node.client_of(quiet)], "who has nothing to take may be silent"
+    assert worker.metrics.dropped.counts == {"stalled": 1, "ended": 1}
+
+
+def test_who_lags_by_more_than_it_may_is_told(tmp_path: Path) -> None:
+    with world(tmp_path, chunk_bytes=4_096, max_lag_bytes=100_000) as node:
+        worker = node.workers[0]
+        node.fill("a", many(50))
+        slow = deaf_reader(node, "a")
+        quick = node.connect()
+        quick.send("sub a 0")
+        node.settle()
+        roster.drop_stalled(worker)
+        node.settle()
+        assert len(worker.clients) == 2
+        node.fill("a", many(200))
+        roster.drop_stalled(worker)
+        node.settle()
+        slow.deaf = False
+        node.settle()
+        assert slow.ended and slow.lines[-1].startswith("err slow a: more than 100000 bytes behind, at seq ")
+        assert len(quick.messages()) == 250 and not quick.ended
+        seqs = [seq for _, seq, _ in slow.messages()]
+        assert seqs == list(range(len(seqs))) and len(seqs) < 250
+
+
+def test_who_does_not_close_after_its_end_is_closed(node: World) -> None:
+    worker = node.workers[0]
+    peer = node.connect()
+    assert node.ask(peer, "close") == ["ok close"]
+    roster.drop_stalled(worker)
+    assert len(worker.lingering) == len(worker.clients) == 1
+    later(worker, LINGER_S + 1)
+    roster.drop_stalled(worker)
+    assert worker.clients == {} and worker.lingering == {}
+    assert worker.metrics.dropped.counts == {"lingered": 1}
+
+
+def test_measures(node: World) -> None:
+    worker = node.workers[0]
+    names = [node.name(0), node.name(1)]
+    for name in names:
+        node.fill(name, many(100))
+    caught_up, partial = node.connect(), node.connect()
+    node.ask(caught_up, *(f"sub {name} 0" for name in names))
+    deaf_reader(node, names[0])
+    partial.send_raw(b"pub half")
+    node.settle()
+    roster.measure(worker)
+    metrics = worker.metrics
+    assert metrics.parked == {"caught_up": 2, "turn": 0, "socket": 1}
+    assert (metrics.connections, metrics.subscriptions, metrics.partial_bytes) == (3, 3, 8)
+    assert 50_000 < metrics.lag_bytes_max <= 100 * 1_035
+    assert (metrics.streams, metrics.damaged_streams, metrics.link_queue_bytes) == (1, 0, 0)
+    assert metrics.open_streams == 3, "one to write, two to read"
+    assert (worker.board.slot(0).streams, worker.board.slot(0).subscriptions) == (1, 3)
+
+
+def test_rows_of_connections(node: World) -> None:
+    node.fill("a", many(100))
+    deaf_reader(node, "a")
+    idle = node.connect()
+    node.ask(idle, "ping")
+    (_slot, peer, age_s, subscriptions, unsent_bytes, lag), other = roster.connections(node.workers[0])
+    assert (peer, subscriptions, unsent_bytes) == ("peer:2", 1, 0)
+    assert 0 <= age_s < 60 and 50 < lag <= 100
+    assert other[0] == 0 and other[3:] == [0, 0, 0]
+
+
+# --- leaving ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_node_that_stops_answers_what_was_sent_and_says_why_it_ends(node: World) -> None:
+    worker = node.workers[0]
+    there = node.name(1)
+    busy, idle, reader = node.connect(), node.connect(), node.connect()
+    node.ask(reader, "sub a 0")
+    busy.send("ack on", *[f"pub {there} |x"] * 50)
+    worker._drain()
+    for _ in range(3):
+        assert not roster.drained(worker)
+        node.settle()
+    assert busy.lines[:51] == ["ok ack on", *(f"ok pub {there} {seq}" for seq in range(50))]
+    for peer in (busy, idle, reader):
+        assert peer.lines[-1].startswith("err closing this node is stopping") and peer.ended
+    late = node.connect()
+    roster.drained(worker)
+    node.settle()
+    assert late.lines[-1].startswith("err closing ")
+    later(worker, roster.DRAIN_LINGER_S + 1)
+    assert roster.drained(worker)
+
+
+def test_a_client_that_never_stops_sending_does_not_hold_the_node(node: World) -> None:
+    worker = node.workers[0]
+    chatty = node.connect()
+    worker._drain()
+    chatty.send("ping")
+    assert not roster.drained(worker) and not node.client_of(chatty).lingering_since_s
+    later(worker, roster.DRAIN_READ_S + 1)
+    assert not roster.drained(worker)
+    assert node.client_of(chatty).lingering_since_s
+
+
+def test_a_worker_that_is_late_leaves_all_the_same(node: World) -> None:
+    worker = node.workers[0]
+    node.fill("a", many(200))
+    deaf_reader(node, "a")
+    worker._drain()
+    roster.move_on(worker)
+    phases = [worker.phase]
+    worker.drain_deadline_s = 0.0
+    roster.move_on(worker)
+    assert [*phases, worker.phase] == [Phase.DRAINING, Phase.DRAINED]
+
+
+def test_a_retired_worker_hands_on_whom_it_can_and_reads_the_others_no_more(node: World) -> None:
+    worker = node.workers[0]
+    ready, waiting = node.connect(), node.connect()
+    node.ask(ready, "sub a 0")
+    client = node.client_of(waiting)
+    pending = Pending(client.answers_ready)
+    client.pend(pending)
+    worker._retire()
+    roster.hand_all_over(worker)
+    assert len(worker.clients) == 2, "the successor owns nothing yet"
+    worker.routes[0].switch(next(iter(worker.siblings.links.values())))  # the other worker plays the successor
+    roster.hand_all_over(worker)
+    assert list(worker.clients.values()) == [client] and client.paused == Pause.LEAVING
+    pending.settle(b"settled\r\n")
+    roster.hand_all_over(worker)
+    node.settle()
+    assert worker.clients == {} and waiting.lines == ["settled"]
+    assert node.ask(waiting, "ping") == ["ok pong"] and node.client_of(ready).worker is node.workers[1]
+
+
+def test_when_there_is_no_successor_clients_hear_why_they_are_closed(node: World) -> None:
+    peer = node.connect()
+    node.ask(peer, "sub a 0")
+    roster.finish_all(node.workers[0])
+    peer.read()
+    assert peer.lines[-1].startswith("err closing this worker is being replaced") and peer.ended
