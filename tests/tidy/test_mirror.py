@@ -8,26 +8,7 @@ from tests.tidy import tree
 
 SMALL_LINES = 30  # a module this small needs no test of its own
 # module: what tests it instead. Whoever splits a module or writes one says here where its tests are.
-# The worker's and the supervisor's parts are shells around sockets, files and processes: real ones test them.
-LINES, SUBSCRIBE = "tests/system/test_lines.py", "tests/system/test_subscribe.py"
-WORKERS, ROLLING = "tests/system/test_workers.py", "tests/system/test_rolling.py"
-ELSEWHERE = {
-    "broker/acceptor.py": f"{WORKERS}, {LINES}",
-    "broker/affinity.py": WORKERS,
-    "broker/client.py": f"{LINES}, {SUBSCRIBE}",
-    "broker/commands.py": LINES,
-    "broker/fanout.py": SUBSCRIBE,
-    "broker/handover.py": f"{WORKERS}, {ROLLING}",
-    "broker/link.py": WORKERS,
-    "broker/poller.py": LINES,
-    "broker/publish.py": LINES,
-    "broker/readers.py": SUBSCRIBE,
-    "broker/rendering.py": SUBSCRIBE,
-    "broker/roster.py": f"{LINES}, {ROLLING}",
-    "broker/router.py": WORKERS,
-    "broker/siblings.py": f"{WORKERS}, {ROLLING}",
-    "broker/syncer.py": LINES,
-}
+ELSEWHERE: dict[str, str] = {}
 
 
 def expected_test(path: Path) -> Path:
