@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -12,14 +13,17 @@ from pathlib import Path
 import pytest
 
 from broker.board import STATE_DRAINING, STATE_EMPTY, STATE_READY, Board
+from broker.client import READ_BYTES_MAX
 from broker.control import ControlChannel, ControlMessage
 from broker.metrics import WorkerMetrics
+from broker.protocol import sibling
 from broker.settings import Settings, StreamPolicy
 from broker.worker import SUPERVISORS_SIGNALS, Phase, Worker, WorkerBoot
 from shard.directory import data_dir_exists, make_data_dir, open_data_dir
 from tests.broker.owning import BOOT, SHARDS
 
 PATIENCE_S = 10.0
+LINE = b"pub s |" + b"x" * 991 + b"\r\n"
 
 
 class World:
@@ -153,19 +157,59 @@ def test_a_retired_worker_touches_neither_streams_nor_board(make: Callable[..., 
 
 
 def test_what_a_client_sent_before_a_drain_is_answered(make: Callable[..., World]) -> None:
+    """All of it, which is more than one read takes."""
     world = make()
     with world.connect() as client:
         world.ask(client, b"ack on")
-        client.sendall(b"".join(b"pub s |%d\r\n" % number for number in range(1_000)))
+        sent = 0
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                sent += client.send(LINE[sent % len(LINE) :])
+        count = sent // len(LINE)
+        assert sent > READ_BYTES_MAX, "this machine's sockets hold less than one read"
         world.tell("drain")
+        world.worker._often()
         assert world.board.slot(0).state == STATE_DRAINING
         world.turn_until(lambda: world.worker.phase is Phase.DRAINED)
         client.setblocking(True)
         received = b"".join(iter(lambda: client.recv(65_536), b""))
     lines = received.splitlines()
-    assert lines[:1_000] == [b"ok pub s %d" % number for number in range(1_000)]
-    assert [line.split()[:2] for line in lines[1_000:]] == [[b"err", b"closing"]]
+    assert lines[:count] == [b"ok pub s %d" % number for number in range(count)]
+    assert [line.split()[:2] for line in lines[count:]] == [[b"err", b"closing"]]
     assert "drained" in world.told()
+
+
+def test_a_retired_worker_stays_until_its_siblings_have_moved_on_and_its_links_are_empty(
+    make: Callable[..., World],
+) -> None:
+    world = make(Board(2))
+    ends = {}
+    for slot, generation in ((0, 2), (1, 3)):  # its successor, and a sibling
+        ours, theirs = socket.socketpair()
+        world.worker._control(ControlMessage("link", {"slot": slot, "generation": generation}, [theirs.detach()]))
+        ends[slot] = ours
+    world.tell("retire")
+    world.worker._control(ControlMessage("owner", {"slot": 0, "generation": 2}, []))
+    for _ in range(3):
+        world.worker.turn()
+    assert world.worker.phase is Phase.RETIRED, "the sibling may still send something"
+    successor = world.worker.siblings.links[0, 2]
+    successor.queue(bytes(8 << 20))  # as if many connections were on their way
+    world.worker.siblings.touch(successor)
+    ends[1].sendall(sibling.pack_switched())
+    for _ in range(3):
+        world.worker.turn()
+    assert world.worker.phase is Phase.RETIRED, "they have not left yet"
+    ends[0].setblocking(False)
+
+    def taken_and_left() -> bool:
+        with contextlib.suppress(BlockingIOError):
+            ends[0].recv(1 << 20)
+        return world.worker.phase is Phase.LEAVING
+
+    world.turn_until(taken_and_left)
+    for end in ends.values():
+        end.close()
 
 
 def test_a_client_that_reads_nothing_holds_a_drain_up_no_longer_than_told(make: Callable[..., World]) -> None:

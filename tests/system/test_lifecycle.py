@@ -68,16 +68,31 @@ def stop_by_quit(node: Node) -> None:
         assert client.ask("quit") == "ok quit"
 
 
+@contextlib.contextmanager
+def frozen(node: Node) -> Iterator[None]:
+    """The workers stand still for the length of a block."""
+    pids = [pid for pids in worker_pids(node).values() for pid in pids]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    yield
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+
+
 @pytest.mark.parametrize("stop", [stop_by_term, stop_by_interrupt, stop_by_group_term, stop_by_quit])
 def test_a_stop_answers_what_was_sent_and_leaves_nothing_to_check(tmp_path: Path, stop: Callable[[Node], None]) -> None:
     data = tmp_path / "data"
     count = 3_000
     node = Node(data, workers=3).start()
     clients = [node.client() for _ in range(4)]
-    for number, client in enumerate(clients):
+    for client in clients:
         client.ask("ack on")
-        client.send_raw(b"".join(b"pub s%d |%d/%d\r\n" % (i % 7, number, i) for i in range(count)))
-    stop(node)
+    # Stopped, so that what is sent lies unread when the stop comes; who asks for it by a command needs them awake.
+    with frozen(node) if stop is not stop_by_quit else contextlib.nullcontext():
+        for number, client in enumerate(clients):
+            client.send_raw(b"".join(b"pub s%d |%d/%d\r\n" % (i % 7, number, i) for i in range(count)))
+        stop(node)
+        wait_for(lambda: stop is stop_by_quit or "stopping: " in node.log(), "the supervisor knows")
     for client in clients:
         client.read_to_end()
         assert len([answer for answer in client.answers if answer.startswith("ok pub ")]) == count
