@@ -290,6 +290,17 @@ def test_answers_wait_for_the_chunk_that_has_begun(world: World) -> None:
     assert client.seqs("a") == list(range(300))
 
 
+def test_answers_go_before_a_chunk_that_has_not_begun(world: World) -> None:
+    world.append("a", *many(10))
+    client = FakeClient(room=3)
+    world.subscribe(client, "a")
+    client.answer(b"ok sub a 0\r\n")
+    world.run()
+    assert client.got == b"ok " and client.current is None
+    world.drain(client, PLENTY)
+    assert client.got.startswith(b"ok sub a 0\r\nmsg a 0 ") and client.seqs("a") == list(range(10))
+
+
 def test_a_subscription_that_ends_within_a_chunk_finishes_it(world: World) -> None:
     world.append("a", *many(300))
     client = FakeClient(room=50)
