@@ -85,9 +85,15 @@ def test_a_crowded_worker_passes_a_fresh_connection_on(tmp_path: Path) -> None:
         for peer in crowd + passed:
             assert node.ask(peer, "ping") == ["ok pong"]
         assert node.workers[0].metrics.handed_over == 2
-        node.workers[1]._slot.state = node.workers[2]._slot.state = STATE_DRAINING
-        dial(node, 0)
-        assert len(node.workers[0].clients) == 18, "nobody to pass it on to"
+
+
+def test_a_worker_that_is_not_ready_gets_none(tmp_path: Path) -> None:
+    with world(tmp_path, workers=3) as node:
+        for slot in (1, 2):
+            node.board.slot(slot).state = STATE_DRAINING
+        for _ in range(20):
+            dial(node, 0)
+        assert [len(worker.clients) for worker in node.workers] == [20, 0, 0]
 
 
 def test_one_that_sent_something_already_is_passed_on_with_it(tmp_path: Path) -> None:

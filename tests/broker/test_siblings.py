@@ -12,6 +12,7 @@ from broker.protocol.errors import Code
 from broker.publish import Batch
 from broker.siblings import Forwarded
 from broker.worker import Phase
+from shard.frame import pack_frame
 from tests.broker.world import World, world
 
 
@@ -53,13 +54,15 @@ def test_growth_is_told_to_those_who_want_to_know(node: World) -> None:
 def test_what_grew_while_the_interest_was_on_its_way_is_not_missed(node: World) -> None:
     name = node.name(2)
     node.fill(name, [b"0"])
-    reader, publisher = node.connect(0), node.connect(2)
+    reader = node.connect(0)
     reader.send(f"sub {name} 0")
     node.settle(0)
     assert reader.messages() == [(name, 0, "0")]
-    publisher.send(f"pub {name} |1")
-    for _ in range(20):
-        node.workers[2].turn()
+    owner = node.workers[2]
+    batch = Batch(name.encode(), 2)
+    batch.add_quiet(node.client_of(reader), 1, bytearray(pack_frame(b"1")))
+    owner.owner.append(batch, owner.now_s)
+    owner._announce()  # nobody is interested yet
     node.settle()
     assert reader.messages() == [(name, 0, "0"), (name, 1, "1")]
 
