@@ -1,0 +1,134 @@
+"""The lazy heartbeat: a peer is pinged only after it was silent for long, and dropped when it answers none of several.
+
+The peers stand on a wheel of buckets, each under the tick at which it would have been silent for long enough. Traffic
+costs a connection one store (`life_s`) and never touches the wheel: a peer whose bucket comes up is looked at, and put
+further on by its age if it was alive meanwhile. So a peer is touched about once an interval, whatever it does, and a
+tick costs what is in its bucket, not what is connected.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+TICKS_AN_INTERVAL = 30
+TOUCHES_A_TICK = 512  # the others of a full bucket follow at the next tick, so that a loop never stands still for them
+
+
+class Peer(Protocol):
+    """What a heartbeat needs of a connection."""
+
+    life_s: float  # when it last received or sent anything but a ping; the connection writes it, on the wheel's clock
+    pings: int  # not answered yet; 0 at first, then the heartbeat's own
+
+    def ping(self) -> None: ...
+
+    def drop_silent(self) -> None: ...
+
+
+class Wheel:
+    """Peers by the tick of `tick_s` seconds at which they are due; `slots` ticks and it comes round.
+
+    Nobody comes up late. Who is due more than a round ahead comes up early, and then says when it is due.
+    """
+
+    __slots__ = ("_buckets", "_origin_s", "_slot_of", "_tick", "_tick_s")
+
+    def __init__(self, tick_s: float, slots: int, now_s: float) -> None:
+        if tick_s <= 0 or slots < 2:
+            raise ValueError(f"a wheel needs ticks over 0 s and at least 2 slots, not {tick_s} s and {slots}")
+        self._tick_s = tick_s
+        self._origin_s = now_s
+        self._tick = 0
+        self._buckets: list[dict[Peer, float]] = [{} for _ in range(slots)]
+        self._slot_of: dict[Peer, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._slot_of)
+
+    def place(self, peer: Peer, due_s: float) -> None:
+        """Put a peer under the first tick at or after `due_s`, or a later one where that is being looked at or over."""
+        self.discard(peer)
+        ahead = math.ceil((due_s - self._origin_s) / self._tick_s) - self._tick
+        slots = len(self._buckets)
+        slot = (self._tick + min(max(ahead, 1), slots - 1)) % slots
+        self._slot_of[peer] = slot
+        self._buckets[slot][peer] = due_s
+
+    def discard(self, peer: Peer) -> None:
+        """Take a peer off; one that is not on the wheel is no error."""
+        slot = self._slot_of.pop(peer, None)
+        if slot is not None:
+            del self._buckets[slot][peer]
+
+    def come_up(self, now_s: float) -> Iterator[tuple[Peer, float]]:
+        """Take off, one by one, the peers whose tick has come; each with its `due_s`.
+
+        The next one is looked for when it is asked for: peers may be placed and discarded meanwhile, and whoever asks
+        for no more finds the others here at the next call.
+        """
+        slots = len(self._buckets)
+        last_tick = math.floor((now_s - self._origin_s) / self._tick_s)
+        self._tick = max(self._tick, last_tick - slots + 1)  # a round holds everybody
+        while True:
+            bucket = self._buckets[self._tick % slots]
+            while bucket:
+                peer, due_s = bucket.popitem()
+                del self._slot_of[peer]
+                yield peer, due_s
+            if self._tick >= last_tick:
+                return
+            self._tick += 1
+
+
+class Heartbeats:
+    """Pings whoever was silent for `interval_s`, and again each interval, `unanswered_max` times in all; an interval
+    after the last ping the peer is dropped.
+    """
+
+    __slots__ = ("_interval_s", "_unanswered_max", "_wheel")
+
+    def __init__(self, interval_s: float, unanswered_max: int, clock: Callable[[], float]) -> None:
+        if interval_s <= 0 or unanswered_max < 1:
+            raise ValueError(f"a heartbeat needs an interval over 0 s and a ping, not {interval_s} s, {unanswered_max}")
+        self._interval_s = interval_s
+        self._unanswered_max = unanswered_max
+        self._wheel = Wheel(interval_s / TICKS_AN_INTERVAL, TICKS_AN_INTERVAL + 2, clock())
+
+    def __len__(self) -> int:
+        return len(self._wheel)
+
+    def add(self, peer: Peer) -> None:
+        self._wheel.place(peer, peer.life_s + self._interval_s)
+
+    def discard(self, peer: Peer) -> None:
+        """Forget a peer that has closed or left. One that is not here is no error."""
+        self._wheel.discard(peer)
+
+    def tick(self, now_s: float) -> int:
+        """See to those whose time has come, at most TOUCHES_A_TICK. Returns how many that were.
+
+        Call it many times an interval; what one call leaves, the next begins with.
+        """
+        touches = 0
+        for peer, due_s in self._wheel.come_up(now_s):
+            touches += 1
+            self._see_to(peer, due_s, now_s)
+            if touches == TOUCHES_A_TICK:
+                break
+        return touches
+
+    def _see_to(self, peer: Peer, due_s: float, now_s: float) -> None:
+        silent_until_s = peer.life_s + self._interval_s
+        if silent_until_s > due_s:  # it was alive since it was placed
+            peer.pings = 0
+            due_s = silent_until_s
+        if due_s > now_s:
+            self._wheel.place(peer, due_s)
+        elif peer.pings < self._unanswered_max:
+            peer.pings += 1
+            self._wheel.place(peer, now_s + self._interval_s)  # before the ping, which may find the peer gone
+            peer.ping()
+        else:
+            peer.drop_silent()
