@@ -19,10 +19,10 @@ TOUCHES_A_TICK = 512  # the others of a full bucket follow at the next tick, so 
 class Peer(Protocol):
     """What a heartbeat needs of a connection."""
 
-    life_s: float  # when it last received or sent anything but a ping; the connection writes it, on the wheel's clock
-    pings: int  # not answered yet; 0 at first, then the heartbeat's own
+    life_s: float  # when it last received anything, or sent anything but our ping; the connection writes it
+    pings: int  # since then; 0 at first, and the heartbeat alone writes it
 
-    def ping(self) -> None: ...
+    def send_ping(self) -> None: ...
 
     def drop_silent(self) -> None: ...
 
@@ -129,6 +129,6 @@ class Heartbeats:
         elif peer.pings < self._unanswered_max:
             peer.pings += 1
             self._wheel.place(peer, now_s + self._interval_s)  # before the ping, which may find the peer gone
-            peer.ping()
+            peer.send_ping()
         else:
             peer.drop_silent()

@@ -26,7 +26,7 @@ class Peer:
         self.answers = False
         self.gone_at_ping = False
 
-    def ping(self) -> None:
+    def send_ping(self) -> None:
         self.pinged_at.append(self.room.now_s - START_S)
         if self.gone_at_ping:
             self.room.heartbeats.discard(self)
