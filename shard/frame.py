@@ -34,6 +34,12 @@ FAULT_LENGTH: Final = "length"
 FAULT_CRC: Final = "crc"
 FAULT_SEQ: Final = "seq"
 """A whole frame with a right checksum, but not the next one of this stream."""
+FAULT_SIZE: Final = "size"
+"""Metadata and payload together are more than is taken."""
+FAULT_FLAGS: Final = "flags"
+"""A flag is set; none has a meaning yet, so that a publisher who sets one expects what is not done."""
+FAULT_METADATA: Final = "metadata"
+"""There is metadata, and it does not begin as a msgpack map does."""
 
 assert HEADER.size == HEADER_BYTES
 assert INDEX_ENTRY.size == INDEX_ENTRY_BYTES

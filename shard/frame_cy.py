@@ -1,4 +1,4 @@
-"""Leaf: stamp whole frames, check whole frames, CRC-32C. Stateless; bytes in, bytes out.
+"""Leaf: measure, stamp, check and take apart whole frames; CRC-32C. Stateless; bytes in, bytes out.
 
 Compiled, the bodies are loops over pointers and the processor's CRC instruction (frame_cy.pxd). Interpreted, they are
 `struct`, slices and list comprehensions over the google-crc32c wheel. Both give the same bytes, which a property test
@@ -19,9 +19,12 @@ except ModuleNotFoundError:
 
 from shard.frame import (
     FAULT_CRC,
+    FAULT_FLAGS,
     FAULT_LENGTH,
+    FAULT_METADATA,
     FAULT_SEQ,
     FAULT_SHORT,
+    FAULT_SIZE,
     HEADER_BYTES,
     INDEX_ENTRY,
     INDEX_ENTRY_BYTES,
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     PyBUF_WRITABLE: int
     PyBuffer_Release: Any
     PyByteArray_AS_STRING: Any
+    PyBytes_FromStringAndSize: Any
     PyObject_GetBuffer: Any
     crc32c_by_tables: Any
     crc32c_extend: Any
@@ -116,8 +120,41 @@ def index_entries(frames: bytes | bytearray | memoryview, start: int, end: int, 
         return _entries_slices(frames, start, end, offset)
 
 
+def measure(
+    frames: bytes | bytearray | memoryview, start: int, end: int, max_message_bytes: int
+) -> tuple[int, str]:
+    """Walk the unstamped frames that somebody sent as frames[start:end], before they are stamped.
+
+    Gives (count, fault): how many frames are whole and may be taken, and what stopped the walk: "" (the end),
+    FAULT_SHORT, FAULT_LENGTH, FAULT_SIZE (metadata and payload over `max_message_bytes`), FAULT_FLAGS or
+    FAULT_METADATA. Checksum, seq, timestamp and epoch may be anything: `stamp` writes them. ValueError as for `check`.
+    """
+    if cython.compiled:
+        return _measure_pointers(frames, start, end, max_message_bytes)
+    else:
+        return _measure_slices(frames, start, end, max_message_bytes)
+
+
+def parse(
+    frames: bytes | bytearray | memoryview, start: int, end: int, check_crc: bool
+) -> list[tuple[int, int, int, int, bytes, bytes]]:
+    """Take the whole stamped frames in frames[start:end] apart: (seq, timestamp_us, epoch, flags, metadata, payload).
+
+    ValueError names the first frame that is not whole, has a wrong checksum (looked at only with `check_crc`) or is not
+    the next after the one before it; and as for `check`.
+    """
+    if cython.compiled:
+        return _parse_pointers(frames, start, end, check_crc)
+    else:
+        return _parse_slices(frames, start, end, check_crc)
+
+
 def _misfit(position: int, length: int, size: int) -> ValueError:
     return ValueError(f"the frame at byte {position} of {size} says that it is {length} bytes long")
+
+
+def _unfit(position: int, size: int, fault: str) -> ValueError:
+    return ValueError(f"the frame at byte {position} of {size} is wrong: {fault}")
 
 
 # Interpreted bodies.
@@ -131,6 +168,7 @@ if not cython.compiled:
     _CRC_INTO = struct.Struct("<I").pack_into
     _STAMP_INTO = struct.Struct("<QQI").pack_into
     _HEADER_AT = struct.Struct("<IIQQIHH").unpack_from
+    _U64_MASK = 2**64 - 1
 
     def _stamp_slices(
         frames: bytearray | memoryview, seq: int, timestamp_us: int, epoch: int, offset: int
@@ -187,6 +225,58 @@ if not cython.compiled:
             entries.append(INDEX_ENTRY.pack(header[3], offset + position, header[0], header[4]))
             position += header[0]
         return bytearray(b"".join(entries))
+
+
+    def _measure_slices(
+        frames: bytes | bytearray | memoryview, start: int, end: int, max_message_bytes: int
+    ) -> tuple[int, str]:
+        if not 0 <= start <= end <= len(frames):
+            raise ValueError(f"bytes {start} to {end} of a buffer of {len(frames)}")
+        position, count, header_at = start, 0, _HEADER_AT
+        while position < end:
+            if end - position < 32:
+                return count, FAULT_SHORT
+            length, _, _, _, _, flags, metadata_bytes = header_at(frames, position)
+            if not 32 <= length <= MAX_FRAME_BYTES or metadata_bytes > length - 32:
+                return count, FAULT_LENGTH
+            if length > end - position:
+                return count, FAULT_SHORT
+            if length - 32 > max_message_bytes:
+                return count, FAULT_SIZE
+            if flags:
+                return count, FAULT_FLAGS
+            if metadata_bytes and not (0x80 <= (first := frames[position + 32]) <= 0x8F or first in (0xDE, 0xDF)):
+                return count, FAULT_METADATA
+            position += length
+            count += 1
+        return count, ""
+
+    def _parse_slices(
+        frames: bytes | bytearray | memoryview, start: int, end: int, check_crc: bool
+    ) -> list[tuple[int, int, int, int, bytes, bytes]]:
+        if not 0 <= start <= end <= len(frames):
+            raise ValueError(f"bytes {start} to {end} of a buffer of {len(frames)}")
+        source = bytes(memoryview(frames)[start:end])
+        position, size, expected, found = 0, len(source), 0, []
+        header_at, crc_of = _HEADER_AT, _crc32c_value
+        while position < size:
+            if size - position < 32:
+                raise _unfit(position, size, FAULT_SHORT)
+            length, crc, seq, timestamp_us, epoch, flags, metadata_bytes = header_at(source, position)
+            if not 32 <= length <= MAX_FRAME_BYTES or metadata_bytes > length - 32:
+                raise _unfit(position, size, FAULT_LENGTH)
+            after = position + length
+            if after > size:
+                raise _unfit(position, size, FAULT_SHORT)
+            if check_crc and crc_of(source[position + 8 : after]) != crc:
+                raise _unfit(position, size, FAULT_CRC)
+            if position and seq != expected:
+                raise _unfit(position, size, FAULT_SEQ)
+            payload = position + 32 + metadata_bytes
+            found.append((seq, timestamp_us, epoch, flags, source[position + 32 : payload], source[payload:after]))
+            position = after
+            expected = (seq + 1) & _U64_MASK
+        return found
 
 
 # Compiled bodies.
@@ -335,3 +425,104 @@ def _entries_pointers(
     finally:
         PyBuffer_Release(cython.address(view))
     return entries
+
+
+@cython.cfunc
+def _measure_pointers(
+    frames: object, start: cython.Py_ssize_t, end: cython.Py_ssize_t, max_message_bytes: cython.Py_ssize_t
+) -> tuple:
+    view: Py_buffer
+    PyObject_GetBuffer(frames, cython.address(view), PyBUF_SIMPLE)
+    frame: cython.p_uchar = cython.cast(cython.p_uchar, view.buf) + start
+    left: cython.Py_ssize_t = end - start
+    count: cython.Py_ssize_t = 0
+    length: cython.uint
+    metadata_bytes: cython.uint
+    fault: str = ""
+    try:
+        if start < 0 or start > end or end > view.len:
+            raise ValueError(f"bytes {start} to {end} of a buffer of {view.len}")
+        while left > 0:
+            if left < 32:
+                fault = FAULT_SHORT
+                break
+            length = tr_load32(frame)
+            metadata_bytes = tr_load16(frame + 30)
+            if length < _HEADER or length > _FRAME_MAX or metadata_bytes > length - _HEADER:
+                fault = FAULT_LENGTH
+                break
+            if length > left:
+                fault = FAULT_SHORT
+                break
+            if length - _HEADER > max_message_bytes:
+                fault = FAULT_SIZE
+                break
+            if tr_load16(frame + 28):
+                fault = FAULT_FLAGS
+                break
+            if metadata_bytes and not (0x80 <= frame[32] <= 0x8F or frame[32] == 0xDE or frame[32] == 0xDF):
+                fault = FAULT_METADATA
+                break
+            frame += length
+            left -= length
+            count += 1
+    finally:
+        PyBuffer_Release(cython.address(view))
+    return count, fault
+
+
+@cython.cfunc
+def _parse_pointers(
+    frames: object, start: cython.Py_ssize_t, end: cython.Py_ssize_t, check_crc: cython.bint
+) -> list:
+    view: Py_buffer
+    PyObject_GetBuffer(frames, cython.address(view), PyBUF_SIMPLE)
+    frame: cython.p_uchar = cython.cast(cython.p_uchar, view.buf) + start
+    position: cython.Py_ssize_t = 0
+    size: cython.Py_ssize_t = end - start
+    length: cython.uint
+    seq: cython.ulonglong
+    expected: cython.ulonglong = 0
+    fault: str = ""
+    found: list = []
+    try:
+        if start < 0 or start > end or end > view.len:
+            raise ValueError(f"bytes {start} to {end} of a buffer of {view.len}")
+        while position < size:
+            if size - position < 32:
+                fault = FAULT_SHORT
+                break
+            length = tr_load32(frame)
+            if length < _HEADER or length > _FRAME_MAX or tr_load16(frame + 30) > length - _HEADER:
+                fault = FAULT_LENGTH
+                break
+            if length > size - position:
+                fault = FAULT_SHORT
+                break
+            if check_crc and crc32c_extend(0, frame + 8, length - 8) != tr_load32(frame + 4):
+                fault = FAULT_CRC
+                break
+            seq = tr_load64(frame + 8)
+            if position and seq != expected:
+                fault = FAULT_SEQ
+                break
+            found.append(_parted(frame, seq, length))
+            expected = seq + 1
+            frame += length
+            position += length
+    finally:
+        PyBuffer_Release(cython.address(view))
+    if fault:
+        raise _unfit(position, size, fault)
+    return found
+
+
+@cython.cfunc
+@cython.inline
+def _parted(frame: cython.p_uchar, seq: cython.ulonglong, length: cython.uint) -> tuple:
+    """One message, as `parse` gives it."""
+    metadata_bytes: cython.uint = tr_load16(frame + 30)
+    start: cython.p_char = cython.cast(cython.p_char, frame) + 32
+    metadata: bytes = PyBytes_FromStringAndSize(start, metadata_bytes)
+    payload: bytes = PyBytes_FromStringAndSize(start + metadata_bytes, length - 32 - metadata_bytes)
+    return seq, tr_load64(frame + 16), tr_load32(frame + 24), tr_load16(frame + 28), metadata, payload

@@ -7,21 +7,11 @@ A codec's output is a row of these, in the order the bytes came. Besides what th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from broker.protocol.errors import PeerError
-
-FromKind: TypeAlias = Literal["time", "seq", "new"]
-
-
-class From(NamedTuple):
-    """A place in a stream: the first message at or after a time (µs since the epoch), a seq, or the end."""
-
-    kind: FromKind
-    value: int
-
-
-FROM_NEW = From("new", 0)
+from broker.protocol.places import FROM_NEW as FROM_NEW
+from broker.protocol.places import From as From
 
 
 @dataclass(slots=True)

@@ -1,6 +1,6 @@
 """Envelopes: `u8 opcode, u32 body length` (little-endian), then the body. The framing of the binary protocol.
 
-Workers speak it to each other (`broker.protocol.sibling`); PING and PONG have no body.
+Clients speak it (`broker.protocol.binary`), and so do workers to each other (`broker.protocol.sibling`).
 """
 
 from __future__ import annotations
@@ -35,13 +35,21 @@ def pack_error(code: Code, text: str) -> bytes:
     return pack_envelope(ERROR, msgpack.packb({"code": code.value, "text": text}))
 
 
+def too_long(opcode: int, length: int, max_bytes: int) -> PeerError:
+    """The fatal error for an envelope whose body is longer than is taken."""
+    text = f"envelope {opcode} with a body of {length} bytes; at most {max_bytes} are taken"
+    return PeerError(Code.SIZE, text, fatal=True)
+
+
 class EnvelopeReader:
     """Bytes in, in any pieces; whole envelopes out. Holds at most one partial envelope, of a bounded body."""
 
-    __slots__ = ("_body_max_bytes", "_held", "_needed")
+    __slots__ = ("_held", "_needed", "body_max_bytes", "owned")
 
     def __init__(self, body_max_bytes: int) -> None:
-        self._body_max_bytes = body_max_bytes
+        self.body_max_bytes = body_max_bytes
+        self.owned = False
+        """Whether the body just given lies in a buffer of its own, which is not used again, and not in what was fed."""
         self._held = bytearray()
         self._needed = HEAD_BYTES  # the bytes `_held` must have before it is looked at again
 
@@ -53,7 +61,7 @@ class EnvelopeReader:
     def feed(self, data: bytes | bytearray | memoryview) -> Iterator[tuple[int, memoryview]]:
         """Yield (opcode, body) for each whole envelope; run it to its end. A body is valid until the next step.
 
-        Raises PeerError (fatal) when an envelope says that its body is longer than the limit, before any of it is held.
+        Raises PeerError (fatal) for an envelope that is refused for its head, before any of its body is held.
         """
         view = memoryview(data)
         position = 0
@@ -62,16 +70,29 @@ class EnvelopeReader:
             if len(self._held) < self._needed:
                 return
             held, self._held, self._needed = self._held, bytearray(), HEAD_BYTES
+            self.owned = True
             yield held[0], memoryview(held)[HEAD_BYTES:]
+            self.owned = False
         while len(view) - position >= HEAD_BYTES:
             opcode, length = HEAD.unpack_from(view, position)
-            end = position + HEAD_BYTES + self._checked(opcode, length)
+            end = position + HEAD_BYTES + self.checked_length(opcode, length)
             if end > len(view):
                 self._needed = end - position
                 break
             yield opcode, view[position + HEAD_BYTES : end]
             position = end
         self._held += view[position:]
+
+    def export_state(self) -> bytes:
+        """The partial envelope."""
+        return bytes(self._held)
+
+    def restore_state(self, held: bytes) -> None:
+        """Go on where `export_state` was called."""
+        self._held = bytearray(held)
+        self._needed = HEAD_BYTES
+        if len(held) >= HEAD_BYTES:
+            self._needed += HEAD.unpack_from(held)[1]
 
     def _refill(self, view: memoryview) -> int:
         """Complete the held envelope's head, then its body, as far as there are bytes; returns how many were used."""
@@ -82,13 +103,13 @@ class EnvelopeReader:
             if len(self._held) < HEAD_BYTES:
                 return used
             opcode, length = HEAD.unpack(self._held)
-            self._needed = HEAD_BYTES + self._checked(opcode, length)
+            self._needed = HEAD_BYTES + self.checked_length(opcode, length)
         more = self._needed - len(self._held)
         self._held += view[used : used + more]
         return used + more
 
-    def _checked(self, opcode: int, length: int) -> int:
-        if length > self._body_max_bytes:
-            text = f"envelope {opcode} with a body of {length} bytes; at most {self._body_max_bytes} are taken"
-            raise PeerError(Code.SIZE, text, fatal=True)
+    def checked_length(self, opcode: int, length: int) -> int:
+        """The body's length as the head says. Raises PeerError (fatal) when it is over the limit."""
+        if length > self.body_max_bytes:
+            raise too_long(opcode, length, self.body_max_bytes)
         return length

@@ -1,7 +1,7 @@
 """What can go wrong on the wire: every error code with its one-line meaning, and the two kinds of error.
 
     Exception
-    ├── PeerError    the peer sent something wrong: it hears `err CODE text`, and loses its connection when it is fatal
+    ├── PeerError    the peer sent something wrong: it hears code and text, and loses its connection when it is fatal
     └── UsageError   our own code used this package wrongly: a bug
 
 Anything else that leaves this package because of bytes from the network is a bug too.
@@ -13,7 +13,7 @@ from enum import StrEnum
 
 
 class Code(StrEnum):
-    """The machine-readable word of an `err` answer. `meaning` says in one line what happened and what to do."""
+    """The machine-readable word of an `err` or ERROR. `meaning` says in one line what happened and what to do."""
 
     _value_: str
     meaning: str
@@ -25,14 +25,14 @@ class Code(StrEnum):
         return member
 
     COMMAND = "command", "no such command; `help` lists them"
-    USAGE = "usage", "the command's arguments are missing, too many or malformed; the answer shows its form"
+    USAGE = "usage", "what was asked lacks something, has too much or is malformed; the text says what"
     NAME = "name", "not a stream name: 1 to 200 bytes of UTF-8 without white space, control characters or `|`"
     RESERVED = "reserved", "names that begin with `$` belong to the broker; choose another"
-    FROM = "from", "not a place in a stream: 0, a time in microseconds, `#SEQ` or `new`"
+    FROM = "from", "not a place in a stream: a time in microseconds, a seq or `new`"
     LINE = "line", "the line is longer than `max_line_bytes`; it was discarded"
-    SIZE = "size", "the message is larger than `max_message_bytes`; it was discarded"
-    INCOMPLETE = "incomplete", "the connection ended in the middle of a line; that line was discarded"
-    DENIED = "denied", "this command is only for connections from the broker's own machine"
+    SIZE = "size", "the message is larger than `max_message_bytes`, or all that was sent with it; it was discarded"
+    INCOMPLETE = "incomplete", "the connection ended in the middle of a line or an envelope; that was discarded"
+    DENIED = "denied", "only connections from the broker's own machine, or with its token, may do this"
     DISABLED = "disabled", "the stream takes no messages here; an administrator can make this node its master"
     UNAVAILABLE = "unavailable", "the stream cannot be reached now; try again"
     FULL = "full", "the disk is full; publish again when there is space"
@@ -42,6 +42,7 @@ class Code(StrEnum):
     UNSUBSCRIBED = "unsubscribed", "this connection has no subscription of this stream"
     CONNECTIONS = "connections", "the node has reached `max_connections`; the connection is closed"
     SUBSCRIPTIONS = "subscriptions", "this connection has reached `max_subscriptions`"
+    HANDLES = "handles", "this connection has reached `max_handles`"
     STREAMS = "streams", "this connection has made `max_streams_connection` streams and may make no more"
     NODESTREAMS = "nodestreams", "the node has reached `max_streams`"
     OVERLOADED = "overloaded", "the broker holds too much already; send this again, more slowly"
@@ -49,7 +50,7 @@ class Code(StrEnum):
     CLOSING = "closing", "the broker closes this connection because it stops or is told to; connect again"
     TRIMMED = "trimmed", "messages were dropped before they could be sent; the subscription goes on behind them"
     SLOW = "slow", "this connection read too slowly and is closed; subscribe again from the last seq seen"
-    PROTOCOL = "protocol", "these bytes are no protocol spoken here; the connection is closed"
+    PROTOCOL = "protocol", "these bytes are no protocol spoken here, or nothing that it says at this place"
 
 
 class PeerError(Exception):

@@ -1,0 +1,17 @@
+"""Places in a stream, as both protocols name them."""
+
+from __future__ import annotations
+
+from typing import Final, Literal, NamedTuple, TypeAlias
+
+FromKind: TypeAlias = Literal["time", "seq", "new"]
+
+
+class From(NamedTuple):
+    """A place in a stream: the first message at or after a time (µs since the epoch), a seq, or the end."""
+
+    kind: FromKind
+    value: int
+
+
+FROM_NEW: Final = From("new", 0)
