@@ -6,7 +6,7 @@ import os
 import socket
 from dataclasses import dataclass
 
-from tailrace.errors import NO_CONNECTION, USAGE, CommandError
+from tailrace.command.ending import NO_CONNECTION, USAGE, CommandError
 
 DEFAULT_HOST = "127.0.0.1"
 DEFAULT_PORT = 5_050

@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tailrace.command.ending import NO_CONNECTION, CommandError
 from tailrace.connection import RECEIVE_BYTES, Server
-from tailrace.errors import NO_CONNECTION, CommandError
 from tailrace.line_client import AckReader, ProtocolFault, PublishEncoder, Refusal
 
 BLOCK_BYTES = 128 << 10  # of input a read; becomes at most 210 times as much, when all its lines are empty

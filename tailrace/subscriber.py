@@ -10,8 +10,8 @@ import select
 import socket
 from collections.abc import Callable
 
+from tailrace.command.ending import NO_CONNECTION, REFUSED, CommandError
 from tailrace.connection import RECEIVE_BYTES, Server
-from tailrace.errors import NO_CONNECTION, REFUSED, CommandError
 from tailrace.line_client import CONNECTION_CODES, Message, MessageReader, ProtocolFault, parse_error
 
 ANSWER_TIMEOUT_S = 60.0  # for the answer to `sub`; a worker that is being restarted takes some of it

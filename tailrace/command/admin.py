@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import click
 
+from tailrace.command.ending import NO_CONNECTION, OK, REFUSED, CommandError
 from tailrace.command.options import server_options
 from tailrace.connection import RECEIVE_BYTES, Server, choose_server, connect
-from tailrace.errors import NO_CONNECTION, OK, REFUSED, CommandError
 from tailrace.line_client import parse_error
 from tailrace.output import write_all
 

@@ -15,8 +15,8 @@ from shard.directory import DataDirectory, open_data_dir
 from shard.errors import DirectoryError, ShardLocked
 from shard.mend_data import mend_data
 from shard.report import Fault, MendReport, StreamReport
+from tailrace.command.ending import IN_USE, NO_DIRECTORY, OK, REFUSED, CommandError
 from tailrace.command.progress import ProgressBar
-from tailrace.errors import IN_USE, NO_DIRECTORY, OK, REFUSED, CommandError
 
 EPILOG = """\b
 Examples:

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import click
 
-from tailrace.errors import INTERRUPTED, OK, REFUSED, USAGE, CommandError
+from tailrace.command.ending import INTERRUPTED, OK, REFUSED, USAGE, CommandError
 
 COMMANDS = ("serve", "pub", "tail", "admin", "check")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from tailrace.command.ending import OK, REFUSED, CommandError
 from tailrace.command.options import server_options, stream_argument
 from tailrace.command.progress import ProgressBar, input_size
 from tailrace.connection import choose_server, connect
-from tailrace.errors import OK, REFUSED, CommandError
 from tailrace.publisher import Outcome, Publisher
 
 EPILOG = """\b

@@ -12,8 +12,8 @@ import click
 from broker.settings import Kind, described_fields, spec_of
 from supervisor.config import ConfigError, flag_name, load
 from supervisor.config_values import format_number
+from tailrace.command.ending import OK, USAGE
 from tailrace.command.logs import LEVELS, set_up_logging
-from tailrace.errors import OK, USAGE
 
 EPILOG = """\b
 Examples:

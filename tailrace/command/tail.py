@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import click
 
+from tailrace.command.ending import OK
 from tailrace.command.options import server_options, stream_argument
 from tailrace.connection import choose_server, connect
-from tailrace.errors import OK
 from tailrace.line_client import Message
 from tailrace.output import render_json, render_plain, write_all
 from tailrace.start import FORMS, BadStart, parse_start

@@ -6,8 +6,8 @@ import socket
 
 import pytest
 
+from tailrace.command.ending import NO_CONNECTION, USAGE, CommandError
 from tailrace.connection import SERVER_VARIABLE, Server, choose_server, connect, parse_server
-from tailrace.errors import NO_CONNECTION, USAGE, CommandError
 
 
 @pytest.mark.parametrize(

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from tailrace import publisher
+from tailrace.command.ending import NO_CONNECTION, CommandError
 from tailrace.connection import Server
-from tailrace.errors import NO_CONNECTION, CommandError
 from tailrace.line_client import Refusal
 from tailrace.publisher import Outcome, Publisher
 from tests.tailrace.line_server import LineServer, running_server

@@ -11,8 +11,8 @@ from contextlib import contextmanager
 import pytest
 
 from tailrace import subscriber
+from tailrace.command.ending import NO_CONNECTION, REFUSED, CommandError
 from tailrace.connection import Server
-from tailrace.errors import NO_CONNECTION, REFUSED, CommandError
 from tailrace.line_client import Message
 from tailrace.subscriber import Subscriber
 from tests.tailrace.line_server import LineServer, running_server

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from tailrace.command import admin, main
-from tailrace.errors import NO_CONNECTION, OK, REFUSED
+from tailrace.command.ending import NO_CONNECTION, OK, REFUSED
 from tests.tailrace.command.process import tailrace
 
 DEADLINE_S = 20.0

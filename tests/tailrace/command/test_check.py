@@ -14,7 +14,7 @@ from shard.frame import pack_frame
 from shard.lock import DirectoryLock
 from shard.log import StreamLog
 from tailrace.command import check, main
-from tailrace.errors import IN_USE, NO_DIRECTORY, OK, REFUSED
+from tailrace.command.ending import IN_USE, NO_DIRECTORY, OK, REFUSED
 from tests.tailrace.command.process import start
 
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()

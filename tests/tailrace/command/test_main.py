@@ -11,7 +11,7 @@ import click
 import pytest
 
 from tailrace.command import main
-from tailrace.errors import INTERRUPTED, NO_CONNECTION, OK, REFUSED, USAGE, CommandError
+from tailrace.command.ending import INTERRUPTED, NO_CONNECTION, OK, REFUSED, USAGE, CommandError
 from tests.tailrace.command.process import ROOT, tailrace
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tailrace.command.ending import INTERRUPTED, NO_CONNECTION, OK, REFUSED
 from tailrace.command.pub import report
-from tailrace.errors import INTERRUPTED, NO_CONNECTION, OK, REFUSED
 from tailrace.publisher import Outcome
 from tests.tailrace.command.process import DEADLINE_S, start, tailrace
 from tests.tailrace.line_server import LineServer, running_server

@@ -12,7 +12,7 @@ from broker.settings import Settings, described_fields
 from supervisor import main as supervisor_main
 from supervisor.config import ConfigError, flag_name
 from tailrace.command import main, serve
-from tailrace.errors import OK, USAGE
+from tailrace.command.ending import OK, USAGE
 
 Reload = Callable[[], Settings]
 

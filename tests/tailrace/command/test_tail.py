@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tailrace.errors import INTERRUPTED, NO_CONNECTION, OK, REFUSED
+from tailrace.command.ending import INTERRUPTED, NO_CONNECTION, OK, REFUSED
 from tests.tailrace.command.process import DEADLINE_S, start, tailrace
 from tests.tailrace.line_server import LineServer, running_server
 
