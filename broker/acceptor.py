@@ -13,10 +13,12 @@ import logging
 import select
 import socket
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from broker import handover
-from broker.client import Client
+from broker.connection import Connection
+from broker.newcomer import CLIENTS, Newcomer
 from broker.protocol.errors import Code
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ log = logging.getLogger(__name__)
 ACCEPTS_A_TURN = 128
 SKEW_CONNECTIONS = 16  # how many more than the least loaded worker, beyond a quarter, count as far more
 RETRY_S = 0.5  # when descriptors have run out
+SILENCE_S = 1.0  # how long one that is refused may take to show what it speaks
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 60, 15, 4
 OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -37,6 +40,7 @@ class Acceptor:
         self._listener = listener
         self._listening = False
         self._retry_at_s = 0.0
+        self._refused: deque[Newcomer] = deque()  # no more than there are connections
 
     def start(self) -> None:
         self._listener.setblocking(False)
@@ -50,8 +54,10 @@ class Acceptor:
             self._listening = False
         self._listener.close()
 
-    def retry(self) -> None:
-        """From the timer: listen again after descriptors had run out."""
+    def tick(self) -> None:
+        """From the timer: listen again after descriptors had run out; refuse who stays silent."""
+        while self._refused and self._refused[0].accepted_s < self.worker.now_s - SILENCE_S:
+            self._refused.popleft().give_up()
         if self._retry_at_s and time.monotonic() >= self._retry_at_s and self._listening:
             self._retry_at_s = 0.0
             self.worker.poller.modify(self._listener.fileno(), select.EPOLLIN)
@@ -78,16 +84,18 @@ class Acceptor:
         local = is_loopback(address[0])
         limit = worker.settings.max_connections
         if worker.board.total_connections() >= limit:
-            client = self._make(sock, peer, local)
-            client.refuse(Code.CONNECTIONS, f"this node has {limit} connections, which is its limit; try again later")
-            client.finish()
+            newcomer = Newcomer(worker, sock, peer, local)
+            text = f"this node has {limit} connections, which is its limit; try again later"
+            newcomer.refused = Code.CONNECTIONS, text
+            self._refused.append(newcomer)
+            self._take_in(newcomer)
             return
         target = self._least_loaded()
         if target is not None and (link := worker.siblings.link_to(target)) is not None:
             worker.metrics.handed_over += 1
             worker.siblings.hand_over(link, sock.detach(), {"peer": peer, "local": local})
             return
-        self._make(sock, peer, local)
+        self._take_in(Newcomer(worker, sock, peer, local))
 
     def _least_loaded(self) -> int | None:
         """A slot that should have the next connection rather than this one; None for this one."""
@@ -102,19 +110,19 @@ class Acceptor:
 
     def adopt(self, sock: socket.socket, state: dict[str, Any]) -> None:
         """Take a connection that a sibling handed over, where that one left it."""
-        client = self._make(sock, state["peer"], state["local"])
-        if "codec" in state:
+        protocol = CLIENTS.get(state.get("protocol", ""), Newcomer)
+        client = protocol(self.worker, sock, state["peer"], state["local"])
+        self._take_in(client)
+        if client.protocol:
             handover.restore(client, state)
 
-    def _make(self, sock: socket.socket, peer: str, local: bool) -> Client:
-        sock.setblocking(False)
+    def _take_in(self, client: Connection) -> None:
+        client.sock.setblocking(False)
         try:
-            tune(sock)
+            tune(client.sock)
         except OSError:
-            log.debug("connection from %s was gone before it was tuned", peer)
-        client = Client(self.worker, sock, peer, local)
+            log.debug("connection from %s was gone before it was tuned", client.peer)
         self.worker.add_client(client)
-        return client
 
 
 def tune(sock: socket.socket) -> None:

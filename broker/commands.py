@@ -8,14 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.client import Client
+from broker.line_client import LineClient
 from broker.owner import Refused
 from broker.protocol import answers
 from broker.protocol import commands as c
 from broker.protocol.errors import Code
 from broker.publish import Pending
-from shard.errors import StorageError, StreamDamaged, StreamMissing
-from shard.reader import StreamReader
 
 if TYPE_CHECKING:
     from broker.worker import Worker
@@ -39,7 +37,7 @@ class Commands:
 
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
-        self._table: Mapping[type, Callable[[Client, Any], None]] = {
+        self._table: Mapping[type, Callable[[LineClient, Any], None]] = {
             c.Subscribe: self.subscribe,
             c.Unsubscribe: self.unsubscribe,
             c.Ack: self.ack,
@@ -57,7 +55,7 @@ class Commands:
             c.Quit: self.quit,
         }
 
-    def execute(self, client: Client, command: object) -> None:
+    def execute(self, client: LineClient, command: object) -> None:
         kind = type(command)
         if kind in c.ADMIN and not client.local:
             client.refuse(Code.DENIED, "this command is only for connections from this machine")
@@ -66,19 +64,19 @@ class Commands:
 
     # --- for everybody ----------------------------------------------------------------------------------------------
 
-    def ack(self, client: Client, command: c.Ack) -> None:
+    def ack(self, client: LineClient, command: c.Ack) -> None:
         client.answer(answers.ok_ack(command.on))
 
-    def ping(self, client: Client, _command: c.Ping) -> None:
+    def ping(self, client: LineClient, _command: c.Ping) -> None:
         client.answer(answers.pong())
 
-    def help(self, client: Client, _command: c.Help) -> None:
+    def help(self, client: LineClient, _command: c.Help) -> None:
         client.answer(answers.help_text(admin=client.local))
 
     # A subscription may have to wait for the owner of its stream, which is asked at once, so that it begins behind what
     # was published before it and no later. What is subscribed to and given up meanwhile waits its turn.
 
-    def subscribe(self, client: Client, command: c.Subscribe) -> None:
+    def subscribe(self, client: LineClient, command: c.Subscribe) -> None:
         name = command.stream
         pending = self._pend(client)
         refused = None if client.subscribing else self._not_subscribable(client, name)
@@ -88,22 +86,19 @@ class Commands:
         turn = Turn()
         client.subscribing.append(turn)
 
-        def ensured(value: Any) -> None:
+        def ensured(value: int | Refused) -> None:
             turn.take = lambda: self._ensured(client, pending, command, value)
             self._take_turns(client)
 
-        if command.start.kind != "new" and self._readable(name):
-            ensured(0)
-        else:
-            self.worker.router.call(name, "ensure", [name, client.may_create()], ensured)
+        self.worker.subscribing.ensure(client, name, ensured, ask_end=command.start.kind == "new")
 
-    def _take_turns(self, client: Client) -> None:
+    def _take_turns(self, client: LineClient) -> None:
         turns = client.subscribing
         while turns and (take := turns[0].take) is not None:
             turns.popleft()
             take()
 
-    def _not_subscribable(self, client: Client, name: bytes) -> Refused | None:
+    def _not_subscribable(self, client: LineClient, name: bytes) -> Refused | None:
         limit = self.worker.settings.max_subscriptions
         if name in client.cursors:
             return Refused(Code.SUBSCRIBED, f"this connection is subscribed to {name.decode()} already")
@@ -111,62 +106,35 @@ class Commands:
             return Refused(Code.SUBSCRIPTIONS, f"this connection has {limit} subscriptions, which is its limit")
         return None
 
-    def _ensured(self, client: Client, pending: Pending, command: c.Subscribe, value: Any) -> None:
-        """The stream is there, and its owner has said where it ends (-1: it was made just now); or why there is
-        none.
-        """
-        refused = value if isinstance(value, Refused) else self._not_subscribable(client, command.stream)
-        if refused is None and value < 0:
-            client.count_created()
+    def _ensured(self, client: LineClient, pending: Pending, command: c.Subscribe, value: int | Refused) -> None:
+        """The stream is there, and its owner may have said where it ends; or why there is none."""
+        name = command.stream
+        refused = value if isinstance(value, Refused) else self._not_subscribable(client, name)
         if refused is not None:
             pending.settle(self._refusal(refused))
         elif client.lingering_since_s or client.closed:
-            pending.settle(answers.ok_sub(command.stream, max(value, 0)))
+            pending.settle(answers.ok_sub(name, value if isinstance(value, int) else 0))
         else:
-            self._subscribe_here(client, pending, command.stream, command, value)
+            self._subscribe_here(client, pending, command, value if isinstance(value, int) else 0)
 
-    def _readable(self, name: bytes) -> bool:
-        """Whether all of a stream can be read without its owner, who makes it, and opens it first after a crash of the
-        machine.
-        """
+    def _subscribe_here(self, client: LineClient, pending: Pending, command: c.Subscribe, end_seq: int) -> None:
+        name, subscribing = command.stream, self.worker.subscribing
         try:
-            return self.worker.readers.get(name).recovered
-        except StreamMissing:
-            return False
-        except (StorageError, OSError):
-            return True  # let the subscription meet it, and say what it is
-
-    def _subscribe_here(
-        self, client: Client, pending: Pending, name: bytes, command: c.Subscribe, end_seq: int = 0
-    ) -> None:
-        worker = self.worker
-        try:
-            reader = worker.readers.get(name)
-            seq = first_seq_of(reader, command, end_seq)
-            cursor = worker.fanout.subscribe(client, name, seq, remote=worker.router.slot_of(name) in worker.routes)
-        except StreamDamaged as damage:
-            pending.settle(self._refusal(Refused(Code.DAMAGED, str(damage))))
+            cursor = client.cursors[name] = subscribing.place(client, command, name, end_seq)
+        except Refused as refused:
+            pending.settle(self._refusal(refused))
             return
-        except (StorageError, OSError) as error:
-            pending.settle(self._refusal(Refused(Code.UNAVAILABLE, f"cannot read {command.stream.decode()}: {error}")))
-            return
-        client.cursors[name] = cursor
+        pending.after = lambda: subscribing.start(client, cursor)
+        pending.settle(answers.ok_sub(name, cursor.seq))
 
-        def answered() -> None:
-            worker.fanout.start(cursor)
-            worker.movers.consider_subscriber(client, cursor.feed)
-
-        pending.after = answered
-        pending.settle(answers.ok_sub(name, seq))
-
-    def unsubscribe(self, client: Client, command: c.Unsubscribe) -> None:
+    def unsubscribe(self, client: LineClient, command: c.Unsubscribe) -> None:
         if not client.subscribing:
             client.answer(self._unsubscribe(client, command.stream))
             return
         pending = self._pend(client)
         client.subscribing.append(Turn(lambda: pending.settle(self._unsubscribe(client, command.stream))))
 
-    def _unsubscribe(self, client: Client, name: bytes) -> bytes:
+    def _unsubscribe(self, client: LineClient, name: bytes) -> bytes:
         cursor = client.cursors.pop(name, None)
         if cursor is None:
             text = f"this connection is not subscribed to {name.decode()}"
@@ -176,13 +144,13 @@ class Commands:
 
     # --- for administrators -----------------------------------------------------------------------------------------
 
-    def master(self, client: Client, command: c.Master) -> None:
+    def master(self, client: LineClient, command: c.Master) -> None:
         self._ask(client, command.stream, "master", [], lambda epoch: answers.ok("master", command.stream, epoch))
 
-    def unmaster(self, client: Client, command: c.Unmaster) -> None:
+    def unmaster(self, client: LineClient, command: c.Unmaster) -> None:
         self._ask(client, command.stream, "unmaster", [], lambda epoch: answers.ok("unmaster", command.stream, epoch))
 
-    def trim(self, client: Client, command: c.Trim) -> None:
+    def trim(self, client: LineClient, command: c.Trim) -> None:
         place = list(command.start)
 
         def render(value: list[int]) -> bytes:
@@ -190,20 +158,20 @@ class Commands:
 
         self._ask(client, command.stream, "trim", [place], render)
 
-    def stat(self, client: Client, command: c.Stat) -> None:
+    def stat(self, client: LineClient, command: c.Stat) -> None:
         def render(value: dict[str, Any]) -> bytes:
             return answers.table(("field", "value"), [list(item) for item in value.items()])
 
         self._ask(client, command.stream, "stat", [], render)
 
-    def replication(self, client: Client, _command: c.Slave | c.Unslave) -> None:
+    def replication(self, client: LineClient, _command: c.Slave | c.Unslave) -> None:
         client.refuse(Code.UNSUPPORTED, "this version does not replicate")
 
-    def quit(self, client: Client, _command: c.Quit) -> None:
+    def quit(self, client: LineClient, _command: c.Quit) -> None:
         client.answer(answers.ok("quit"))
         self.worker.ask_to_quit()
 
-    def workers(self, client: Client, _command: c.Workers) -> None:
+    def workers(self, client: LineClient, _command: c.Workers) -> None:
         rows = [
             [
                 slot.index,
@@ -219,20 +187,20 @@ class Commands:
         ]
         client.answer(answers.table(WORKER_COLUMNS, rows))
 
-    def streams(self, client: Client, command: c.Streams) -> None:
+    def streams(self, client: LineClient, command: c.Streams) -> None:
         def render(rows: list[list[Any]]) -> bytes:
             decoded = [[name.decode(), role, epoch] for name, role, epoch in sorted(rows)]
             return answers.table(GATHER_COLUMNS_STREAMS, decoded)
 
         self._gather(client, "streams", [command.prefix], render)
 
-    def conns(self, client: Client, _command: c.Conns) -> None:
+    def conns(self, client: LineClient, _command: c.Conns) -> None:
         self._gather(client, "conns", [], lambda rows: answers.table(GATHER_COLUMNS_CONNS, sorted(rows)))
 
     # --- asking owners ----------------------------------------------------------------------------------------------
 
     def _ask(
-        self, client: Client, stream: bytes, verb: str, args: list[Any], render: Callable[[Any], bytes]
+        self, client: LineClient, stream: bytes, verb: str, args: list[Any], render: Callable[[Any], bytes]
     ) -> None:
         """Ask the owner of one stream and answer what it says."""
         pending = self._pend(client)
@@ -242,7 +210,7 @@ class Commands:
 
         self.worker.router.call(stream, verb, [stream, *args], done)
 
-    def _gather(self, client: Client, verb: str, args: list[Any], render: Callable[[list[Any]], bytes]) -> None:
+    def _gather(self, client: LineClient, verb: str, args: list[Any], render: Callable[[list[Any]], bytes]) -> None:
         """Ask every worker and answer with all their rows; one that is down makes the answer an error, not a shorter
         list.
         """
@@ -265,7 +233,7 @@ class Commands:
         for slot in range(self.worker.slots):
             self.worker.call_slot(slot, verb, args, done_by(slot))
 
-    def _pend(self, client: Client) -> Pending:
+    def _pend(self, client: LineClient) -> Pending:
         """A place in the client's row of answers."""
         pending = Pending(client.answers_ready)
         client.pend(pending)
@@ -274,16 +242,3 @@ class Commands:
     def _refusal(self, refused: Refused) -> bytes:
         self.worker.metrics.refused.add(refused.code)
         return answers.err(refused.code, refused.text)
-
-
-def first_seq_of(reader: StreamReader, command: c.Subscribe, end_seq: int) -> int:
-    """The seq of the first message a subscription gets: never before what is kept, nor after the end.
-
-    `end_seq` is the end that the owner told, after it had done what this connection published before.
-    """
-    start = command.start
-    if start.kind == "new":
-        return max(end_seq, reader.first_seq())
-    if start.kind == "seq":
-        return min(max(start.value, reader.first_seq()), reader.next_seq())
-    return reader.seq_at(start.value, command.skip)

@@ -8,24 +8,22 @@ another; live push and catching up are the same act.
 from __future__ import annotations
 
 import logging
-from bisect import bisect_left
+import sys
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
-from broker.metrics import WorkerMetrics
+from broker.metrics import Traffic
 from broker.owner import Growth
-from broker.protocol import answers
 from broker.protocol.errors import Code
 from broker.readers import Readers
-from broker.rendering import Rendering, Renderings, Trimmed, message_ends
-from shard.errors import StorageError, StreamDamaged
+from shard.errors import StorageError, StreamDamaged, Trimmed
 
 log = logging.getLogger(__name__)
 
-
 LOOKS_A_TICK = 256
+NEVER_SEQ = sys.maxsize  # where a subscription ends that has no end
 
 
 class Park(StrEnum):
@@ -34,33 +32,67 @@ class Park(StrEnum):
     CAUGHT_UP = "caught_up"  # for the stream to grow
     TURN = "turn"  # for its turn among the runnable
     SOCKET = "socket"  # for room in its client's socket
+    CREDIT = "credit"  # for its client to grant more bytes
+
+
+class Chunk(Protocol):
+    """Messages from a cursor's place up to `next_seq`, whose frame is at `next_offset`; `nbytes` are to be sent."""
+
+    @property
+    def next_seq(self) -> int: ...
+
+    @property
+    def next_offset(self) -> int: ...
+
+    @property
+    def nbytes(self) -> int: ...
+
+
+class Delivery(Protocol):
+    """The chunks of one protocol: in which form messages go out. One a worker and protocol."""
+
+    def chunk(self, cursor: Cursor) -> Chunk:
+        """What comes next for a cursor that is behind, or the chunk it is in the middle of.
+
+        Raises Trimmed when the place is gone, StreamDamaged when it cannot be right, StorageError, OSError.
+        """
+
+    def rest(self, cursor: Cursor, chunk: Any) -> tuple[bytes, int]:
+        """What must still go out before anything else can, and how many messages the peer then has of the chunk."""
 
 
 class Subscriber(Protocol):
     """What fan-out needs of a client."""
 
-    ready: deque[Cursor]
+    delivery: Delivery
+    traffic: Traffic
+    ready: list[Cursor]
     current: Cursor | None
     queued: bool
     blocked: bool
     closed: bool
 
-    def send_chunk(self, text: bytes, skip: int) -> int:
-        """Send text[skip:]; how many bytes the socket took. Marks itself blocked when it took less. 0 when it
-        closed.
+    def send_chunk(self, cursor: Cursor, chunk: Any) -> int:
+        """Send the chunk from `cursor.skip` on; how many bytes the socket took. Marks itself blocked when it took
+        less. 0 when it closed.
         """
 
     def flush_answers(self) -> bool:
         """Send the answers that are ready; False when the socket is full or gone."""
 
-    def answer(self, text: bytes) -> None: ...
-
     def keep(self, text: bytes) -> None:
         """Hold text that goes out before any answer."""
 
-    def chunk_ended(self) -> None: ...
+    def chunk_ended(self) -> None:
+        """The last chunk of a subscription that was ended in the middle of it is out."""
 
-    def subscription_ended(self, cursor: Cursor) -> None: ...
+    def tell_trimmed(self, cursor: Cursor, first_seq: int) -> None:
+        """Messages from the cursor's place to `first_seq` are gone; it goes on there."""
+
+    def subscription_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
+        """Fan-out has ended a subscription: at its end (no code), or since it cannot go on. Where a chunk is half out
+        nothing sensible can follow it.
+        """
 
 
 class Feed:
@@ -79,59 +111,66 @@ class Feed:
 
 
 class Cursor:
-    """A subscription's place: the seq of the next message, its frame's offset, and how much of its chunk was sent."""
+    """A subscription's place: the seq of the next message, its frame's offset, and how much of its chunk was sent.
 
-    __slots__ = ("client", "done", "feed", "offset", "seq", "skip")
+    key: what the client knows the subscription by; until_seq: its end; credit_bytes: what may still be sent of it, or
+    None; cut: where the chunk ends that is half out, for a delivery that could not tell it again.
+    """
 
-    def __init__(self, client: Subscriber, feed: Feed, seq: int) -> None:
+    __slots__ = ("client", "credit_bytes", "cut", "done", "feed", "key", "offset", "seq", "skip", "until_seq")
+
+    def __init__(self, client: Subscriber, feed: Feed, seq: int, key: Any) -> None:
         self.client = client
         self.feed = feed
+        self.key = key
         self.seq = seq
         self.offset = -1  # not known yet
         self.skip = 0
+        self.cut: tuple[int, int] | None = None
+        self.until_seq = NEVER_SEQ
+        self.credit_bytes: int | None = None
         self.done = False
 
     def park(self) -> Park:
         if self in self.feed.caught_up:
             return Park.CAUGHT_UP
+        if self.credit_bytes is not None and self.credit_bytes <= 0 and not self.skip:
+            return Park.CREDIT
         return Park.SOCKET if self.client.blocked else Park.TURN
 
 
 class FanOut:
     """The feeds of a worker and the clients that have something to be sent."""
 
-    def __init__(
-        self,
-        readers: Readers,
-        renderings: Renderings,
-        metrics: WorkerMetrics,
-        *,
-        on_first: Callable[[Feed], None],
-        on_last: Callable[[Feed], None],
-    ) -> None:
+    def __init__(self, readers: Readers, *, on_count: Callable[[Feed], None]) -> None:
+        """`on_count` hears of each feed whose number of cursors has changed; with none left the feed is gone."""
         self.feeds: dict[bytes, Feed] = {}
         self.runnable: deque[Subscriber] = deque()
+        self.blocked: dict[Subscriber, None] = {}  # kept by the clients themselves
+        self.starved: dict[Cursor, None] = {}  # without credit
+        self.fresh: dict[bytes, Growth] = {}  # what this worker has appended in this turn
         self._readers = readers
         self._to_look_at: list[bytes] = []
-        self._renderings = renderings
-        self._metrics = metrics
-        self._on_first = on_first
-        self._on_last = on_last
+        self._on_count = on_count
+
+    def behind(self) -> Iterator[Subscriber]:
+        """The clients that wait for their turn or for their socket."""
+        yield from dict.fromkeys((*self.runnable, *self.blocked))
 
     # --- subscriptions ----------------------------------------------------------------------------------------------
 
-    def subscribe(self, client: Subscriber, name: bytes, seq: int, *, remote: bool) -> Cursor:
+    def subscribe(self, client: Subscriber, name: bytes, seq: int, *, remote: bool, key: Any) -> Cursor:
         """A cursor at `seq`, parked until `start`. The stream's files must exist (StreamMissing, StreamDamaged)."""
         end_seq = self._readers.get(name).next_seq()
         feed = self.feeds.get(name)
         if feed is None:
             feed = self.feeds[name] = Feed(name, end_seq, remote=remote)
-            self._on_first(feed)
         feed.cursors += 1
-        return Cursor(client, feed, seq)
+        self._on_count(feed)
+        return Cursor(client, feed, seq, key)
 
     def start(self, cursor: Cursor) -> None:
-        """Let a cursor move: its `ok sub` is on its way."""
+        """Let a cursor move: its client has been told that it is subscribed."""
         if not cursor.done:
             self.look(cursor.feed)
             self._place(cursor)
@@ -143,10 +182,19 @@ class FanOut:
         cursor.done = True
         feed = cursor.feed
         feed.caught_up.pop(cursor, None)
+        self.starved.pop(cursor, None)
         feed.cursors -= 1
         if not feed.cursors:
             del self.feeds[feed.name]
-            self._on_last(feed)
+        self._on_count(feed)
+
+    def grant(self, cursor: Cursor, nbytes: int) -> None:
+        """Let `nbytes` more be sent of a subscription that has credit."""
+        if cursor.credit_bytes is not None:
+            cursor.credit_bytes += nbytes
+            if cursor.credit_bytes > 0 and cursor in self.starved:
+                del self.starved[cursor]
+                self._place(cursor)
 
     # --- growth -----------------------------------------------------------------------------------------------------
 
@@ -163,10 +211,9 @@ class FanOut:
 
     def appended(self, name: bytes, growth: Growth) -> None:
         """This worker has just appended to a stream: what is still in memory need not be read for who waits for it."""
-        feed = self.feeds.get(name)
-        if feed is not None and feed.caught_up and feed.end_seq == growth.first_seq:
-            self._renderings.make_from(name, growth)
-        self.grew(name, growth.next_seq, growth.end_offset)
+        if name in self.feeds:
+            self.fresh[name] = growth
+            self.grew(name, growth.next_seq, growth.end_offset)
 
     def look(self, feed: Feed) -> None:
         """Read the committed end from the file: the truth, whatever notes were lost or late."""
@@ -198,8 +245,14 @@ class FanOut:
                 runnable.append(client)
 
     def _place(self, cursor: Cursor) -> None:
-        if cursor.seq >= cursor.feed.end_seq:
+        """Park a cursor between two chunks where it belongs."""
+        if cursor.seq >= cursor.until_seq:
+            self.end(cursor)
+            cursor.client.subscription_ended(cursor, None, "")
+        elif cursor.seq >= cursor.feed.end_seq:
             cursor.feed.caught_up[cursor] = None
+        elif cursor.credit_bytes is not None and cursor.credit_bytes <= 0:
+            self.starved[cursor] = None
         else:
             cursor.client.ready.append(cursor)
             self.make_runnable(cursor.client)
@@ -222,6 +275,7 @@ class FanOut:
             budget_bytes -= self._serve(client)
             if client.ready or client.current is not None:
                 self.make_runnable(client)
+        self.fresh.clear()
 
     def _serve(self, client: Subscriber) -> int:
         """One chunk for one client, its answers first unless a chunk has begun. Returns bytes sent."""
@@ -229,52 +283,66 @@ class FanOut:
         if cursor is None:
             if not client.flush_answers() or not client.ready:
                 return 0
-            cursor = client.ready.popleft()
+            cursor = client.ready.pop(0)
             if cursor.done:
                 return 0
-        rendering = self._rendering(cursor)
-        if rendering is None:
+            if cursor.credit_bytes is not None and cursor.credit_bytes <= 0:
+                self.starved[cursor] = None
+                return 0
+        chunk = self._chunk(cursor)
+        if chunk is None:
             return 0
-        text = rendering.text
-        if cursor.skip > len(text):
-            self._skip_whole(cursor, rendering)
+        nbytes = chunk.nbytes
+        if cursor.skip > nbytes:
+            self._skip_whole(cursor, chunk)
             return 0
-        sent = client.send_chunk(text, cursor.skip)
+        sent = client.send_chunk(cursor, chunk)
         if client.closed:
             return sent
-        if cursor.skip + sent < len(text):
-            cursor.skip += sent
-            client.current = cursor if cursor.skip else None
-            if not cursor.skip:
-                client.ready.appendleft(cursor)
+        if cursor.skip + sent < nbytes:
+            self._interrupt(cursor, chunk, sent)
             return sent
-        self._advance(cursor, rendering)
+        self._advance(cursor, chunk)
         return sent
 
-    def _skip_whole(self, cursor: Cursor, rendering: Rendering) -> None:
-        """All of this was sent, and more: another worker, which sent it, had made a larger rendering."""
-        cursor.seq = rendering.next_seq
-        cursor.offset = rendering.next_offset
-        cursor.skip -= len(rendering.text)
+    def _interrupt(self, cursor: Cursor, chunk: Chunk, sent: int) -> None:
+        """The socket took only a part."""
+        client = cursor.client
+        cursor.skip += sent
+        if cursor.skip:
+            cursor.cut = chunk.next_seq, chunk.next_offset
+            client.current = cursor
+        else:
+            client.current = None
+            client.ready.insert(0, cursor)
 
-    def _advance(self, cursor: Cursor, rendering: Rendering) -> None:
+    def _skip_whole(self, cursor: Cursor, chunk: Chunk) -> None:
+        """All of this was sent, and more: another worker, which sent it, had made a larger rendering."""
+        cursor.seq = chunk.next_seq
+        cursor.offset = chunk.next_offset
+        cursor.skip -= chunk.nbytes
+
+    def _advance(self, cursor: Cursor, chunk: Chunk) -> None:
         client = cursor.client
         client.current = None
-        line = self._metrics.line
-        line.messages_out += rendering.next_seq - cursor.seq
-        line.bytes_out += len(rendering.text)
-        cursor.seq = rendering.next_seq
-        cursor.offset = rendering.next_offset
+        traffic = client.traffic
+        traffic.messages_out += chunk.next_seq - cursor.seq
+        traffic.bytes_out += chunk.nbytes
+        cursor.seq = chunk.next_seq
         cursor.skip = 0
+        cursor.cut = None
+        if cursor.credit_bytes is not None:
+            cursor.credit_bytes -= chunk.next_offset - cursor.offset
+        cursor.offset = chunk.next_offset
         if cursor.done:
             client.chunk_ended()
-        elif cursor.seq >= cursor.feed.end_seq:
-            cursor.feed.caught_up[cursor] = None
-            client.flush_answers()
-        else:
+        elif cursor.seq < cursor.feed.end_seq and cursor.credit_bytes is None and cursor.seq < cursor.until_seq:
             client.ready.append(cursor)
+        else:
+            self._place(cursor)
+            client.flush_answers()
 
-    def _rendering(self, cursor: Cursor) -> Rendering | None:
+    def _chunk(self, cursor: Cursor) -> Chunk | None:
         """What comes next for a cursor; None when it cannot go on there (its client has then been told)."""
         feed = cursor.feed
         try:
@@ -282,31 +350,31 @@ class FanOut:
                 feed.end_offset = self._readers.get(feed.name).offset_of(feed.end_seq)
                 feed.end_offset_seq = feed.end_seq
             if cursor.offset < 0:
-                cursor.offset = self._offset_of(feed.name, cursor.seq)
-            return self._renderings.get(feed.name, cursor.seq, cursor.offset, feed.end_seq, feed.end_offset)
+                cursor.offset = self._readers.get(feed.name).offset_of(cursor.seq)
+            return cursor.client.delivery.chunk(cursor)
         except Trimmed as trimmed:
             self._skip_trimmed(cursor, trimmed.first_seq)
         except StreamDamaged as damage:
             log.error("a subscriber met damage: %s", damage)
-            self._give_up(cursor, Code.DAMAGED, str(damage))
+            self.give_up(cursor, Code.DAMAGED, str(damage))
         except (StorageError, OSError) as error:
             log.error("cannot read stream %r: %s", feed.name, error)
-            self._give_up(cursor, Code.UNAVAILABLE, f"cannot read the stream: {error}")
+            self.give_up(cursor, Code.UNAVAILABLE, f"cannot read the stream: {error}")
         return None
 
     # --- what was trimmed while it was sent -------------------------------------------------------------------------
 
-    def keep_cut_messages(self, clients: Iterable[Subscriber]) -> None:
+    def keep_cut_messages(self) -> None:
         """See to those who are in the middle of a chunk that was trimmed. Call it well within the grace period.
 
-        Once the space is given back the chunk cannot be rendered again. So the rest of the message that is half out is
-        kept, the one thing that a reader ever costs in memory, and behind it the reader is told what it misses.
+        Once the space is given back the chunk cannot be made again. So the rest of the message that is half out (of the
+        chunk, where its length was announced) is kept, the one thing that a reader ever costs in memory, and behind it
+        the reader is told what it misses.
         """
-        ends: dict[tuple[bytes, int], list[int]] = {}
-        for client in clients:
+        for client in self.behind():
             cursor = client.current
             if cursor is not None and cursor.skip and self._is_trimmed(cursor):
-                self._keep_cut_message(client, cursor, ends)
+                self._keep_cut_message(client, cursor)
 
     def _is_trimmed(self, cursor: Cursor) -> bool:
         try:
@@ -314,47 +382,36 @@ class FanOut:
         except (StorageError, OSError):
             return False  # it is met, and told, where the cursor is served
 
-    def _keep_cut_message(
-        self, client: Subscriber, cursor: Cursor, ends: dict[tuple[bytes, int], list[int]]
-    ) -> None:
-        rendering = self._rendering(cursor)
-        if rendering is None:
+    def _keep_cut_message(self, client: Subscriber, cursor: Cursor) -> None:
+        chunk = self._chunk(cursor)
+        if chunk is None:
             return
-        key = (cursor.feed.name, cursor.seq)
-        if key not in ends:
-            ends[key] = message_ends(rendering.text)
-        last = bisect_left(ends[key], cursor.skip)
-        client.keep(rendering.text[cursor.skip : ends[key][last]])
+        if cursor.skip >= chunk.nbytes:  # of a larger rendering that another worker had made
+            self._skip_whole(cursor, chunk)
+            return
+        rest, messages = client.delivery.rest(cursor, chunk)
+        client.keep(rest)
         client.current = None
-        self._metrics.line.messages_out += last + 1
-        self._metrics.line.bytes_out += ends[key][last]
-        cursor.seq += last + 1
-        cursor.offset, cursor.skip = -1, 0
+        client.traffic.messages_out += messages
+        client.traffic.bytes_out += cursor.skip + len(rest)
+        if cursor.credit_bytes is not None:
+            cursor.credit_bytes -= chunk.next_offset - cursor.offset
+        cursor.seq += messages
+        cursor.offset, cursor.skip, cursor.cut = -1, 0, None
         if not cursor.done:
             self._place(cursor)
 
-    def _offset_of(self, name: bytes, seq: int) -> int:
-        reader = self._readers.get(name)
-        first_seq = reader.first_seq()
-        if seq < first_seq:
-            raise Trimmed(first_seq)
-        return reader.offset_of(seq)
-
     def _skip_trimmed(self, cursor: Cursor, first_seq: int) -> None:
         if cursor.skip:  # half a message is out: no answer can be put there any more
-            self._give_up(cursor, Code.TRIMMED, f"seq {cursor.seq} was trimmed while it was being sent")
+            self.give_up(cursor, Code.TRIMMED, f"seq {cursor.seq} was trimmed while it was being sent")
             return
         cursor.client.current = None
-        name = cursor.feed.name.decode()
-        text = f"{name}: messages {cursor.seq} to {first_seq - 1} were trimmed before they were sent"
-        cursor.client.answer(answers.err(Code.TRIMMED, text))
+        cursor.client.tell_trimmed(cursor, first_seq)
         cursor.seq, cursor.offset = first_seq, -1
         self._place(cursor)
 
-    def _give_up(self, cursor: Cursor, code: Code, text: str) -> None:
-        """End a subscription that cannot go on. Where half a message is out, the connection ends with it."""
-        client = cursor.client
-        client.current = None
+    def give_up(self, cursor: Cursor, code: Code, text: str) -> None:
+        """End a subscription that cannot go on. Where a chunk is half out, the connection ends with it."""
+        cursor.client.current = None
         self.end(cursor)
-        client.answer(answers.err(code, f"{cursor.feed.name.decode()}: {text}; the subscription has ended"))
-        client.subscription_ended(cursor)
+        cursor.client.subscription_ended(cursor, code, text)

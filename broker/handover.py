@@ -1,24 +1,24 @@
 """A connection as a value: what one worker must tell another so that the peer notices nothing.
 
-A slow subscriber in the middle of a chunk moves too: a rendering is made again from the seq where the chunk began, and
-`skip` says how much of it the peer has.
+A slow subscriber in the middle of a chunk moves too: the chunk is made again from the place where it began, and `skip`
+says how much of it the peer has.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from broker.client import Client
+from broker.connection import Connection
 from broker.fanout import Cursor
 from shard.errors import StorageError
 
 
-def possible(client: Client) -> bool:
+def possible(client: Connection) -> bool:
     """Not while an answer is awaited, nor while the connection is ending."""
-    return not client.answers and not client.lingering_since_s and not client.closed
+    return not client.awaited and not client.lingering_since_s and not client.closed
 
 
-def detach(client: Client) -> tuple[int, dict[str, Any]]:
+def detach(client: Connection) -> tuple[int, dict[str, Any]]:
     """Take a connection out of this worker: its descriptor, which is the caller's now, and its state for msgpack."""
     cursors = [_cursor_state(client, cursor) for cursor in client.cursors.values()]
     if client.current is not None and client.current.done:  # unsubscribed, but the chunk must be finished
@@ -26,48 +26,63 @@ def detach(client: Client) -> tuple[int, dict[str, Any]]:
     state = {
         "peer": client.peer,
         "local": client.local,
-        "codec": client.codec.export_state(),
-        "sniffed": client.sniffed,
+        "protocol": client.protocol,
         "eof": client.eof,
         "out": bytes(client.out),
         "created": client.created,
         "cursors": cursors,
+        **client.export_state(),
     }
     fd = client.leave()
     return fd, state
 
 
-def _cursor_state(client: Client, cursor: Cursor) -> list[Any]:
-    return [cursor.feed.name, cursor.seq, cursor.skip, cursor is client.current, cursor.done]
+def _cursor_state(client: Connection, cursor: Cursor) -> dict[str, Any]:
+    return {
+        "name": cursor.feed.name,
+        "key": cursor.key,
+        "seq": cursor.seq,
+        "offset": cursor.offset,
+        "skip": cursor.skip,
+        "cut": cursor.cut,
+        "until_seq": cursor.until_seq,
+        "credit_bytes": cursor.credit_bytes,
+        "current": cursor is client.current,
+        "done": cursor.done,
+    }
 
 
-def restore(client: Client, state: dict[str, Any]) -> None:
+def restore(client: Connection, state: dict[str, Any]) -> None:
     """Go on with a connection where its last worker left it."""
-    client.codec.restore_state(state["codec"])
-    client.sniffed = state["sniffed"]
+    client.restore_state(state)
     client.created = state["created"]
     client.moved_s = client.worker.now_s
     client.out += state["out"]
-    for name, seq, skip, current, done in state["cursors"]:
-        _restore_cursor(client, name, seq, skip, current=current, done=done)
+    for cursor_state in state["cursors"]:
+        _restore_cursor(client, cursor_state)
     client.take_over(eof=state["eof"])
 
 
-def _restore_cursor(client: Client, name: bytes, seq: int, skip: int, *, current: bool, done: bool) -> None:
-    worker = client.worker
+def _restore_cursor(client: Connection, state: dict[str, Any]) -> None:
+    worker, name, key = client.worker, state["name"], state["key"]
+    remote = worker.router.slot_of(name) in worker.routes
     try:
-        cursor = worker.fanout.subscribe(client, name, seq, remote=worker.router.slot_of(name) in worker.routes)
+        cursor = worker.fanout.subscribe(client, name, state["seq"], remote=remote, key=key)
     except (StorageError, OSError) as error:
-        client.lose(name, str(error), in_chunk=bool(skip))
+        if state["skip"]:
+            client.close("damaged")
+        else:
+            client.lose(key, name, str(error))
         return
     worker.fanout.look(cursor.feed)  # what was sent of a chunk may lie beyond the end that was known here
-    cursor.skip = skip
-    if not done:
-        client.cursors[name] = cursor
-    if current:
+    cursor.offset, cursor.skip = state["offset"], state["skip"]
+    cursor.cut = None if state["cut"] is None else tuple(state["cut"])
+    cursor.until_seq, cursor.credit_bytes = state["until_seq"], state["credit_bytes"]
+    if not state["done"]:
+        client.cursors[key] = cursor
+    if state["current"]:
         client.current = cursor
-        if done:
+        if state["done"]:
             worker.fanout.end(cursor)
     else:
         worker.fanout.start(cursor)
-

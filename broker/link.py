@@ -55,7 +55,7 @@ class Link:
     def wants_write(self) -> bool:
         return bool(self._out)
 
-    def queue(self, *buffers: bytes | bytearray, fd: int = -1) -> None:
+    def queue(self, *buffers: bytes | bytearray | memoryview, fd: int = -1) -> None:
         """Queue bytes to go out; `fd`, which the link then owns, travels with the first of them and is closed after."""
         for buffer in buffers:
             if len(buffer):

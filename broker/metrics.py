@@ -100,6 +100,7 @@ class WorkerMetrics:
         "append",
         "appended_bytes",
         "appended_messages",
+        "binary",
         "commit",
         "connections",
         "damaged_streams",
@@ -129,6 +130,7 @@ class WorkerMetrics:
 
     def _init_counts(self) -> None:
         self.line = Traffic()  # messages_in when their lines are accepted, messages_out when their bytes are sent
+        self.binary = Traffic()
         self.append = Timing()  # what a turn of the loop spends appending
         self.commit = Timing()  # what one sync of a stream to the disk takes
         self.appended_messages = 0

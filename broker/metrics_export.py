@@ -60,6 +60,7 @@ TRAFFIC = (
     ("tailrace_sent_messages", "messages_out", "Messages sent to subscribers, by protocol."),
     ("tailrace_sent_bytes", "bytes_out", "Bytes sent to clients, by protocol."),
 )
+PROTOCOLS = ("line", "binary")  # each an attribute of WorkerMetrics
 TIMINGS = (
     ("tailrace_append_seconds", "append", "Time a turn of the work loop spends appending."),
     ("tailrace_commit_seconds", "commit", "Time one sync of a stream to the disk takes."),
@@ -69,7 +70,7 @@ GAUGES = (
     ("tailrace_subscriptions", "subscriptions", "livesum", "Subscriptions now."),
     ("tailrace_lag_bytes", "lag_bytes_max", "livemax", "Bytes that the subscriber furthest behind is behind."),
     ("tailrace_link_queue_bytes", "link_queue_bytes", "livesum", "Bytes waiting on links between workers."),
-    ("tailrace_partial_line_bytes", "partial_bytes", "livesum", "Bytes of command lines that have not ended."),
+    ("tailrace_partial_line_bytes", "partial_bytes", "livesum", "Bytes of requests that have not ended."),
     ("tailrace_streams", "streams", "livesum", "Streams of the node."),
     ("tailrace_open_streams", "open_streams", "livesum", "Streams whose files are open."),
     ("tailrace_damaged_streams", "damaged_streams", "livesum", "Streams that refuse to open, a file being damaged."),
@@ -199,7 +200,9 @@ def _count_feeds(codes: Iterable[str]) -> Iterable[Feed]:
             tally.take(_zeros(codes))
         yield _feed(tally.take, attribute)
     for name, attribute, text in TRAFFIC:
-        yield _traffic_feed(Counter(name, text, ("protocol",), registry=None), "line", attribute)
+        counter = Counter(name, text, ("protocol",), registry=None)
+        for protocol in PROTOCOLS:
+            yield _traffic_feed(counter, protocol, attribute)
     for name, attribute, text in TIMINGS:
         yield _feed(_TimingFeed(Histogram(name, text, registry=None, buckets=TIME_BOUNDS_S)).take, attribute)
 

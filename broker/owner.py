@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from broker.metrics import WorkerMetrics
 from broker.protocol.errors import Code
-from broker.publish import Batch
+from broker.publish import Batch, Frames
 from broker.settings import Durability, Settings, StreamPolicy
 from shard.catalog import stream_names
 from shard.directory import DataDirectory
@@ -38,7 +38,7 @@ class Growth(NamedTuple):
     first_seq: int
     next_seq: int
     end_offset: int
-    frames: bytearray
+    frames: Frames
 
 
 Grown = dict[bytes, Growth]
@@ -65,7 +65,7 @@ class OpenStream:
         self.policy = policy
         self.syncing = False
         self.sync_due_s = 0.0  # 0: nothing to sync
-        self.waiting: list[tuple[Batch, int]] = []  # appended under `always`, to be told when synced
+        self.waiting: list[tuple[Batch, int]] = []  # appended and to be told when synced
 
     @property
     def idle(self) -> bool:
@@ -102,6 +102,7 @@ class Owner:
         self.unsynced_due_s = float("inf")  # when the whole file system must be synced, for what was closed unsynced
         self.whole_synced_s = float("-inf")  # when that was begun last: what was appended before needs it no more
         self.grown: Grown = {}  # since the last `take_grown`
+        self.subscribers: Callable[[bytes], int] = lambda _name: 0  # of a stream, on the whole node
         self.on_create: Callable[[], None] = lambda: None
         self.on_trim: Callable[[OpenStream, int], None] = lambda _stream, _dropped: None
         self.boot_id = boot_id
@@ -176,11 +177,11 @@ class Owner:
             return
         self.grown[batch.name] = Growth(first_seq, first_seq + batch.count, stream.log.end_offset, frames)
         self._schedule_sync(stream, now_s)
-        if stream.policy.durability is Durability.ALWAYS:
+        if batch.sync or stream.policy.durability is Durability.ALWAYS:
             stream.waiting.append((batch, first_seq))
             self.urgent.append(stream)
-        else:
-            batch.published(first_seq)
+        elif batch.parts:
+            batch.published(first_seq, self.subscribers(batch.name))
 
     def _schedule_sync(self, stream: OpenStream, now_s: float) -> None:
         if stream.sync_due_s:
@@ -300,7 +301,7 @@ class Owner:
                 text = f"logged, but the disk refused to sync it: {error.strerror}"
                 batch.refused(Code.UNAVAILABLE, text)
             elif first_seq + batch.count <= upto:
-                batch.published(first_seq)
+                batch.published(first_seq, self.subscribers(stream.name))
             else:
                 still.append((batch, first_seq))
         stream.waiting = still

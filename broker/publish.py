@@ -8,16 +8,18 @@ waits for (a client without `ack on` whose stream lives here) cost one tuple; th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 from broker.protocol import answers
 from broker.protocol.errors import Code
+
+Frames: TypeAlias = bytearray | memoryview
 
 
 class Sink(Protocol):
     """Somebody who waits for the outcome of a part of a batch; `key` is what the sink gave with the part."""
 
-    def published(self, key: int, first_seq: int) -> None: ...
+    def published(self, key: int, first_seq: int, subscribers: int) -> None: ...
 
     def refused(self, key: int, code: Code, text: str) -> None: ...
 
@@ -37,32 +39,36 @@ class QuietPublisher(Protocol):
 
 
 class Batch:
-    """The publishes of one turn to one stream. `frames` are whole unstamped frames."""
+    """The publishes of one turn to one stream. `frames` are whole unstamped frames, of buffers that are the batch's.
 
-    __slots__ = ("count", "frames", "name", "nbytes", "parts", "quiet", "slot")
+    sync: somebody waits until it is on the disk, so all are told then.
+    """
+
+    __slots__ = ("count", "frames", "name", "nbytes", "parts", "quiet", "slot", "sync")
 
     def __init__(self, name: bytes, slot: int) -> None:
         self.name = name
         self.slot = slot
         self.count = 0
         self.nbytes = 0
-        self.frames: list[bytearray] = []
+        self.sync = False
+        self.frames: list[Frames] = []
         self.quiet: list[tuple[QuietPublisher, int]] = []
         self.parts: list[tuple[Sink, int, int]] = []  # sink, key, messages of the batch before this part
 
-    def add_quiet(self, publisher: QuietPublisher, count: int, frames: bytearray) -> None:
+    def add_quiet(self, publisher: QuietPublisher, count: int, frames: Frames) -> None:
         self.quiet.append((publisher, count))
         self.frames.append(frames)
         self.count += count
         self.nbytes += len(frames)
 
-    def add(self, sink: Sink, key: int, count: int, frames: bytearray) -> None:
+    def add(self, sink: Sink, key: int, count: int, frames: Frames) -> None:
         self.parts.append((sink, key, self.count))
         self.frames.append(frames)
         self.count += count
         self.nbytes += len(frames)
 
-    def take_frames(self) -> bytearray:
+    def take_frames(self) -> Frames:
         """All frames as one run that may be stamped in place. The batch keeps no hold on them."""
         frames, self.frames = self.frames, []
         return frames[0] if len(frames) == 1 else bytearray(b"").join(frames)
@@ -77,9 +83,9 @@ class Batch:
                 return sink
         return None
 
-    def published(self, first_seq: int) -> None:
+    def published(self, first_seq: int, subscribers: int) -> None:
         for sink, key, base in self.parts:
-            sink.published(key, first_seq + base)
+            sink.published(key, first_seq + base, subscribers)
 
     def refused(self, code: Code, text: str) -> None:
         for publisher, count in self.quiet:
@@ -103,6 +109,57 @@ class Pending:
         if self.text is None:
             self.text = text
             self._ready()
+
+
+class FramePublisher(Protocol):
+    """A publisher that hears how each request of its went."""
+
+    def publish_done(self, publication: FramePublication) -> None: ...
+
+    def may_create(self) -> bool: ...
+
+    def count_created(self) -> None: ...
+
+
+class FramePublication:
+    """One PUBLISH of the binary protocol: `count` messages to each of the streams `names`.
+
+    When all of them have an outcome its client is told: `results` (first seq, messages, subscribers of the stream) in
+    the order of the names, and `refusals` by place among them.
+    """
+
+    __slots__ = ("_client", "_waiting", "count", "names", "refusals", "request", "results", "wants_answer")
+
+    def __init__(
+        self, client: FramePublisher, request: int, wants_answer: bool, names: list[bytes], count: int
+    ) -> None:
+        self._client = client
+        self._waiting = len(names)
+        self.request = request
+        self.wants_answer = wants_answer
+        self.names = names
+        self.count = count
+        self.results: list[tuple[int, int, int]] = [(0, 0, 0)] * len(names)
+        self.refusals: dict[int, tuple[Code, str]] = {}
+
+    def published(self, key: int, first_seq: int, subscribers: int) -> None:
+        self.results[key] = first_seq, self.count, subscribers
+        self._count_down()
+
+    def refused(self, key: int, code: Code, text: str) -> None:
+        self.refusals[key] = code, text
+        self._count_down()
+
+    def may_create(self) -> bool:
+        return self._client.may_create()
+
+    def count_created(self) -> None:
+        self._client.count_created()
+
+    def _count_down(self) -> None:
+        self._waiting -= 1
+        if not self._waiting:
+            self._client.publish_done(self)
 
 
 class Creator(Protocol):
@@ -132,7 +189,7 @@ class Publication(Pending):
         self._refusals: dict[int, tuple[Code, str]] = {}
         self._waiting = len(groups)
 
-    def published(self, key: int, first_seq: int) -> None:
+    def published(self, key: int, first_seq: int, _subscribers: int) -> None:
         self._first_seqs[key] = first_seq
         self._count_down()
 

@@ -7,16 +7,17 @@ the bytes. That keeps memory flat whatever the subscribers do.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import OrderedDict
-from pathlib import Path
+from collections.abc import Mapping
 from typing import NamedTuple
 
+from broker.fanout import Cursor
 from broker.owner import Growth
 from broker.readers import Readers
-from shard.errors import StreamDamaged
+from shard.errors import Trimmed
 from shard.frame import HEADER_BYTES
 from shard.leaves import load
-from shard.stream_files import stream_paths
 
 _text = load("broker.protocol.text_cy")
 
@@ -31,14 +32,7 @@ class Rendering(NamedTuple):
     text: bytes
     next_seq: int
     next_offset: int
-
-
-class Trimmed(Exception):
-    """The place is no longer kept; the stream now begins at `first_seq`."""
-
-    def __init__(self, first_seq: int) -> None:
-        super().__init__(f"trimmed before seq {first_seq}")
-        self.first_seq = first_seq
+    nbytes: int
 
 
 def message_ends(text: bytes) -> list[int]:
@@ -53,21 +47,35 @@ def message_ends(text: bytes) -> list[int]:
 
 
 class Renderings:
-    """Makes renderings and keeps the latest `cache_bytes` of them."""
+    """Makes renderings and keeps the latest `cache_bytes` of them: the delivery of the line protocol.
 
-    def __init__(self, readers: Readers, chunk_bytes: int, cache_bytes: int) -> None:
+    `fresh` is what this worker has appended in this turn: it need not be read from the file, nor checked.
+    """
+
+    def __init__(
+        self, readers: Readers, chunk_bytes: int, cache_bytes: int, fresh: Mapping[bytes, Growth] | None = None
+    ) -> None:
         self._readers = readers
+        self._fresh = {} if fresh is None else fresh
         self._chunk_bytes = chunk_bytes
         self._cache_bytes = cache_bytes
         self._cached: OrderedDict[tuple[bytes, int], Rendering] = OrderedDict()
         self._held_bytes = 0
         self._buffer = memoryview(bytearray(chunk_bytes))
 
-    def get(self, name: bytes, seq: int, offset: int, end_seq: int, end_offset: int) -> Rendering:
-        """The messages of stream `name` from `seq`, whose frame is at `offset`, up to a chunk and before `end_seq`.
+    def chunk(self, cursor: Cursor) -> Rendering:
+        """What comes next for a cursor that is behind; again the same while it is in the middle of it.
 
         Raises Trimmed when the place is gone, StreamDamaged when its frame is not whole and right, OSError.
         """
+        feed = cursor.feed
+        kept = self._cached.get((feed.name, cursor.seq))
+        if kept is not None:
+            return kept
+        return self.get(feed.name, cursor.seq, cursor.offset, feed.end_seq, feed.end_offset)
+
+    def get(self, name: bytes, seq: int, offset: int, end_seq: int, end_offset: int) -> Rendering:
+        """The messages of stream `name` from `seq`, whose frame is at `offset`, up to a chunk and before `end_seq`."""
         key = (name, seq)
         rendering = self._cached.get(key)
         if rendering is None:
@@ -75,38 +83,37 @@ class Renderings:
             self._keep(key, rendering)
         return rendering
 
-    def make_from(self, name: bytes, growth: Growth) -> None:
-        """Keep the rendering of frames that were stamped a moment ago, when they are no more than a chunk."""
-        frames = growth.frames
-        if len(frames) > self._chunk_bytes:
-            return
-        seq, next_seq = growth.first_seq, growth.next_seq
-        text, _count, _used, _fault = _text.render(
-            frames, 0, len(frames), seq, next_seq, b"msg " + name + b" ", False, self._chunk_bytes
-        )
-        self._keep((name, seq), Rendering(text, next_seq, growth.end_offset))
+    def rest(self, cursor: Cursor, chunk: Rendering) -> tuple[bytes, int]:
+        """The rest of the message of which a cursor has sent a part, and how many messages have then been sent."""
+        ends = message_ends(chunk.text)
+        last = bisect_left(ends, cursor.skip)
+        return chunk.text[cursor.skip : ends[last]], last + 1
 
     def clear(self) -> None:
         self._cached.clear()
         self._held_bytes = 0
 
     def _keep(self, key: tuple[bytes, int], rendering: Rendering) -> None:
-        replaced = self._cached.pop(key, None)
-        if replaced is not None:
-            self._held_bytes -= len(replaced.text)
         self._cached[key] = rendering
         self._held_bytes += len(rendering.text)
         while self._held_bytes > self._cache_bytes and len(self._cached) > 1:
             self._held_bytes -= len(self._cached.popitem(last=False)[1].text)
 
     def _make(self, name: bytes, seq: int, offset: int, end_seq: int, end_offset: int) -> Rendering:
+        growth = self._fresh.get(name)
+        if growth is not None and growth.first_seq == seq and len(growth.frames) <= self._chunk_bytes:
+            frames = growth.frames
+            text, _count, _used, _fault = _text.render(
+                frames, 0, len(frames), seq, growth.next_seq, b"msg " + name + b" ", False, self._chunk_bytes
+            )
+            return Rendering(text, growth.next_seq, growth.end_offset, len(text))
         buffer, count = self._read(name, offset, end_offset)
         text, frames, used, fault = _text.render(
             buffer, 0, count, seq, end_seq, b"msg " + name + b" ", True, self._chunk_bytes
         )
         if not frames:
             self._explain(name, seq, offset, fault)
-        return Rendering(text, seq + frames, offset + used)
+        return Rendering(text, seq + frames, offset + used, len(text))
 
     def _read(self, name: bytes, offset: int, end_offset: int) -> tuple[memoryview, int]:
         """A chunk of content from `offset`, or, where one frame is larger than a chunk, that frame."""
@@ -124,7 +131,5 @@ class Renderings:
         reader = self._readers.get(name)
         first_seq = reader.first_seq()
         if seq < first_seq:
-            raise Trimmed(first_seq)
-        cause = f"the frame of seq {seq} is wrong: {fault or 'not whole'}"
-        path = self._readers.path(name)
-        raise StreamDamaged(name.decode(), Path(stream_paths(path, name.decode()).content_file), offset, cause)
+            raise Trimmed(name.decode(), seq, first_seq)
+        raise reader.damaged(offset, f"the frame of seq {seq} is wrong: {fault or 'not whole'}")

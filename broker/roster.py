@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from broker import handover
-from broker.client import LINGER_S, Client, Pause
+from broker.connection import LINGER_S, Connection, Pause
 from broker.fanout import Cursor, Park
 from broker.protocol.errors import Code
 
@@ -38,13 +38,12 @@ def drop_stalled(worker: Worker) -> None:
             client.close("lingered")
 
 
-def _drop_slow(worker: Worker, client: Client) -> None:
+def _drop_slow(worker: Worker, client: Connection) -> None:
     for cursor in client.cursors.values():
         if lag_bytes(cursor) > worker.settings.max_lag_bytes:
             limit = worker.settings.max_lag_bytes
             text = f"{cursor.feed.name.decode()}: more than {limit} bytes behind, at seq {cursor.seq}"
-            client.refuse(Code.SLOW, text)
-            client.finish()
+            client.end_with(Code.SLOW, text)
             return
 
 
@@ -116,8 +115,7 @@ def drained(worker: Worker) -> bool:
     read_on = worker.now_s < worker.drain_began_s + DRAIN_READ_S
     for client in list(worker.clients.values()):
         if not client.lingering_since_s and not (read_on and client.has_unread()):
-            client.refuse(Code.CLOSING, "this node is stopping; nothing after this is taken, connect again later")
-            client.finish()
+            client.end_with(Code.CLOSING, "this node is stopping; nothing after this is taken, connect again later")
     waiting_since_s = worker.now_s - DRAIN_LINGER_S
     waiting = any(
         client.owed or client.lingering_since_s > waiting_since_s or not client.lingering_since_s
@@ -146,6 +144,6 @@ def hand_all_over(worker: Worker) -> None:
 
 def finish_all(worker: Worker) -> None:
     for client in list(worker.clients.values()):
-        client.refuse(Code.CLOSING, "this worker is being replaced; connect again")
+        client.end_with(Code.CLOSING, "this worker is being replaced; connect again")
         client.flush_answers()
         client.close("replaced")

@@ -11,13 +11,13 @@ from itertools import count
 from typing import Any, Protocol
 
 from broker.link import Link
-from broker.metrics import WorkerMetrics
+from broker.metrics import Traffic, WorkerMetrics
 from broker.owner import Owner, Refused
 from broker.owner_calls import call
 from broker.protocol import sibling
 from broker.protocol.commands import Staged
 from broker.protocol.errors import Code
-from broker.publish import Batch, Pending, Publication, QuietPublisher
+from broker.publish import Batch, FramePublication, Frames, Pending, Publication, QuietPublisher
 from broker.routes import Request, Route
 from shard.names import shard_of
 
@@ -29,18 +29,23 @@ CALL_BYTES = 256  # what a call counts for in its route's window
 Done = Callable[[Any | Refused], None]
 
 
-class Publisher(QuietPublisher, Protocol):
+class Publishing(Protocol):
     """What the router needs of a client that publishes."""
 
+    traffic: Traffic
     window_slot: int  # of the siblings published to, the first in this window
     window_away: int  # messages to it
     window_messages: int
 
+    def pause_for(self, route: Route) -> None: ...
+
+
+class Publisher(Publishing, QuietPublisher, Protocol):
+    """A client whose answers stand in a row."""
+
     def answers_ready(self) -> None: ...
 
     def pend(self, pending: Pending) -> None: ...
-
-    def pause_for(self, route: Route) -> None: ...
 
 
 class Forward(Request):
@@ -54,22 +59,24 @@ class Forward(Request):
         self._frames = [frames for batch in batches for frames in batch.frames]
 
     def send(self, link: Link) -> None:
-        groups = [(batch.name, batch.count, batch.nbytes, batch.creator() is not None) for batch in self._batches]
+        groups = [
+            (batch.name, batch.count, batch.nbytes, batch.creator() is not None, batch.sync) for batch in self._batches
+        ]
         link.queue(sibling.pack_forward(self.request_id, groups), *self._frames)
 
     def fail(self, code: Code, text: str) -> None:
         for batch in self._batches:
             batch.refused(code, text)
 
-    def answered(self, results: list[tuple[int, bool, str, str]]) -> None:
-        for batch, (first_seq, created, code, text) in zip(self._batches, results, strict=True):
+    def answered(self, results: list[sibling.Result]) -> None:
+        for batch, (first_seq, subscribers, created, code, text) in zip(self._batches, results, strict=True):
             creator = batch.creator() if created else None
             if creator is not None:
                 creator.count_created()
             if code:
                 batch.refused(CODES[code], text)
             else:
-                batch.published(first_seq)
+                batch.published(first_seq, subscribers)
 
 
 class Call(Request):
@@ -122,11 +129,8 @@ class Router:
     def publish(self, client: Publisher, staged: Staged) -> None:
         """Take what one read of one connection published."""
         if staged.order:
-            self._metrics.line.messages_in += len(staged.order)
             self._publish_awaited(client, staged.groups, staged.order)
-            client.window_messages += len(staged.order)
-            if client.window_messages >= WINDOW_MESSAGES:
-                self._weigh(client)
+            self._count(client, len(staged.order))
             return
         remote = []
         messages = 0
@@ -138,12 +142,23 @@ class Router:
             else:
                 batch.add_quiet(client, group[1], group[2])
                 self.staged_bytes += len(group[2])
-        self._metrics.line.messages_in += messages
         if remote:
             self._publish_awaited(client, remote, [])
-        client.window_messages += messages
-        if client.window_messages >= WINDOW_MESSAGES:
-            self._weigh(client)
+        self._count(client, messages)
+
+    def publish_frames(
+        self, client: Publishing, publication: FramePublication, names: list[bytes], frames: Frames, sync: bool
+    ) -> None:
+        """Take one PUBLISH: the same frames for each of the streams. `frames` is the router's from here on."""
+        messages = publication.count
+        for key, name in enumerate(names):
+            batch = self._staged.get(name) or self.batch(name)
+            batch.add(publication, key, messages, bytearray(frames) if key else frames)
+            batch.sync |= sync
+            self.staged_bytes += len(frames)
+            if batch.slot in self.routes:
+                self._note_remote(client, batch.slot, messages)
+        self._count(client, messages * len(names))
 
     def _publish_awaited(self, client: Publisher, groups: list[tuple[bytes, int, bytearray]], order: list[int]) -> None:
         publication = Publication(client.answers_ready, client, groups, order)
@@ -152,17 +167,23 @@ class Router:
             batch = self.batch(name)
             batch.add(publication, key, messages, frames)
             self.staged_bytes += len(frames)
-            route = self.routes.get(batch.slot)
-            if route is None:
-                continue
-            if client.window_slot == batch.slot or not client.window_away:
-                client.window_slot = batch.slot
-                client.window_away += messages
-            if route.congested:
-                client.pause_for(route)
+            if batch.slot in self.routes:
+                self._note_remote(client, batch.slot, messages)
 
-    def _weigh(self, client: Publisher) -> None:
-        """A window of a client's messages is full: does it belong elsewhere?"""
+    def _note_remote(self, client: Publishing, slot: int, messages: int) -> None:
+        if client.window_slot == slot or not client.window_away:
+            client.window_slot = slot
+            client.window_away += messages
+        route = self.routes[slot]
+        if route.congested:
+            client.pause_for(route)
+
+    def _count(self, client: Publishing, messages: int) -> None:
+        """Where a window of a client's messages is full: does it belong elsewhere?"""
+        client.traffic.messages_in += messages
+        client.window_messages += messages
+        if client.window_messages < WINDOW_MESSAGES:
+            return
         if client.window_away >= AWAY_SHARE * client.window_messages:
             self.on_away(client, client.window_slot)
         client.window_messages = client.window_away = 0

@@ -33,6 +33,7 @@ YEAR_S = 365 * DAY_S
 # `pub NAME |` + payload + CRLF: what a line takes beyond its payload, with the longest name and some blanks; and what
 # the default gives it, so that a message just over its limit gets the error about a message, not the one about a line.
 LINE_OVERHEAD_MIN_BYTES = 256
+ENVELOPE_OVERHEAD_MIN_BYTES = 4_096  # the heads of a PUBLISH and of its frame, and some handles
 LINE_OVERHEAD_BYTES = 4_096
 
 
@@ -40,6 +41,7 @@ class Kind(StrEnum):
     """What a value is, which decides how it may be written and how a wrong one is explained."""
 
     PATTERN = "pattern"
+    SECRET = "secret"
     HOST = "host"
     PATH = "path"
     FLAG = "true or false"
@@ -191,6 +193,14 @@ class Settings:
         "listen", "port", Kind.COUNT, 5_050, "TCP port for everything", low=1, high=65_535, zero="any free port"
     )
 
+    token: str = setting(
+        "listen",
+        "token",
+        Kind.SECRET,
+        "",
+        "what binary clients from other machines must show; lines are then for this machine only; empty: nothing",
+    )
+
     metrics_host: str = setting("metrics", "host", Kind.HOST, "127.0.0.1", "address of /metrics, /healthz and /readyz")
     metrics_port: int = setting(
         "metrics", "port", Kind.COUNT, 5_051, "its TCP port", low=1, high=65_535, zero="any free port"
@@ -214,12 +224,21 @@ class Settings:
         low=1,
         high=MAX_FRAME_BYTES - MIB,  # its header and metadata fit beside it
     )
+    max_envelope_bytes: int = setting(
+        "limits",
+        "max_envelope_bytes",
+        Kind.BYTES,
+        16 * MIB,
+        "longest request of the binary protocol: a whole batch of messages",
+        low=64 * KIB,
+        high=GIB,
+    )
     max_partial_bytes: int = setting(
         "limits",
         "max_partial_bytes",
         Kind.BYTES,
         256 * MIB,
-        "memory a worker gives to lines that have begun and not ended, over all its connections",
+        "memory a worker gives to requests that have begun and not ended, over all its connections",
         low=64 * KIB,
         high=64 * GIB,
     )
@@ -237,6 +256,15 @@ class Settings:
     )
     max_subscriptions: int = setting(
         "limits", "max_subscriptions", Kind.COUNT, 1_024, "subscriptions of one connection", low=1, high=1_000_000
+    )
+    max_handles: int = setting(
+        "limits",
+        "max_handles",
+        Kind.COUNT,
+        65_536,
+        "streams one binary connection may publish to",
+        low=1,
+        high=1_000_000,
     )
     max_streams_connection: int = setting(
         "limits",
@@ -278,12 +306,12 @@ class Settings:
         low=4 * KIB,
         high=64 * MIB,
     )
-    rendering_cache_bytes: int = setting(
+    chunk_cache_bytes: int = setting(
         "limits",
-        "rendering_cache_bytes",
+        "chunk_cache_bytes",
         Kind.BYTES,
         64 * MIB,
-        "memory a worker gives to rendered chunks that several subscribers share",
+        "memory a worker gives, for each protocol, to chunks that several subscribers share",
         low=MIB,
         high=64 * GIB,
     )
@@ -297,6 +325,24 @@ class Settings:
         high=4 * GIB,
     )
 
+    heartbeat_s: float = setting(
+        "timing",
+        "heartbeat_s",
+        Kind.SECONDS,
+        30.0,
+        "a binary peer that was silent for this long is pinged, and again after as long",
+        low=0.05,
+        high=DAY_S,
+    )
+    heartbeats_max: int = setting(
+        "timing",
+        "heartbeats_max",
+        Kind.COUNT,
+        3,
+        "one that has answered none of so many pings is dropped",
+        low=1,
+        high=1_000,
+    )
     stall_timeout_s: float = setting(
         "timing",
         "stall_timeout_s",

@@ -33,18 +33,19 @@ LOOK = 0  # in GREW: not told how far, look yourself
 class ForwardedPart:
     """One stream of a forwarded publish, on the owner's side."""
 
-    __slots__ = ("_forwarded", "_may_create", "code", "created", "first_seq", "text")
+    __slots__ = ("_forwarded", "_may_create", "code", "created", "first_seq", "subscribers", "text")
 
     def __init__(self, forwarded: Forwarded, may_create: bool) -> None:
         self._forwarded = forwarded
         self._may_create = may_create
         self.first_seq = 0
+        self.subscribers = 0
         self.created = False
         self.code = ""
         self.text = ""
 
-    def published(self, _key: int, first_seq: int) -> None:
-        self.first_seq = first_seq
+    def published(self, _key: int, first_seq: int, subscribers: int) -> None:
+        self.first_seq, self.subscribers = first_seq, subscribers
         self._forwarded.part_done()
 
     def refused(self, _key: int, code: Code, text: str) -> None:
@@ -80,7 +81,7 @@ class Forwarded:
         self._waiting -= 1
         if self._waiting or self._link.closed:
             return
-        results = [(part.first_seq, part.created, part.code, part.text) for part in self.parts]
+        results = [(part.first_seq, part.subscribers, part.created, part.code, part.text) for part in self.parts]
         self._link.queue(sibling.pack_forwarded(self._request_id, results))
         self._done(self._link)
 
@@ -89,7 +90,8 @@ class Siblings:
     def __init__(self, worker: Worker) -> None:
         self.worker = worker
         self.links: dict[tuple[int, int], Link] = {}
-        self.interest: dict[bytes, set[Link]] = {}
+        self.interest: dict[bytes, dict[Link, int]] = {}  # by stream: who has how many subscribers of it
+        self._recounted: dict[bytes, int] = {}  # streams of siblings whose subscribers here have changed in this turn
         self.switched: set[Link] = set()  # whose other end counts on this worker for nothing any more
         self._touched: dict[Link, None] = {}  # links with something to send, flushed at the end of the turn
         self._handlers: Mapping[int, Callable[[Link, memoryview], None]] = {
@@ -99,7 +101,6 @@ class Siblings:
             sibling.REPLY: self._reply,
             sibling.MOVED: self._moved,
             sibling.INTEREST: self._interest,
-            sibling.UNINTEREST: self._uninterest,
             sibling.GREW: self._grew,
             sibling.HANDOVER: self._handover,
             sibling.SWITCHED: lambda link, _body: self.switched.add(link),
@@ -123,9 +124,10 @@ class Siblings:
             return
         route.on_switch = self._say_switched
         route.switch(link)
-        names = [name for name, feed in self.worker.fanout.feeds.items() if feed.remote and self._slot_of(name) == slot]
-        if names:
-            link.queue(sibling.pack_interest(names))
+        feeds = self.worker.fanout.feeds
+        counts = [(name, each.cursors) for name, each in feeds.items() if each.remote and self._slot_of(name) == slot]
+        if counts:
+            link.queue(sibling.pack_interest(counts))
             self.touch(link)
 
     def _say_switched(self, owner: Link) -> None:
@@ -148,6 +150,8 @@ class Siblings:
 
     def flush(self) -> None:
         """Send what this turn queued for the siblings."""
+        if self._recounted:
+            self._tell_counts()
         while self._touched:
             link, _ = self._touched.popitem()
             if link.closed:
@@ -194,8 +198,8 @@ class Siblings:
         self.worker.poller.unregister(link.fileno())
         self.links.pop((link.slot, link.generation), None)
         self.switched.discard(link)
-        for links in self.interest.values():
-            links.discard(link)
+        for name in [name for name, links in self.interest.items() if link in links]:
+            self._forget_interest(name, link)
         link.close()
         route = self.worker.routes.get(link.slot)
         if route is not None:
@@ -211,10 +215,12 @@ class Siblings:
         router = self.worker.router
         forwarded = Forwarded(link, request_id, self.touch)
         start = 0
-        for name, count, nbytes, may_create in groups:
+        for name, count, nbytes, may_create, sync in groups:
             piece = bytearray(frames[start : start + nbytes])
             start += nbytes
-            router.batch(name).add(forwarded.part(may_create), 0, count, piece)
+            batch = router.batch(name)
+            batch.add(forwarded.part(may_create), 0, count, piece)
+            batch.sync |= sync
         router.staged_bytes += start
 
     def _forwarded(self, link: Link, body: memoryview) -> None:
@@ -266,34 +272,47 @@ class Siblings:
             link.queue(sibling.pack_grew(streams))
             self.touch(link)
 
-    def want(self, feed: Feed) -> None:
-        """The first cursor of a stream that lives elsewhere."""
-        self._tell(feed, sibling.pack_interest([feed.name]))
+    def recount(self, feed: Feed) -> None:
+        """A stream that lives elsewhere has more or fewer subscribers here now: its owner is told in this turn."""
+        self._recounted[feed.name] = feed.cursors
 
-    def want_no_more(self, feed: Feed) -> None:
-        self._tell(feed, sibling.pack_uninterest([feed.name]))
+    def subscribers(self, name: bytes) -> int:
+        """Of a stream that lives here, on the whole node, as far as known here."""
+        feed = self.worker.fanout.feeds.get(name)
+        links = self.interest.get(name)
+        return (0 if feed is None else feed.cursors) + (sum(links.values()) if links else 0)
 
-    def _tell(self, feed: Feed, note: bytes) -> None:
-        link = self.link_to(self._slot_of(feed.name))
-        if link is not None:
-            link.queue(note)
+    def _tell_counts(self) -> None:
+        recounted, self._recounted = self._recounted, {}
+        notes: dict[Link, list[tuple[bytes, int]]] = {}
+        for name, count in recounted.items():
+            link = self.link_to(self._slot_of(name))
+            if link is not None:  # when there is one again, it is told of every feed
+                notes.setdefault(link, []).append((name, count))
+        for link, counts in notes.items():
+            link.queue(sibling.pack_interest(counts))
             self.touch(link)
 
     def _interest(self, link: Link, body: memoryview) -> None:
-        names = sibling.unpack_interest(body)
-        for name in names:
-            self.interest.setdefault(name, set()).add(link)
-        # What was appended before this note arrived was announced to nobody: have the sibling look.
-        link.queue(sibling.pack_grew([(name, LOOK, 0) for name in names]))
-        self.touch(link)
+        fresh = []
+        for name, count in sibling.unpack_interest(body):
+            if not count:
+                self._forget_interest(name, link)
+                continue
+            links = self.interest.setdefault(name, {})
+            if link not in links:
+                fresh.append((name, LOOK, 0))
+            links[link] = count
+        if fresh:  # what was appended before this note arrived was announced to nobody: have the sibling look
+            link.queue(sibling.pack_grew(fresh))
+            self.touch(link)
 
-    def _uninterest(self, link: Link, body: memoryview) -> None:
-        for name in sibling.unpack_uninterest(body):
-            links = self.interest.get(name)
-            if links is not None:
-                links.discard(link)
-                if not links:
-                    del self.interest[name]
+    def _forget_interest(self, name: bytes, link: Link) -> None:
+        links = self.interest.get(name)
+        if links is not None:
+            links.pop(link, None)
+            if not links:
+                del self.interest[name]
 
     def _grew(self, _link: Link, body: memoryview) -> None:
         for name, next_seq, end_offset in sibling.unpack_grew(body):

@@ -1,8 +1,14 @@
-"""Coarse periodic tasks of a worker: a handful of fixed intervals, checked once a turn of the loop."""
+"""Time in a worker: its wall clock, and a handful of tasks of fixed intervals, checked once a turn of the loop."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+
+
+def now_us() -> int:
+    """Microseconds since the Unix epoch: the clock of timestamps."""
+    return time.time_ns() // 1000
 
 
 class Periodic:

@@ -23,10 +23,12 @@ from broker import roster
 from broker.acceptor import Acceptor
 from broker.affinity import Movers
 from broker.board import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
-from broker.client import READ_BYTES_MAX, Client
 from broker.commands import Commands
+from broker.connection import READ_BYTES_MAX, Connection
 from broker.control import ControlChannel, ControlClosed, ControlMessage
 from broker.fanout import FanOut
+from broker.framing import FrameChunks
+from broker.heartbeat import Heartbeats
 from broker.memory import keep_freed_memory
 from broker.metrics import WorkerMetrics
 from broker.owner import Owner
@@ -37,8 +39,9 @@ from broker.router import Done, Router
 from broker.routes import Route
 from broker.settings import Settings
 from broker.siblings import Siblings, make_routes
+from broker.subscribing import Subscribing
 from broker.syncer import Syncer
-from broker.timers import Timers
+from broker.timers import Timers, now_us
 from broker.upkeep import Upkeep
 from shard.directory import DataDirectory
 from shard.errors import DirectoryError, ShardLocked
@@ -47,6 +50,7 @@ log = logging.getLogger(__name__)
 
 STAGED_MAX_BYTES = 8 << 20  # published and answered in one turn; the connections not read yet come first in the next
 PUMP_BYTES = 4 << 20  # sent to subscribers in one turn, about
+HEARTBEAT_TICKS = 120  # of the heartbeat's wheel, in its interval
 IDLE_S = 0.25  # the longest wait for events, and so the longest time between two beats of a healthy worker
 
 # A terminal, and some who stop services, signal the whole process group; these are the supervisor's to answer.
@@ -84,13 +88,10 @@ class Phase(Enum):
     LEAVING = "leaving"
 
 
-def now_us() -> int:
-    return time.time_ns() // 1000
-
-
 class Worker:
     def __init__(self, boot: WorkerBoot) -> None:
         self.settings = boot.settings
+        self.node_id = boot.directory.node_id
         self.slot, self.slots, self.generation = boot.slot, boot.slots, boot.generation
         self.board, self.board_ready = boot.board, STATE_READY
         self.control = boot.control
@@ -103,9 +104,9 @@ class Worker:
         self.partial_bytes = 0
         self.unsent_bytes = 0
         self.answered_bytes = 0  # in this turn
-        self.clients: dict[int, Client] = {}
-        self.lingering: dict[Client, None] = {}
-        self._answered: dict[Client, None] = {}
+        self.clients: dict[int, Connection] = {}
+        self.lingering: dict[Connection, None] = {}
+        self._answered: dict[Connection, None] = {}
         self._slot = boot.board.slot(boot.slot)
         self._beat = Board(1).slot(0)  # the board's slot is its owner's: neither a successor's nor a retired worker's
         self._build(boot)
@@ -130,13 +131,13 @@ class Worker:
         self.router = Router(self.owner, self.routes, boot.slots, boot.directory.shards, boot.metrics)
         self.readers = Readers(boot.directory, settings.max_open_streams, boot.boot_id)
         self.siblings = Siblings(self)
-        self.fanout = FanOut(
-            self.readers,
-            Renderings(self.readers, settings.chunk_bytes, settings.rendering_cache_bytes),
-            boot.metrics,
-            on_first=lambda feed: self.siblings.want(feed) if feed.remote else None,
-            on_last=lambda feed: self.siblings.want_no_more(feed) if feed.remote else None,
-        )
+        self.fanout = FanOut(self.readers, on_count=lambda feed: self.siblings.recount(feed) if feed.remote else None)
+        cache_bytes, fresh = settings.chunk_cache_bytes, self.fanout.fresh
+        self.renderings = Renderings(self.readers, settings.chunk_bytes, cache_bytes, fresh)
+        self.frame_chunks = FrameChunks(self.readers, settings.chunk_bytes, cache_bytes, fresh)
+        self.owner.subscribers = self.siblings.subscribers
+        self.subscribing = Subscribing(self)
+        self.heartbeats = Heartbeats(settings.heartbeat_s, settings.heartbeats_max, time.monotonic)
         self.commands = Commands(self)
         self.acceptor = Acceptor(self, boot.listener)
         self.movers = Movers(self)
@@ -156,6 +157,7 @@ class Worker:
         self.poller.register(self.syncer.fileno(), select.EPOLLIN, lambda _mask: self.upkeep.take_outcomes())
         self.timers.every(0.05, self._often)
         self.timers.every(1.0, self._seldom)
+        self.timers.every(self.settings.heartbeat_s / HEARTBEAT_TICKS, self._beat_hearts)
         self.control.send("ready")
         if own:
             self._own()
@@ -189,7 +191,7 @@ class Worker:
         if self.movers:
             self.movers.step()
             self.siblings.flush()
-        if self.fanout.runnable:
+        if self.fanout.runnable or self.fanout.fresh:
             self.fanout.run(PUMP_BYTES)
         self.timers.run_due(self.now_s)
         self._beat.beat()
@@ -286,31 +288,41 @@ class Worker:
 
     def _often(self) -> None:
         self.upkeep.request_syncs()
-        self.acceptor.retry()
+        self.acceptor.tick()
         for route in self.routes.values():
             route.expire(self.now_s - self.settings.unavailable_timeout_s)
         if self.phase in (Phase.RETIRED, Phase.DRAINING):
             roster.move_on(self)
         self.siblings.flush()
 
+    def _beat_hearts(self) -> None:
+        self.heartbeats.tick(self.now_s)
+
     def _seldom(self) -> None:
         if self.owner.owning:  # a retired worker knows its streams still, and must not touch them
             self.upkeep.punch_due()
             self.upkeep.sweep()
         roster.drop_stalled(self)
-        self.fanout.keep_cut_messages(list(self.clients.values()))
+        self.fanout.keep_cut_messages()
         self.fanout.look_at_some()
         roster.measure(self)
         self.metrics.flush()
 
     # --- clients ----------------------------------------------------------------------------------------------------
 
-    def add_client(self, client: Client) -> None:
+    def add_client(self, client: Connection) -> None:
         self.clients[client.fd] = client
         self.poller.register(client.fd, select.EPOLLIN, client.on_event)
         self._beat.connections = len(self.clients)
 
-    def client_closed(self, client: Client, reason: str) -> None:
+    def replace_client(self, client: Connection) -> None:
+        """A newcomer has shown what it speaks: this is what it has become."""
+        newcomer = self.clients[client.fd]
+        self.clients[client.fd] = client
+        self._answered.pop(newcomer, None)
+        self.poller.handlers[client.fd] = client.on_event
+
+    def client_closed(self, client: Connection, reason: str) -> None:
         """The client has closed itself, for `reason`; forget it."""
         if self.clients.pop(client.fd, None) is None:
             return
@@ -320,10 +332,10 @@ class Worker:
         self.metrics.dropped.add(reason)
         self._beat.connections = len(self.clients)
 
-    def note_answered(self, client: Client) -> None:
+    def note_answered(self, client: Connection) -> None:
         self._answered[client] = None
 
-    def note_lingering(self, client: Client) -> None:
+    def note_lingering(self, client: Connection) -> None:
         self.lingering[client] = None
 
     def call_slot(self, slot: int, verb: str, args: list[Any], done: Done) -> None:

@@ -6,13 +6,25 @@ Entry i of the file is message base_seq + i. Timestamps never decrease, so a tim
 from __future__ import annotations
 
 import os
-from typing import Final
+from bisect import bisect_right
+from typing import Final, NamedTuple
 
 from shard.frame import HEADER_BYTES, INDEX_ENTRY, INDEX_ENTRY_BYTES, IndexEntry
 from shard.header import HEADER_PAGE_BYTES, VALUE_MAX
 
 SEARCH_BLOCK_ENTRIES: Final = 170
 """The search ends with one read of this many entries, about a page."""
+CUT_READS_MAX: Final = 64
+"""More than halving takes to find any place: what a damaged index can cost."""
+
+
+class Run(NamedTuple):
+    """Messages seq..end_seq, whose frames fill the content from `offset` to `end_offset`."""
+
+    seq: int
+    offset: int
+    end_seq: int
+    end_offset: int
 
 
 def entry_offset(seq: int, base_seq: int) -> int:
@@ -41,6 +53,44 @@ def seq_at(fd: int, base_seq: int, first_seq: int, next_seq: int, timestamp_us: 
         return seq
     after = _lower_bound(fd, base_seq, seq, min(next_seq, seq + skip), timestamp_us + 1)
     return after
+
+
+def cut(fd: int, base_seq: int, run: Run, nbytes: int) -> tuple[int, int] | None:
+    """Where the longest part of a run ends that begins with it and takes at most `nbytes`, or is one message.
+
+    Gives (the seq after it, the offset after it); None where the entries make no sense. Messages are mostly of like
+    size, so the place is guessed from the run's density and nearly always found with the first read. Raises OSError.
+    """
+    limit = run.offset + nbytes
+    if run.end_offset <= limit:
+        return run.end_seq, run.end_offset
+    low, low_offset = run.seq, run.offset  # begins within the limit
+    high, high_offset = run.end_seq, run.end_offset  # begins beyond it
+    for step in range(CUT_READS_MAX):
+        if high - low <= 1:
+            break
+        # Every other guess halves what is left, in case the sizes are very uneven.
+        share = 0.5 if step % 2 else (limit - low_offset) / max(high_offset - low_offset, 1)
+        middle = low + int((high - low) * share) - SEARCH_BLOCK_ENTRIES // 2
+        first = max(min(middle, high - SEARCH_BLOCK_ENTRIES), low + 1)
+        offsets = _offsets(fd, base_seq, first, min(first + SEARCH_BLOCK_ENTRIES, high))
+        if not offsets:
+            return None
+        place = bisect_right(offsets, limit)
+        if place:
+            low, low_offset = first + place - 1, offsets[place - 1]
+        if place < len(offsets):
+            high, high_offset = first + place, offsets[place]
+    end_seq, end_offset = (high, high_offset) if low == run.seq else (low, low_offset)
+    return (end_seq, end_offset) if run.offset < end_offset <= run.end_offset else None
+
+
+def _offsets(fd: int, base_seq: int, first: int, end: int) -> list[int]:
+    """The content offsets of messages first..end; empty where the file ends before them."""
+    data = os.pread(fd, INDEX_ENTRY_BYTES * (end - first), entry_offset(first, base_seq))
+    if len(data) < INDEX_ENTRY_BYTES * (end - first):
+        return []
+    return [entry[1] for entry in INDEX_ENTRY.iter_unpack(data)]
 
 
 def _lower_bound(fd: int, base_seq: int, low: int, high: int, timestamp_us: int) -> int:

@@ -24,7 +24,7 @@ from shard.header import (
     read_boot_id,
     untagged,
 )
-from shard.index import entry_offset, read_entry, seq_at
+from shard.index import Run, cut, entry_offset, read_entry, seq_at
 from shard.stream_files import StreamPaths, is_unborn, open_fds, parse_headers, stream_paths
 
 _NO_WORD = -1
@@ -153,6 +153,25 @@ class StreamReader:
         """The first seq with at least this timestamp, next_seq() when there is none; `skip` messages of exactly this
         timestamp are passed over. Raises StreamDamaged, OSError."""
         return seq_at(self._index_fd, self._base_seq, self.first_seq(), self.next_seq(), timestamp_us, skip)
+
+    def cut(self, run: Run, nbytes: int) -> tuple[int, int]:
+        """The seq and the offset after the longest part of committed messages that takes at most `nbytes`.
+
+        At least one message, whatever its size. Raises Trimmed, StreamDamaged, OSError.
+        """
+        end = cut(self._index_fd, self._base_seq, run, nbytes)
+        first_seq = self.first_seq()
+        if run.seq < first_seq:
+            raise Trimmed(self.name, run.seq, first_seq)
+        if end is None:
+            place = entry_offset(run.seq, self._base_seq)
+            cause = f"the entries behind message {run.seq} make no sense"
+            raise self._paths.damaged(self._paths.index_file, place, cause)
+        return end
+
+    def damaged(self, offset: int, cause: str) -> StreamDamaged:
+        """What to raise for content that is not what it should be."""
+        return self._paths.damaged(self._paths.content_file, offset, cause)
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Read content from `offset` on; gives how many bytes came, 0 beyond the end of the file. Raises OSError.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from broker.settings import LINE_OVERHEAD_MIN_BYTES, Settings
+from broker.settings import ENVELOPE_OVERHEAD_MIN_BYTES, LINE_OVERHEAD_MIN_BYTES, Settings
 
 Conflict = tuple[tuple[str, ...], str]  # the fields concerned, what is wrong and what to do
 
@@ -35,7 +35,21 @@ def _sizes(settings: Settings) -> Iterator[Conflict]:
         "so that the largest message can be passed to its owner",
     )
     yield from _at_least(
-        settings, "rendering_cache_bytes", 2 * settings.chunk_bytes, "chunk_bytes", "so that it holds two chunks"
+        settings,
+        "max_envelope_bytes",
+        settings.max_message_bytes + ENVELOPE_OVERHEAD_MIN_BYTES,
+        "max_message_bytes",
+        "so that a request holds a message",
+    )
+    yield from _at_least(
+        settings,
+        "max_partial_bytes",
+        settings.max_envelope_bytes,
+        "max_envelope_bytes",
+        "so that one request can arrive at all",
+    )
+    yield from _at_least(
+        settings, "chunk_cache_bytes", 2 * settings.chunk_bytes, "chunk_bytes", "so that it holds two chunks"
     )
 
 

@@ -42,6 +42,7 @@ _MS_TEXT_UNITS = ("d", "h", "min", "s")
 
 _QUANTITY = re.compile(r"([0-9][0-9_]{0,30}(?:\.[0-9]{1,9})?)\s*([A-Za-z]*)")
 _WHOLE = re.compile(r"[+-]?[0-9][0-9_]{0,30}")
+SECRET_MAX_BYTES = 1_024
 _UNIT_NAMES = {Kind.BYTES: "bytes", Kind.SECONDS: "s", Kind.MILLISECONDS: "ms"}
 _SHOWN_CHARACTERS = 60
 _SHOWN_NUMBER_MAX = 10**24
@@ -62,6 +63,8 @@ def parse_value(spec: Spec, raw: object, *, whole: bool, from_flag: bool = False
         return _parse_flag(raw)
     if spec.kind is Kind.CHOICE:
         return _parse_choice(spec, raw)
+    if spec.kind is Kind.SECRET and raw == "":
+        return ""
     if spec.kind in _TEXT_PARSERS:
         return _TEXT_PARSERS[spec.kind](_parse_text(raw))
     number = _parse_number(spec, raw, from_flag)
@@ -130,10 +133,17 @@ def _parse_pattern(text: str) -> str:
     return text
 
 
+def _parse_secret(text: str) -> str:
+    if len(text.encode()) > SECRET_MAX_BYTES:
+        raise WrongValue(f"is longer than {SECRET_MAX_BYTES} bytes")
+    return text
+
+
 _TEXT_PARSERS: Mapping[Kind, Callable[[str], Value]] = {
     Kind.PATH: Path,
     Kind.HOST: _parse_host,
     Kind.PATTERN: _parse_pattern,
+    Kind.SECRET: _parse_secret,
 }
 
 

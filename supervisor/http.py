@@ -8,7 +8,6 @@ together (`CONNECTION_TIMEOUT_S`). It ends on SIGTERM and when the supervisor is
 
 from __future__ import annotations
 
-import importlib.metadata
 import logging
 import os
 import selectors
@@ -25,6 +24,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from broker.board import Board
 from broker.metrics_export import sweep_dead_gauges
 from broker.settings import Settings
+from broker.version import program_version
 from shard import leaves
 from supervisor.collectors import BoardCollector, BuildCollector, DiskCollector, ProcessCollector, find_unready
 from supervisor.http_request import BadRequest, Page, Request, parse_request, render_answer, text_page
@@ -85,14 +85,6 @@ def run(settings: Settings, board: Board, listener: socket.socket, directory: Pa
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------
-
-
-def program_version() -> str:
-    """The version of the installed distribution, "unknown" where none is."""
-    try:
-        return importlib.metadata.version("tailrace")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def make_pages(settings: Settings, board: Board, directory: Path, supervisor_pid: int) -> Pages:

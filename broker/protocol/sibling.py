@@ -1,13 +1,12 @@
 """What workers of one node say to each other: envelopes with msgpack bodies. Internal; both ends run the same code.
 
-    FORWARD     u32 head length, [request id, [[stream, messages, frame bytes, may create], …]], then the raw frames of
-                all streams back to back: publishes for streams that the receiver owns
-    FORWARDED   [request id, [[first seq, created, code, text], …]]: how each of them went; code "" for appended
+    FORWARD     u32 head length, [request id, [[stream, messages, frame bytes, may create, sync], …]], then the raw
+                frames of all streams back to back: publishes for streams that the receiver owns
+    FORWARDED   [request id, [[first seq, subscribers, created, code, text], …]]: how each went; code "" for done
     CALL        [request id, verb, arguments]: anything else asked of an owner
     REPLY       [request id, value, code, text]: its answer; code "" for done
     MOVED       request id: not done, the receiver of the request no longer owns its shards; ask its successor
-    INTEREST    [stream, …]: tell me from now on when these grow
-    UNINTEREST  [stream, …]: no more
+    INTEREST    [[stream, subscribers], …]: I have so many of them now; tell me when it grows, unless that is none
     GREW        [[stream, next seq, content bytes], …]: how far they have grown; seq 0 is "look yourself"
     HANDOVER    a connection's state; its descriptor travels beside the envelope
     SWITCHED    (empty): your successor has all that is mine; neither a request nor a connection comes to you any more
@@ -33,15 +32,14 @@ CALL: Final = 66
 REPLY: Final = 67
 MOVED: Final = 68
 INTEREST: Final = 69
-UNINTEREST: Final = 70
 GREW: Final = 71
 HANDOVER: Final = 72
 SWITCHED: Final = 73
 
-Group: TypeAlias = tuple[bytes, int, int, bool]
-"""stream, messages, frame bytes, whether the publisher may make the stream"""
-Result: TypeAlias = tuple[int, bool, str, str]
-"""first seq, whether the stream was made, code ("" for appended), text"""
+Group: TypeAlias = tuple[bytes, int, int, bool, bool]
+"""stream, messages, frame bytes, whether the publisher may make the stream, whether it is to be on the disk"""
+Result: TypeAlias = tuple[int, int, bool, str, str]
+"""first seq, subscribers on the node, whether the stream was made, code ("" for done), text"""
 Body: TypeAlias = bytes | bytearray | memoryview
 
 _LENGTH = struct.Struct("<I")
@@ -123,22 +121,13 @@ def unpack_moved(body: Body) -> int:
     return int(request_id)
 
 
-def pack_interest(names: Sequence[bytes]) -> bytes:
-    return pack_envelope(INTEREST, msgpack.packb(names))
-
-
-def pack_uninterest(names: Sequence[bytes]) -> bytes:
-    return pack_envelope(UNINTEREST, msgpack.packb(names))
+def pack_interest(streams: Sequence[tuple[bytes, int]]) -> bytes:
+    return pack_envelope(INTEREST, msgpack.packb(streams))
 
 
 @_reader
-def unpack_interest(body: Body) -> list[bytes]:
-    return list(msgpack.unpackb(body))
-
-
-@_reader
-def unpack_uninterest(body: Body) -> list[bytes]:
-    return list(msgpack.unpackb(body))
+def unpack_interest(body: Body) -> list[tuple[bytes, int]]:
+    return [(name, subscribers) for name, subscribers in msgpack.unpackb(body)]
 
 
 def pack_grew(streams: Sequence[tuple[bytes, int, int]]) -> bytes:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal
 
 from broker.protocol.answers import err
-from broker.protocol.envelope import pack_error
 from broker.protocol.errors import Code
 from broker.protocol.telnet import IAC
 
 BINARY: Final = 0x01
+"""The opcode of HELLO, with which the binary protocol begins."""
 MQTT_CONNECT: Final = 0x10
 TLS_HANDSHAKE: Final = 0x16
 
@@ -22,18 +22,19 @@ TLS_ALERT: Final = bytes((0x15, 3, 3, 0, 2, 2, 40))
 LINE_FIRST_BYTES: Final = frozenset((*range(0x20, 0x7F), *b"\t\r\n", IAC))
 """A line begins with any printable ASCII character (a wrong one gets `err command`), is empty, or comes from telnet."""
 
-_REFUSALS: Mapping[int, bytes] = {
-    BINARY: pack_error(Code.UNSUPPORTED, "this broker does not speak the binary protocol; use the line protocol"),
-    MQTT_CONNECT: CONNACK_REFUSED,
-    TLS_HANDSHAKE: TLS_ALERT,
-}
+_REFUSALS: Mapping[int, bytes] = {MQTT_CONNECT: CONNACK_REFUSED, TLS_HANDSHAKE: TLS_ALERT}
 
 
-def sniff(first: int) -> bytes | None:
-    """None for the line protocol; otherwise the refusal to send before the connection is closed."""
+def protocol_of(first: int) -> Literal["line", "binary"] | None:
+    """What a connection speaks that begins with this byte; None for nothing that is spoken here."""
     if first in LINE_FIRST_BYTES:
-        return None
-    refusal = _REFUSALS.get(first)
-    if refusal is not None:
-        return refusal
+        return "line"
+    return "binary" if first == BINARY else None
+
+
+def refusal(first: int) -> bytes:
+    """What to send to a connection that begins with a byte of no protocol, in its own words, before it is closed."""
+    refused = _REFUSALS.get(first)
+    if refused is not None:
+        return refused
     return err(Code.PROTOCOL, f"no protocol spoken here begins with byte 0x{first:02x}; send lines such as: help")

@@ -25,7 +25,7 @@ class Sink:
         self.created = 0
         self._may_create = may_create
 
-    def published(self, key: int, first_seq: int) -> None:
+    def published(self, key: int, first_seq: int, _subscribers: int) -> None:
         self.published_at[key] = first_seq
 
     def refused(self, key: int, code: Code, text: str) -> None:

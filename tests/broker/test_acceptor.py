@@ -67,13 +67,19 @@ def test_connections_are_accepted_tuned_and_counted(tmp_path: Path) -> None:
 def test_more_connections_than_the_node_may_have_are_told(tmp_path: Path) -> None:
     with world(tmp_path, workers=2, max_connections=3) as node:
         kept = [dial(node, slot) for slot in (0, 1, 1)]
-        late = dial(node, 0)
-        assert [line.split()[1] for line in late.lines] == ["connections"] and late.ended
+        late, silent = dial(node, 0), dial(node, 0)
+        assert [line.split()[1] for line in node.ask(late, "ping")] == ["connections"] and late.ended
+        assert silent.lines == [], "what it speaks is not known yet"
+        node.workers[0].now_s += acceptor_module.SILENCE_S + 0.1
+        node.workers[0].acceptor.tick()
+        node.settle()
+        assert [line.split()[1] for line in silent.lines] == ["connections"] and silent.ended
         late.close()
+        silent.close()
         kept[1].close()
         node.settle()
         assert node.ask(dial(node, 0), "ping") == ["ok pong"]
-        assert node.workers[0].metrics.refused.counts == {"connections": 1}
+        assert node.workers[0].metrics.refused.counts == {"connections": 2}
 
 
 def test_a_crowded_worker_passes_a_fresh_connection_on(tmp_path: Path) -> None:
@@ -138,7 +144,7 @@ def test_when_descriptors_run_out_it_waits_and_tries_again(
         peer = dial(node)
         assert node.workers[0].clients == {} and short.refusals == 1, "it does not try in a circle"
         for _ in range(2):
-            acceptor.retry()
+            acceptor.tick()
             node.settle()
         assert node.ask(peer, "ping") == ["ok pong"]
         assert caplog.text.count("cannot accept: Too many open files") == 2

@@ -9,7 +9,7 @@ import pytest
 
 from broker.affinity import FEW_SUBSCRIBERS, PATIENCE_S, SKEW_CONNECTIONS, STAY_S
 from broker.board import STATE_DRAINING
-from broker.client import Pause
+from broker.connection import Pause
 from broker.publish import Pending
 from broker.router import WINDOW_MESSAGES
 from tests.broker.world import Peer, World, world

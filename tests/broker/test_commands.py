@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.commands import first_seq_of
 from broker.protocol import commands as c
 from broker.protocol.grammar import VERBS
+from broker.subscribing import first_seq_of
 from shard.reader import StreamReader
 from tests.broker.world import World, world
 from tests.shard.helpers import BOOT, append, open_log
@@ -45,7 +45,7 @@ def test_administration_is_for_this_machine_alone(node: World) -> None:
 
 def test_every_command_is_known_to_its_table(node: World) -> None:
     kinds = {kind for kind in vars(c).values() if isinstance(kind, type) and kind.__module__ == c.__name__}
-    elsewhere = {c.From, c.Staged, c.Invalid, c.Reply, c.Close}  # `broker.client` does these itself
+    elsewhere = {c.From, c.Staged, c.Invalid, c.Reply, c.Close}  # `broker.line_client` does these itself
     assert set(node.workers[0].commands._table) == kinds - elsewhere
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
@@ -10,10 +9,11 @@ from pathlib import Path
 import pytest
 
 from broker.fanout import Cursor, FanOut, Feed, Park
-from broker.metrics import WorkerMetrics
+from broker.metrics import Traffic
 from broker.owner import Growth
+from broker.protocol.errors import Code
 from broker.readers import Readers
-from broker.rendering import Renderings
+from broker.rendering import Rendering, Renderings
 from shard.directory import make_data_dir
 from shard.log import StreamLog
 from tests.shard.helpers import BOOT, batch, open_log
@@ -25,8 +25,10 @@ PLENTY = 1 << 30
 class FakeClient:
     """A subscriber whose socket takes `room` bytes."""
 
-    def __init__(self, room: int = PLENTY) -> None:
-        self.ready: deque[Cursor] = deque()
+    def __init__(self, delivery: Renderings, room: int = PLENTY) -> None:
+        self.delivery = delivery
+        self.traffic = Traffic()
+        self.ready: list[Cursor] = []
         self.current: Cursor | None = None
         self.queued = self.blocked = self.closed = False
         self.room = room
@@ -42,8 +44,8 @@ class FakeClient:
         self.blocked = len(sent) < len(text)
         return len(sent)
 
-    def send_chunk(self, text: bytes, skip: int) -> int:
-        return self._send(text[skip:])
+    def send_chunk(self, cursor: Cursor, chunk: Rendering) -> int:
+        return self._send(chunk.text[cursor.skip :])
 
     def flush_answers(self) -> bool:
         if self.out and not self.blocked:
@@ -59,8 +61,12 @@ class FakeClient:
     def chunk_ended(self) -> None:
         self.chunk_ends += 1
 
-    def subscription_ended(self, cursor: Cursor) -> None:
+    def tell_trimmed(self, cursor: Cursor, first_seq: int) -> None:
+        self.answer(b"trimmed %s %d to %d\r\n" % (cursor.feed.name, cursor.seq, first_seq - 1))
+
+    def subscription_ended(self, cursor: Cursor, code: Code | None, _text: str) -> None:
         self.ended.append(cursor)
+        self.answer(b"ended %s %s\r\n" % (cursor.feed.name, b"as asked" if code is None else code.encode()))
 
     def seqs(self, name: str) -> list[int]:
         """The seqs of the whole messages it got, payloads being without line ends."""
@@ -78,17 +84,12 @@ class World:
         self.directory = make_data_dir(path / "data", 1)
         self.logs: dict[str, StreamLog] = {}
         self.readers = Readers(self.directory, 16, BOOT)
-        self.renderings = Renderings(self.readers, CHUNK_BYTES, 8 * CHUNK_BYTES)
-        self.metrics = WorkerMetrics()
-        self.first: list[bytes] = []
-        self.last: list[bytes] = []
-        self.fanout = FanOut(
-            self.readers,
-            self.renderings,
-            self.metrics,
-            on_first=lambda feed: self.first.append(feed.name),
-            on_last=lambda feed: self.last.append(feed.name),
-        )
+        self.counts: list[tuple[bytes, int]] = []
+        self.fanout = FanOut(self.readers, on_count=lambda feed: self.counts.append((feed.name, feed.cursors)))
+        self.renderings = Renderings(self.readers, CHUNK_BYTES, 8 * CHUNK_BYTES, self.fanout.fresh)
+
+    def client(self, room: int = PLENTY) -> FakeClient:
+        return FakeClient(self.renderings, room)
 
     def append(self, name: str, *payloads: bytes) -> Growth:
         log = self.logs.get(name)
@@ -103,7 +104,7 @@ class World:
         self.fanout.appended(name.encode(), self.append(name, *payloads))
 
     def subscribe(self, client: FakeClient, name: str, seq: int = 0, *, remote: bool = False) -> Cursor:
-        cursor = self.fanout.subscribe(client, name.encode(), seq, remote=remote)
+        cursor = self.fanout.subscribe(client, name.encode(), seq, remote=remote, key=name)
         self.fanout.start(cursor)
         return cursor
 
@@ -147,7 +148,7 @@ def many(count: int, nbytes: int = 100) -> list[bytes]:
 
 def test_catching_up_and_live_are_the_same(world: World) -> None:
     world.append("a", *many(500))
-    client = FakeClient()
+    client = world.client()
     cursor = world.subscribe(client, "a", 20)
     assert cursor.park() is Park.TURN
     world.run()
@@ -157,13 +158,13 @@ def test_catching_up_and_live_are_the_same(world: World) -> None:
         world.publish("a", b"live", b"live too")
         world.run()
     assert client.seqs("a") == list(range(20, 506))
-    assert world.metrics.line.messages_out == 486
-    assert world.metrics.line.bytes_out == len(client.got)
+    assert client.traffic.messages_out == 486
+    assert client.traffic.bytes_out == len(client.got)
 
 
 def test_a_note_that_was_lost_is_made_up_for_by_a_look(world: World) -> None:
     world.append("a", b"one")
-    client = FakeClient()
+    client = world.client()
     world.subscribe(client, "a", 1, remote=True)
     world.append("a", b"two")
     world.run()
@@ -179,7 +180,7 @@ def test_a_note_that_was_lost_is_made_up_for_by_a_look(world: World) -> None:
 
 def test_notes_may_come_late_twice_and_for_streams_that_nobody_wants(world: World) -> None:
     growths = [world.append("a", b"x") for _ in range(5)]
-    client = FakeClient()
+    client = world.client()
     world.subscribe(client, "a", 2)
     for growth in [*growths, *reversed(growths)]:
         world.fanout.grew(b"a", growth.next_seq, growth.end_offset)
@@ -190,34 +191,33 @@ def test_notes_may_come_late_twice_and_for_streams_that_nobody_wants(world: Worl
 
 def test_subscribers_share_one_rendering(world: World) -> None:
     world.append("a", b"zero")
-    clients = [FakeClient() for _ in range(50)]
+    clients = [world.client() for _ in range(50)]
     for client in clients:
         world.subscribe(client, "a", 1)
     world.publish("a", *many(3))
-    held = len(world.renderings._cached)
     world.run()
-    assert len(world.renderings._cached) == held == 1
+    assert len(world.renderings._cached) == 1
     assert {bytes(client.got) for client in clients} == {bytes(clients[0].got)}
     assert clients[0].seqs("a") == [1, 2, 3]
 
 
-def test_the_first_and_the_last_subscription_of_a_stream_are_told(world: World) -> None:
+def test_how_many_subscribe_to_a_stream_is_told(world: World) -> None:
     world.append("a", b"x")
-    one, two = FakeClient(), FakeClient()
+    one, two = world.client(), world.client()
     cursors = [world.subscribe(one, "a"), world.subscribe(two, "a")]
-    assert (world.first, world.last) == ([b"a"], [])
+    assert world.counts == [(b"a", 1), (b"a", 2)]
     world.fanout.end(cursors[0])
     world.fanout.end(cursors[0])
-    assert world.last == [] and world.feed("a").cursors == 1
+    assert world.counts[2:] == [(b"a", 1)] and world.feed("a").cursors == 1
     world.fanout.end(cursors[1])
-    assert world.last == [b"a"] and world.fanout.feeds == {}
+    assert world.counts[3:] == [(b"a", 0)] and world.fanout.feeds == {}
 
 
 # --- fairness ---------------------------------------------------------------------------------------------------------
 
 
 def test_streams_of_one_client_take_turns(world: World) -> None:
-    client = FakeClient()
+    client = world.client()
     for name in ("a", "b", "c"):
         world.append(name, *many(400))
     for name in ("a", "b", "c"):
@@ -233,7 +233,7 @@ def test_streams_of_one_client_take_turns(world: World) -> None:
 
 def test_clients_take_turns_within_a_budget(world: World) -> None:
     world.append("a", *many(1_000))
-    clients = [FakeClient() for _ in range(4)]
+    clients = [world.client() for _ in range(4)]
     for client in clients:
         world.subscribe(client, "a")
     for _ in range(6):
@@ -252,7 +252,7 @@ def test_clients_take_turns_within_a_budget(world: World) -> None:
 def test_a_socket_may_take_any_part_of_a_chunk(world: World, step_bytes: int) -> None:
     world.append("a", *many(100))
     world.append("b", b"y" * (2 * CHUNK_BYTES), *many(10))
-    client = FakeClient(room=0)
+    client = world.client(room=0)
     world.subscribe(client, "a")
     world.subscribe(client, "b")
     world.run()
@@ -263,7 +263,7 @@ def test_a_socket_may_take_any_part_of_a_chunk(world: World, step_bytes: int) ->
 
 def test_who_is_blocked_costs_nothing_and_stops_nobody(world: World) -> None:
     world.append("a", *many(300))
-    slow, quick = FakeClient(room=10), FakeClient()
+    slow, quick = world.client(room=10), world.client()
     cursor = world.subscribe(slow, "a")
     world.subscribe(quick, "a")
     world.run()
@@ -279,7 +279,7 @@ def test_who_is_blocked_costs_nothing_and_stops_nobody(world: World) -> None:
 
 def test_answers_wait_for_the_chunk_that_has_begun(world: World) -> None:
     world.append("a", *many(300))
-    client = FakeClient(room=50)
+    client = world.client(room=50)
     cursor = world.subscribe(client, "a")
     world.run()
     assert client.current is cursor
@@ -292,7 +292,7 @@ def test_answers_wait_for_the_chunk_that_has_begun(world: World) -> None:
 
 def test_answers_go_before_a_chunk_that_has_not_begun(world: World) -> None:
     world.append("a", *many(10))
-    client = FakeClient(room=3)
+    client = world.client(room=3)
     world.subscribe(client, "a")
     client.answer(b"ok sub a 0\r\n")
     world.run()
@@ -303,7 +303,7 @@ def test_answers_go_before_a_chunk_that_has_not_begun(world: World) -> None:
 
 def test_a_subscription_that_ends_within_a_chunk_finishes_it(world: World) -> None:
     world.append("a", *many(300))
-    client = FakeClient(room=50)
+    client = world.client(room=50)
     cursor = world.subscribe(client, "a")
     world.run()
     world.fanout.end(cursor)
@@ -329,40 +329,41 @@ def give_back(world: World, name: str) -> None:
 
 def test_one_who_lags_behind_a_trim_is_told_and_goes_on(world: World) -> None:
     world.append("a", *many(1_000))
-    client = FakeClient(room=0)
+    client = world.client(room=0)
     world.subscribe(client, "a")
     world.run()
     trim(world, "a", 900)
     give_back(world, "a")
     world.drain(client, PLENTY)
-    assert client.answers() == [b"err trimmed a: messages 0 to 899 were trimmed before they were sent"]
+    assert client.answers() == [b"trimmed a 0 to 899"]
     assert client.seqs("a") == list(range(900, 1_000))
 
 
 @pytest.mark.parametrize("room", [30, 1_000, 3_500])
 def test_within_a_chunk_the_message_that_is_half_out_is_kept(world: World, room: int) -> None:
     world.append("a", *many(1_000))
-    client = FakeClient(room=room)
+    client = world.client(room=room)
     cursor = world.subscribe(client, "a")
     world.run()
     assert cursor.skip == room
-    world.fanout.keep_cut_messages([client])
+    world.fanout.blocked[client] = None
+    world.fanout.keep_cut_messages()
     assert not client.out, "nothing is trimmed yet"
     trim(world, "a", 900)
-    world.fanout.keep_cut_messages([client])
+    world.fanout.keep_cut_messages()
     assert 0 < len(client.out) < 150, "the rest of one message"
     give_back(world, "a")
     world.drain(client, 77)
     gap = client.seqs("a").index(900)
     assert client.seqs("a") == [*range(gap), *range(900, 1_000)]
-    assert client.answers() == [b"err trimmed a: messages %d to 899 were trimmed before they were sent" % gap]
-    assert world.metrics.line.messages_out == gap + 100
+    assert client.answers() == [b"trimmed a %d to 899" % gap]
+    assert client.traffic.messages_out == gap + 100
 
 
 def test_one_whose_chunk_cannot_be_finished_is_given_up(world: World) -> None:
     """The space was given back before anybody looked: no answer can be put into half a message."""
     world.append("a", *many(1_000))
-    client = FakeClient(room=1_000)
+    client = world.client(room=1_000)
     cursor = world.subscribe(client, "a")
     world.run()
     trim(world, "a", 900)
@@ -371,19 +372,19 @@ def test_one_whose_chunk_cannot_be_finished_is_given_up(world: World) -> None:
     world.fanout.make_runnable(client)
     world.run()
     assert client.ended == [cursor] and cursor.done and world.fanout.feeds == {}
-    assert client.out.startswith(b"err trimmed a: ")
+    assert client.out.startswith(b"ended a trimmed")
 
 
 def test_a_trim_up_to_the_end_leaves_nothing_to_send(world: World) -> None:
     world.append("a", *many(100))
-    client = FakeClient(room=0)
+    client = world.client(room=0)
     cursor = world.subscribe(client, "a")
     world.run()
     trim(world, "a", 100)
     give_back(world, "a")
     world.drain(client, PLENTY)
     # The last message always stays on the disk, but is not of the stream any more.
-    assert client.seqs("a") == [] and client.answers()[0].startswith(b"err trimmed a: messages 0 to 99 ")
+    assert client.seqs("a") == [] and client.answers()[0].startswith(b"trimmed a 0 to 99")
     assert cursor.park() is Park.CAUGHT_UP
     world.publish("a", b"next")
     world.run()
@@ -393,7 +394,7 @@ def test_a_trim_up_to_the_end_leaves_nothing_to_send(world: World) -> None:
 def test_damage_ends_the_subscription_and_no_other(world: World) -> None:
     world.append("a", *many(100))
     world.append("b", *many(100))
-    client = FakeClient()
+    client = world.client()
     offset = world.readers.get(b"a").offset_of(50)
     path = next(world.directory.path.glob("*/a.content"))
     with path.open("r+b") as file:
@@ -405,4 +406,4 @@ def test_damage_ends_the_subscription_and_no_other(world: World) -> None:
     client.flush_answers()
     assert client.seqs("a") == list(range(50)) and client.seqs("b") == list(range(100))
     assert client.ended == [cursor]
-    assert b"err damaged a: " in client.got and list(world.fanout.feeds) == [b"b"]
+    assert b"ended a damaged" in client.got and list(world.fanout.feeds) == [b"b"]

@@ -6,7 +6,6 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-import msgpack
 import pytest
 
 from broker import handover
@@ -28,7 +27,6 @@ def move(node: World, peer: Peer) -> None:
     link = source.siblings.link_to(1 - source.slot)
     assert link is not None
     fd, state = handover.detach(client)
-    assert msgpack.unpackb(msgpack.packb(state)) == state
     source.siblings.hand_over(link, fd, state)
     source.siblings.flush()
     assert source.clients.keys().isdisjoint({client.fd}) and client.closed
@@ -113,7 +111,7 @@ def test_a_reader_in_the_middle_of_a_chunk(node: World) -> None:
         move(node, peer)
         moves += 1
         for worker in node.workers:
-            worker.fanout._renderings.clear()
+            worker.renderings.clear()
         peer.received += peer.sock.recv(5_000)
         node.settle()
         assert moves < 500

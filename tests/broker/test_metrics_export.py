@@ -72,24 +72,29 @@ def value(samples: Samples, name: str, **labels: str) -> float:
 
 def test_every_number_reaches_the_text(tmp_path: Path, open_worker: Callable[[int], WorkerMetrics]) -> None:
     metrics = open_worker(0)
-    expected: dict[str, float] = {}
+    expected: dict[tuple[str, str], float] = {}
+    traffic = [
+        (f"{name}_total", protocol, getattr(metrics, protocol), attribute)
+        for name, attribute, _ in metrics_export.TRAFFIC
+        for protocol in metrics_export.PROTOCOLS
+    ]
     tables = (
-        [(f"{name}_total", metrics, attribute) for name, attribute, _ in metrics_export.COUNTERS]
-        + [(f"{name}_total", metrics.line, attribute) for name, attribute, _ in metrics_export.TRAFFIC]
-        + [(name, metrics, attribute) for name, attribute, _, _ in metrics_export.GAUGES]
+        [(f"{name}_total", "", metrics, attribute) for name, attribute, _ in metrics_export.COUNTERS]
+        + traffic
+        + [(name, "", metrics, attribute) for name, attribute, _, _ in metrics_export.GAUGES]
     )
-    for number, (name, holder, attribute) in enumerate(tables, start=100):
+    for number, (name, protocol, holder, attribute) in enumerate(tables, start=100):
         setattr(holder, attribute, number)
-        expected[name] = number
+        expected[name, protocol] = number
     metrics.flush()
-    shown = {name: number for (name, _labels), number in scrape(tmp_path).items()}
+    shown = {(name, dict(labels).get("protocol", "")): number for (name, labels), number in scrape(tmp_path).items()}
     assert expected.items() <= shown.items()
 
 
 def test_every_field_of_a_worker_is_published() -> None:
     """A number that is counted and never shown is a number nobody sees."""
     published = {row[1] for row in (*metrics_export.COUNTERS, *metrics_export.TALLIES, *metrics_export.TIMINGS)}
-    published |= {row[1] for row in metrics_export.GAUGES} | {"line", "parked"}
+    published |= {row[1] for row in metrics_export.GAUGES} | {*metrics_export.PROTOCOLS, "parked"}
     assert published == {name for name in WorkerMetrics.__slots__ if not name.startswith("_")}
 
 

@@ -24,7 +24,7 @@ class FakePublisher:
     def publish_refused(self, name: bytes, count: int, code: Code, text: str) -> None:
         self.heard.append((name, count, code, text))
 
-    def published(self, key: int, first_seq: int) -> None:
+    def published(self, key: int, first_seq: int, _subscribers: int) -> None:
         self.heard.append((key, first_seq))
 
     def refused(self, key: int, code: Code, text: str) -> None:
@@ -49,7 +49,7 @@ def test_parts_get_the_seqs_of_their_place_in_the_batch() -> None:
     assert (batch.count, batch.nbytes) == (6, 6 * 33)
     assert batch.take_frames() == frames(b"a", b"b", b"c", b"d", b"e", b"f")
     assert batch.frames == []
-    batch.published(100)
+    batch.published(100, 0)
     assert (one.heard, quiet.heard, two.heard) == ([(7, 100)], [], [(8, 105)])
 
 
@@ -100,16 +100,16 @@ def publication(order: list[int], *groups: tuple[bytes, int]) -> tuple[Publicati
 
 def test_acknowledgements_come_in_the_order_of_the_messages() -> None:
     made, settled = publication([0, 1, 0, 1, 1], (b"a", 2), (b"b", 3))
-    made.published(1, 10)
+    made.published(1, 10, 0)
     assert settled == [], "not before all streams have answered"
-    made.published(0, 5)
+    made.published(0, 5, 0)
     assert settled == [b"ok pub a 5\r\nok pub b 10\r\nok pub a 6\r\nok pub b 11\r\nok pub b 12\r\n"]
 
 
 def test_a_refused_stream_is_refused_message_by_message() -> None:
     made, settled = publication([0, 1, 0, 1], (b"a", 2), (b"b", 2))
     made.refused(0, Code.DISABLED, "not here")
-    made.published(1, 3)
+    made.published(1, 3, 0)
     assert settled[0].splitlines() == [
         b"err disabled a: not here", b"ok pub b 3", b"err disabled a: not here", b"ok pub b 4",
     ]  # fmt: skip
@@ -117,8 +117,8 @@ def test_a_refused_stream_is_refused_message_by_message() -> None:
 
 def test_without_acknowledgements_only_failures_are_told() -> None:
     made, settled = publication([], (b"a", 2), (b"b", 2))
-    made.published(0, 1)
-    made.published(1, 1)
+    made.published(0, 1, 0)
+    made.published(1, 1, 0)
     assert settled == [b""]
     made, settled = publication([], (b"a", 2), (b"b", 1))
     made.refused(0, Code.FULL, "no room")

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from broker.owner import Growth
 from broker.readers import Readers
-from broker.rendering import Rendering, Renderings, Trimmed, message_ends
+from broker.rendering import Rendering, Renderings, message_ends
 from shard.directory import make_data_dir
-from shard.errors import StreamDamaged
+from shard.errors import StreamDamaged, Trimmed
 from shard.log import StreamLog
 from tests.shard.helpers import BOOT, batch, open_log
 
@@ -29,7 +29,8 @@ class Stream:
         directory = make_data_dir(path / "data", 1)
         self.log: StreamLog = open_log(directory.stream_directory("stream"), "stream")
         self.readers = Readers(directory, 4, BOOT)
-        self.renderings = Renderings(self.readers, CHUNK_BYTES, cache_bytes)
+        self.fresh: dict[bytes, Growth] = {}
+        self.renderings = Renderings(self.readers, CHUNK_BYTES, cache_bytes, self.fresh)
 
     def append(self, *payloads: bytes) -> Growth:
         frames = batch(payloads)
@@ -87,18 +88,22 @@ def test_what_is_beyond_the_end_that_was_given_is_not_shown(stream: Stream) -> N
     stream.append(b"one", b"two", b"three")
     reader = stream.readers.get(NAME)
     rendering = stream.renderings.get(NAME, 1, reader.offset_of(1), 2, reader.offset_of(2))
-    assert rendering == Rendering(text_of([b"two"], 1), 2, reader.offset_of(2))
+    text = text_of([b"two"], 1)
+    assert rendering == Rendering(text, 2, reader.offset_of(2), len(text))
 
 
 def test_what_was_just_appended_is_rendered_from_memory(stream: Stream) -> None:
     stream.append(b"zero")
     growth = stream.append(b"one", b"two")
-    stream.renderings.make_from(NAME, growth)
-    kept = stream.get(1)
-    assert kept.text == text_of([b"one", b"two"], 1)
+    stream.fresh[NAME] = growth._replace(frames=bytearray(growth.frames).replace(b"two", b"TWO"))
+    assert stream.get(1).text == text_of([b"one", b"TWO"], 1), "memory was asked, not the file"
     stream.renderings.clear()
+    stream.fresh[NAME] = growth
+    kept = stream.get(1)
+    stream.renderings.clear()
+    stream.fresh.clear()
     assert stream.get(1) == kept, "the file says the same"
-    stream.renderings.make_from(NAME, stream.append(b"x" * (2 * CHUNK_BYTES)))
+    stream.fresh[NAME] = stream.append(b"x" * (2 * CHUNK_BYTES))
     assert stream.get(3).text == text_of([b"x" * (2 * CHUNK_BYTES)], 3)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker import roster
-from broker.client import LINGER_S, Pause
+from broker.connection import LINGER_S, Pause
 from broker.publish import Pending
 from broker.worker import Phase, Worker
 from tests.broker.world import Peer, World, world
@@ -57,7 +57,7 @@ def test_who_takes_nothing_for_too_long_is_dropped(node: World) -> None:
     assert len(worker.clients) == 2
     later(worker, 2)
     roster.drop_stalled(worker)
-    assert list(worker.clients.values()) == [node.client_of(quiet)], "who has nothing to take may be silent"
+    assert list(worker.clients.values()) == [node.connection_of(quiet)], "who has nothing to take may be silent"
     assert worker.metrics.dropped.counts == {"stalled": 1, "ended": 1}
 
 
@@ -107,7 +107,7 @@ def test_measures(node: World) -> None:
     node.settle()
     roster.measure(worker)
     metrics = worker.metrics
-    assert metrics.parked == {"caught_up": 2, "turn": 0, "socket": 1}
+    assert metrics.parked == {"caught_up": 2, "turn": 0, "socket": 1, "credit": 0}
     assert (metrics.connections, metrics.subscriptions, metrics.partial_bytes) == (3, 3, 8)
     assert 50_000 < metrics.lag_bytes_max <= 100 * 1_035
     assert (metrics.streams, metrics.damaged_streams, metrics.link_queue_bytes) == (1, 0, 0)

@@ -155,12 +155,12 @@ def test_a_forwarded_publish_is_answered_when_all_its_streams_are() -> None:
     batch = Batch(b"s", 0)
     batch.add(second, 0, 1, bytearray(40))
     assert batch.creator() is None
-    first.published(0, 5)
+    first.published(0, 5, 9)
     assert sent == [] and done == []
     batch.refused(Code.STREAMS, "no more")
     assert len(sent) == 1 and done == [link]
     late = Forwarded(link, 8, done.append)  # type: ignore[arg-type]
     part = late.part(True)
     link.closed = True
-    part.published(0, 1)
+    part.published(0, 1, 0)
     assert len(sent) == 1, "nobody is there to hear it"

@@ -16,10 +16,13 @@ from typing import Any
 import pytest
 
 from broker import worker as worker_module
+from broker.binary_client import BinaryClient
 from broker.board import Board
-from broker.client import Client
+from broker.connection import Connection
 from broker.control import ControlChannel
+from broker.line_client import LineClient
 from broker.metrics import WorkerMetrics
+from broker.newcomer import Newcomer
 from broker.settings import Settings
 from broker.worker import Worker, WorkerBoot
 from shard.directory import make_data_dir
@@ -138,10 +141,26 @@ class World:
         self.workers[slot].acceptor.adopt(theirs, {"peer": f"peer:{len(self.peers)}", "local": local})
         return peer
 
-    def client_of(self, peer: Peer) -> Client:
+    def connection_of(self, peer: Peer) -> Connection:
         """The broker's side of a connection, in whatever worker it is now."""
         name = f"peer:{self.peers.index(peer) + 1}"
         return next(client for worker in self.workers for client in worker.clients.values() if client.peer == name)
+
+    def client_of(self, peer: Peer) -> LineClient:
+        """The same of a peer that speaks lines, or is going to."""
+        client = self.connection_of(peer)
+        if isinstance(client, Newcomer):
+            client = client.become(LineClient)
+        assert isinstance(client, LineClient)
+        return client
+
+    def binary_client_of(self, peer: Peer) -> BinaryClient:
+        """The same of a peer that speaks the binary protocol, or is going to."""
+        client = self.connection_of(peer)
+        if isinstance(client, Newcomer):
+            client = client.become(BinaryClient)
+        assert isinstance(client, BinaryClient)
+        return client
 
     def name(self, slot: int, prefix: str = "s") -> str:
         """A stream that this slot owns."""

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import random
 from bisect import bisect_left
 from collections.abc import Iterator
 
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from shard.frame import INDEX_ENTRY, IndexEntry
 from shard.header import HEADER_PAGE_BYTES
-from shard.index import entry_offset, read_entry, seq_at
+from shard.index import Run, cut, entry_offset, read_entry, seq_at
 
 BASE = 40
 
@@ -66,3 +67,37 @@ def test_a_time_in_a_long_index_costs_few_reads(file: int, monkeypatch: pytest.M
     assert seq_at(file, BASE, BASE, BASE + 100_000, 77_777) == BASE + 77_777
     assert len(reads) <= 11
     assert sum(reads) < 5_000
+
+
+sizes = st.lists(st.one_of(st.integers(32, 60), st.integers(32, 5_000)), min_size=1, max_size=2_000)
+
+
+@given(sizes, st.data())
+def test_a_cut_is_the_longest_part_that_fits(file: int, lengths: list[int], data: st.DataObject) -> None:
+    offsets = [4_096]
+    for length in lengths:
+        offsets.append(offsets[-1] + length)
+    entries = [INDEX_ENTRY.pack(1, offset, length, 1) for offset, length in zip(offsets, lengths, strict=False)]
+    os.ftruncate(file, 0)
+    os.pwrite(file, b"".join(entries), HEADER_PAGE_BYTES)
+    first = data.draw(st.integers(0, len(lengths) - 1))
+    end = data.draw(st.integers(first + 1, len(lengths)))
+    nbytes = data.draw(st.integers(0, offsets[-1]))
+    run = Run(BASE + first, offsets[first], BASE + end, offsets[end])
+    fitting = [i for i in range(first, end + 1) if offsets[i] - offsets[first] <= nbytes]
+    expected = max(fitting[-1], first + 1)
+    assert cut(file, BASE, run, nbytes) == (BASE + expected, offsets[expected])
+
+
+@given(st.integers(0, 1 << 32), st.integers(1, 400), st.integers(0, 1 << 50))
+def test_a_cut_in_garbage_ends(file: int, seed: int, count: int, nbytes: int) -> None:
+    os.ftruncate(file, 0)
+    os.pwrite(file, random.Random(seed).randbytes(24 * 400), HEADER_PAGE_BYTES)
+    run = Run(BASE, 4_096, BASE + count, 1 << 40)
+    end = cut(file, BASE, run, nbytes)
+    assert end is None or (BASE < end[0] <= BASE + count and 4_096 < end[1] <= 1 << 40)
+
+
+def test_a_cut_beyond_the_file_is_none(file: int) -> None:
+    write(file, [1] * 10)
+    assert cut(file, BASE, Run(BASE, 4_096, BASE + 1_000, 1 << 20), 1_000) is None

@@ -28,7 +28,7 @@ MARGIN_BYTES = 6 * MIB  # of all workers together, between the end of one round 
 CONFIG = """
 [limits]
 max_open_streams = 8
-rendering_cache_bytes = 1048576
+chunk_cache_bytes = 1048576
 chunk_bytes = 65536
 [timing]
 stall_timeout_s = 60

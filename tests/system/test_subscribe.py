@@ -22,7 +22,7 @@ CONFIG = f"""
 affinity = false
 [limits]
 chunk_bytes = {CHUNK_BYTES}
-rendering_cache_bytes = {MIB}
+chunk_cache_bytes = {MIB}
 [timing]
 trim_grace_s = 1.5
 """

@@ -1,9 +1,9 @@
-"""One client connection of the line protocol: its socket, its row of answers, its cursors.
+"""One client connection, whatever it speaks: its socket, what is to go out, its cursors, its end.
 
-Reading: one `recv_into` the worker's shared buffer a turn, through the codec, each command run at once. Writing:
-answers in the order of their commands (one that is not known yet holds back those after it), and between answers
-whole chunks. A connection that must end for an error first gets the reason: the rest of its input is read and thrown
-away until it closes too, so that no reset overtakes the answer.
+Reading: one `recv_into` the worker's shared buffer a turn; what the bytes ask for is its protocol's business
+(`LineClient`, `BinaryClient`). Writing: answers, and between answers whole chunks. A connection that must end for an
+error first gets the reason: the rest of its input is read and thrown away until it closes too, so that no reset
+overtakes the answer.
 """
 
 from __future__ import annotations
@@ -11,21 +11,16 @@ from __future__ import annotations
 import logging
 import select
 import socket
-from collections import deque
+from abc import ABC, abstractmethod
 from enum import IntFlag
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from broker.fanout import Cursor
-from broker.protocol import answers
-from broker.protocol.commands import Close, Invalid, Reply, Staged
+from broker.fanout import Cursor, Delivery
+from broker.metrics import Traffic
 from broker.protocol.errors import Code
-from broker.protocol.line import LineCodec
-from broker.protocol.sniff import sniff
-from broker.publish import Pending
 from broker.routes import Route
 
 if TYPE_CHECKING:
-    from broker.commands import Turn
     from broker.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -50,7 +45,11 @@ class Pause(IntFlag):
     MOVE = 8  # it is about to be handed over
 
 
-class Client:
+class Connection(ABC):
+    """`protocol` names it in a handover. There may be tens of thousands of these: what few need is made when needed."""
+
+    protocol: str
+
     __slots__ = (
         "_interest",
         "_pending_bytes",
@@ -58,15 +57,15 @@ class Client:
         "_recv_into",
         "_unsent_bytes",
         "accepted_s",
-        "answers",
         "blocked",
         "closed",
-        "codec",
         "created",
         "current",
         "cursors",
+        "delivery",
         "eof",
         "fd",
+        "life_s",
         "lingering_since_s",
         "local",
         "moved_s",
@@ -76,9 +75,8 @@ class Client:
         "progress_s",
         "queued",
         "ready",
-        "sniffed",
         "sock",
-        "subscribing",
+        "traffic",
         "window_away",
         "window_messages",
         "window_slot",
@@ -91,26 +89,78 @@ class Client:
         self.fd = sock.fileno()
         self.peer = peer
         self.local = local
-        self.codec = LineCodec(worker.settings.max_line_bytes, worker.settings.max_message_bytes)
-        self.answers: deque[Pending] = deque()  # the first is not known yet; the others wait behind it
+        self.delivery: Delivery
+        self.traffic: Traffic
         self.out = bytearray()
-        self.cursors: dict[bytes, Cursor] = {}
-        self.subscribing: deque[Turn] = deque()  # the first waits for a stream's owner; see `broker.commands`
-        self.ready: deque[Cursor] = deque()
+        self.cursors: dict[Any, Cursor] = {}  # by what the peer knows them by
+        self.ready: list[Cursor] = []
         self.current: Cursor | None = None
         self.created = 0
-        self.queued = self.blocked = self.closed = self.eof = self.sniffed = False
+        self.queued = self.blocked = self.closed = self.eof = False
         self.paused = Pause(0)
         self.lingering_since_s = 0.0
         self.moved_s = float("-inf")
         self.window_slot = -1  # the sibling most published to, see `broker.affinity`
         self.window_messages = self.window_away = 0
-        self.accepted_s = self.progress_s = worker.now_s
+        self.accepted_s = self.progress_s = self.life_s = worker.now_s
         self._interest = _IN
         self._pending_bytes = 0
         self._unsent_bytes = 0
         self._read_bytes = READ_BYTES_MIN
         self._recv_into = sock.recv_into
+
+    # --- what a protocol says of itself -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def take(self, count: int) -> None:
+        """Do what the first `count` bytes of the worker's buffer ask for."""
+
+    @property
+    @abstractmethod
+    def pending_bytes(self) -> int:
+        """What is held of a request that has begun and not ended."""
+
+    @abstractmethod
+    def end_of_input(self) -> None:
+        """The peer sends no more: what it has begun and not ended is lost, and it is told."""
+
+    @abstractmethod
+    def forget_input(self) -> None:
+        """What has begun and not ended is held no longer."""
+
+    @property
+    @abstractmethod
+    def awaited(self) -> int:
+        """How many answers are not known yet."""
+
+    @abstractmethod
+    def tell(self, code: Code, text: str, *, fatal: bool = False) -> None:
+        """Send an error; after a fatal one the connection ends (`end_with`)."""
+
+    @abstractmethod
+    def tell_trimmed(self, cursor: Cursor, first_seq: int) -> None: ...
+
+    @abstractmethod
+    def tell_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
+        """A subscription has ended: at its end (no code) or since it cannot go on."""
+
+    @abstractmethod
+    def send_chunk(self, cursor: Cursor, chunk: Any) -> int: ...
+
+    @abstractmethod
+    def lose(self, key: Any, name: bytes, why: str) -> None:
+        """A subscription that cannot go on in this worker."""
+
+    @abstractmethod
+    def export_state(self) -> dict[str, Any]:
+        """What only this protocol knows of a connection that moves on, for msgpack."""
+
+    @abstractmethod
+    def restore_state(self, state: dict[str, Any]) -> None: ...
+
+    def admitted(self) -> bool:
+        """Whether this peer may speak this protocol here; it has been told when it may not."""
+        return True
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -118,11 +168,11 @@ class Client:
         if mask & _OUT:
             self._writable()
         if mask & _IN:
-            self._readable()
+            self.readable()
         elif mask & _GONE:
             self.close("reset")
 
-    def _readable(self) -> None:
+    def readable(self) -> None:
         """One read, and what it asks for. With 1,000 connections that send a message each this is most of the loop."""
         worker = self.worker
         try:
@@ -132,79 +182,40 @@ class Client:
         except OSError:  # the peer reset the connection, or the network did
             self.close("reset")
             return
-        if (not count or not self.sniffed or self.lingering_since_s) and not self._begin(count):
+        if not count or self.lingering_since_s:
+            self._read_after_the_end(count)
             return
-        worker.metrics.line.bytes_in += count
-        command: object = None
-        for command in self.codec.feed(worker.receive_view, count):
-            if type(command) is Staged:
-                worker.router.publish(self, command)
-            else:
-                self._execute(command)
-                if self.closed or self.lingering_since_s:
-                    return
-        pending = self.codec.pending_bytes
-        if count == self._read_bytes < READ_BYTES_MAX and (type(command) is Staged or pending >= count):
+        self.life_s = worker.now_s
+        self.traffic.bytes_in += count
+        self.take(count)
+
+    def _read_after_the_end(self, count: int) -> None:
+        if not count:
+            self.eof = True
+            if not self.lingering_since_s:
+                self.end_of_input()
+                self.hold(0)
+            self._update_interest()
+            self._close_when_done()
+
+    def read_more(self, count: int, *, published: bool) -> None:
+        """After a read of `count` bytes: read more at once from whoever fills a read with publishes."""
+        pending = self.pending_bytes
+        if count == self._read_bytes < READ_BYTES_MAX and (published or pending >= count):
             self._read_bytes *= 2
         if pending != self._pending_bytes:
-            self._hold(pending)
+            self.hold(pending)
 
-    def _begin(self, count: int) -> bool:
-        """The reads that are not like the others: the first, the last, and those after the end. Whether to go on."""
-        if self.lingering_since_s:
-            if not count:
-                self.eof = True
-                self._update_interest()
-                self._close_when_done()
-            return False
-        if not count:
-            self._end_of_input()
-            return False
-        return self._sniff(self.worker.receive_view[0])
-
-    def _execute(self, command: object) -> None:
-        """Any command but a publish, after everything this connection published before it."""
-        self.worker.router.flush()
+    def read_less(self) -> None:
         self._read_bytes = READ_BYTES_MIN
-        if type(command) is Invalid:
-            error = command.error
-            self.refuse(error.code, error.text)
-            if error.fatal:
-                self.finish()
-        elif type(command) is Reply:
-            self.answer(command.data)
-        elif type(command) is Close:
-            self.answer(answers.ok_close())
-            self.finish()
-        else:
-            self.worker.commands.execute(self, command)
 
-    def _sniff(self, first: int) -> bool:
-        refusal = sniff(first)
-        self.sniffed = True
-        if refusal is None:
-            return True
-        self.worker.metrics.refused.add(Code.PROTOCOL)
-        self.answer(refusal)
-        self.finish()
-        return False
-
-    def _end_of_input(self) -> None:
-        """The peer has shut its sending side: it still gets every answer, and what it subscribed to."""
-        self.eof = True
-        for command in self.codec.feed_eof():
-            self._execute(command)
-        self._hold(0)
-        self._update_interest()
-        self._close_when_done()
-
-    def _hold(self, pending_bytes: int) -> None:
+    def hold(self, pending_bytes: int) -> None:
+        """Account for what is held of an unfinished request, over all connections of the worker."""
         worker = self.worker
         worker.partial_bytes += pending_bytes - self._pending_bytes
         self._pending_bytes = pending_bytes
         if worker.partial_bytes > worker.settings.max_partial_bytes and pending_bytes:
-            self.refuse(Code.OVERLOADED, "too many unfinished lines are held here; send this one again later")
-            self.finish()
+            self.end_with(Code.OVERLOADED, "too many unfinished requests are held here; send this one again later")
 
     def pause(self, reason: Pause) -> None:
         self.paused |= reason
@@ -222,6 +233,11 @@ class Client:
     def resume_from_link(self) -> None:
         self.resume(Pause.LINK)
 
+    def note_awaited(self) -> None:
+        """One answer more is not known yet."""
+        if self.awaited > ANSWERS_PENDING_MAX:
+            self.pause(Pause.ANSWERS)
+
     def has_unread(self) -> bool:
         """Whether the socket holds bytes, or an end, that were not read yet."""
         if self.eof:
@@ -235,39 +251,16 @@ class Client:
 
     # --- answers ----------------------------------------------------------------------------------------------------
 
-    def answer(self, text: bytes) -> None:
-        """Put an answer in its place: at once, or behind those that are not known yet."""
-        self.worker.answered_bytes += len(text)
-        if not self.answers:
-            self.out += text
-        else:
-            settled = Pending(self.answers_ready)
-            settled.text = text
-            self.answers.append(settled)
-        self.worker.note_answered(self)
-
-    def pend(self, pending: Pending) -> None:
-        self.answers.append(pending)
-        if len(self.answers) > ANSWERS_PENDING_MAX:
-            self.pause(Pause.ANSWERS)
-
-    def answers_ready(self) -> None:
-        """Some pending answer was filled: move on what is now in front."""
-        row = self.answers
-        while row and (text := row[0].text) is not None:
-            pending = row.popleft()
-            self.out += text
-            if pending.after is not None:
-                pending.after()
-        self.worker.note_answered(self)
-
     def refuse(self, code: Code, text: str) -> None:
         self.worker.metrics.refused.add(code)
-        self.answer(answers.err(code, text))
+        self.tell(code, text)
 
-    def publish_refused(self, name: bytes, count: int, code: Code, text: str) -> None:
-        self.worker.metrics.refused.add(code, count)
-        self.answer(answers.publish_refused(name, count, code, text))
+    def end_with(self, code: Code, text: str) -> None:
+        """Tell the peer why, and end the connection once it has been told."""
+        if not self.lingering_since_s and not self.closed:
+            self.worker.metrics.refused.add(code)
+            self.tell(code, text, fatal=True)
+            self.finish()
 
     def may_create(self) -> bool:
         return self.created < self.worker.settings.max_streams_connection
@@ -291,26 +284,13 @@ class Client:
             self.close("reset")
             return False
         del self.out[:sent]
-        self.worker.metrics.line.bytes_out += sent
-        self._note_progress(sent)
-        if self.out:
-            self._block()
-            return False
-        return True
-
-    def send_chunk(self, text: bytes, skip: int) -> int:
-        try:
-            sent = self.sock.send(memoryview(text)[skip:] if skip else text)
-        except BlockingIOError:
-            sent = 0
-        except OSError:
-            self.close("reset")
-            return 0
-        if skip + sent < len(text):
-            self._block()
+        self.traffic.bytes_out += sent
         if sent:
             self.progress_s = self.worker.now_s
-        return sent
+        if self.out:
+            self.block()
+            return False
+        return True
 
     def after_turn(self) -> None:
         """Once a turn for a client that was answered: send, and see whether this was all."""
@@ -320,7 +300,7 @@ class Client:
         self._account()
         if not done:
             return
-        if self.paused & Pause.ANSWERS and len(self.answers) <= ANSWERS_PENDING_MAX // 2:
+        if self.paused & Pause.ANSWERS and self.awaited <= ANSWERS_PENDING_MAX // 2:
             self.resume(Pause.ANSWERS)
         self._close_when_done()
 
@@ -341,20 +321,19 @@ class Client:
 
     def _writable(self) -> None:
         self.blocked = False
+        self.worker.fanout.blocked.pop(self, None)
         self._update_interest()
         if self.current is not None or self.ready:
             self.worker.fanout.make_runnable(self)
         self.worker.note_answered(self)
 
-    def _block(self) -> None:
+    def block(self) -> None:
+        """The socket took less than it was given."""
         if not self.blocked:
             self.blocked = True
+            self.worker.fanout.blocked[self] = None
             self.progress_s = self.worker.now_s
             self._update_interest()
-
-    def _note_progress(self, sent: int) -> None:
-        if sent:
-            self.progress_s = self.worker.now_s
 
     def _update_interest(self) -> None:
         interest = 0
@@ -374,17 +353,17 @@ class Client:
             return
         self.lingering_since_s = self.worker.now_s
         self._end_subscriptions()
-        self.codec.feed_eof()  # a line that has begun is held no longer
-        self._hold(0)
+        self.forget_input()
+        self.hold(0)
         self.worker.note_answered(self)
 
     @property
     def owed(self) -> bool:
         """Whether answers, or the rest of a chunk, are still to be sent."""
-        return bool(self.out or self.answers) or self.current is not None
+        return bool(self.out or self.awaited) or self.current is not None
 
     def _close_when_done(self) -> None:
-        if self.owed:
+        if self.closed or self.owed:
             return
         if self.lingering_since_s:
             if self.eof:
@@ -404,7 +383,7 @@ class Client:
         self._update_interest()
 
     def keep(self, text: bytes) -> None:
-        """Hold the rest of a message that is half out, before any answer."""
+        """Hold the rest of a chunk that is half out, before any answer."""
         self.out[:0] = text
         self.worker.note_answered(self)
 
@@ -412,11 +391,13 @@ class Client:
         """The last chunk of a subscription that was ended in the middle of it is out: what waited for that may go."""
         self.worker.note_answered(self)
 
-    def subscription_ended(self, cursor: Cursor) -> None:
-        """Fan-out gave a subscription up; where half a message is out, nothing sensible can follow it."""
-        self.cursors.pop(cursor.feed.name, None)
+    def subscription_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
+        """Fan-out has ended a subscription; where half a chunk is out, nothing sensible can follow it."""
+        self.cursors.pop(cursor.key, None)
         if cursor.skip:
             self.close("damaged")
+        else:
+            self.tell_ended(cursor, code, text)
 
     def _end_subscriptions(self) -> None:
         for cursor in self.cursors.values():
@@ -429,22 +410,25 @@ class Client:
         if self.closed:
             return
         self.closed = True
-        self._end_subscriptions()
-        self.worker.partial_bytes -= self._pending_bytes
-        self._pending_bytes = 0
+        self._release()
         self.out = bytearray()
         self._account()
         self.worker.client_closed(self, reason)
         self.sock.close()
+
+    def _release(self) -> None:
+        """Take this connection out of all that the worker keeps of it."""
+        self._end_subscriptions()
+        self.worker.fanout.blocked.pop(self, None)
+        self.worker.partial_bytes -= self._pending_bytes
+        self._pending_bytes = 0
 
     # --- moving to another worker (see `broker.handover`) -----------------------------------------------------------
 
     def leave(self) -> int:
         """Give the socket away: forget everything here, close nothing. Returns the descriptor."""
         self.closed = True
-        self._end_subscriptions()
-        self.worker.partial_bytes -= self._pending_bytes
-        self._pending_bytes = 0
+        self._release()
         self._account()
         self.worker.client_closed(self, "handed over")
         return self.sock.detach()
@@ -452,15 +436,8 @@ class Client:
     def take_over(self, *, eof: bool) -> None:
         """Begin where the last worker stopped: send what is ready, read on."""
         self.eof = eof
-        self._hold(self.codec.pending_bytes)
+        self.hold(self.pending_bytes)
         self._update_interest()
         if self.current is not None:
             self.worker.fanout.make_runnable(self)
         self.worker.note_answered(self)
-
-    def lose(self, name: bytes, why: str, *, in_chunk: bool) -> None:
-        """A subscription that cannot go on here."""
-        if in_chunk:
-            self.close("damaged")
-            return
-        self.refuse(Code.UNAVAILABLE, f"{name.decode()}: {why}; the subscription has ended")

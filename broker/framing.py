@@ -1,0 +1,143 @@
+"""Chunks of a stream in the form a binary subscriber gets them: the very frames of the log, behind one small head.
+
+A small chunk is read once, or taken from what was just appended, and goes from memory to every subscriber that wants
+it. A large one is a place in the file: `sendfile` moves it, and its bytes never come here. What is kept of a chunk that
+a slow subscriber is in the middle of is where it ends: the file has the rest.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from broker.fanout import Cursor
+from broker.owner import Growth
+from broker.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, Op
+from broker.readers import Readers
+from shard.errors import Trimmed
+from shard.index import Run
+from shard.reader import StreamReader
+
+SENDFILE_MIN_BYTES = 64 << 10  # below this, one sendmsg from memory costs less than a head and a sendfile
+ENTRY_BYTES = 256  # what a kept chunk costs beside its frames
+
+_CHUNK = int(Op.CHUNK)
+
+Frames = bytes | bytearray | memoryview
+
+
+class FrameChunk(NamedTuple):
+    """Frames from `offset` on, `size` bytes of them; `frames` is them, or None where the file is to be sent.
+
+    nbytes: what goes out, the head included.
+    """
+
+    next_seq: int
+    next_offset: int
+    nbytes: int
+    offset: int
+    size: int
+    frames: Frames | None
+
+
+class FrameChunks:
+    """Makes chunks and keeps the latest: the delivery of the binary protocol. `fresh` as in `Renderings`."""
+
+    def __init__(
+        self, readers: Readers, chunk_bytes: int, cache_bytes: int, fresh: Mapping[bytes, Growth] | None = None
+    ) -> None:
+        self._readers = readers
+        self._chunk_bytes = chunk_bytes
+        self._cache_bytes = cache_bytes
+        self._fresh = {} if fresh is None else fresh
+        self._kept: OrderedDict[tuple[bytes, int], FrameChunk] = OrderedDict()
+        self._kept_bytes = 0
+
+    def chunk(self, cursor: Cursor) -> FrameChunk:
+        """What comes next for a cursor that is behind, or the chunk that it is in the middle of.
+
+        Raises Trimmed when the place is gone, StreamDamaged, OSError.
+        """
+        if cursor.cut is not None:
+            return _placed(cursor.offset, *cursor.cut)
+        feed = cursor.feed
+        if cursor.credit_bytes is not None or cursor.until_seq < feed.end_seq:
+            return self._own(cursor)
+        key = (feed.name, cursor.seq)
+        chunk = self._kept.get(key)
+        if chunk is None:
+            run = Run(cursor.seq, cursor.offset, feed.end_seq, feed.end_offset)
+            chunk = self._make(feed.name, run, self._chunk_bytes)
+            self._keep(key, chunk)
+        return chunk
+
+    def rest(self, cursor: Cursor, chunk: FrameChunk) -> tuple[bytes, int]:
+        """The rest of the chunk of which a cursor has sent a part, and how many messages the chunk has."""
+        head = CHUNK_HEAD.pack(*head_fields(cursor, chunk))
+        reader = self._readers.get(cursor.feed.name)
+        frames = memoryview(bytearray(chunk.size))
+        read = _fill(reader, frames, chunk.offset)
+        return (head + bytes(frames[:read]))[cursor.skip :], chunk.next_seq - cursor.seq
+
+    def reader(self, name: bytes) -> StreamReader:
+        return self._readers.get(name)
+
+    def _own(self, cursor: Cursor) -> FrameChunk:
+        """For a cursor that has an end or credit: no more than those allow."""
+        feed = cursor.feed
+        end_seq, end_offset = feed.end_seq, feed.end_offset
+        if cursor.until_seq < end_seq:
+            end_seq = cursor.until_seq
+            end_offset = self._readers.get(feed.name).offset_of(end_seq)
+        nbytes = self._chunk_bytes
+        if cursor.credit_bytes is not None:
+            nbytes = min(nbytes, cursor.credit_bytes)
+        return self._make(feed.name, Run(cursor.seq, cursor.offset, end_seq, end_offset), nbytes)
+
+    def _make(self, name: bytes, run: Run, nbytes: int) -> FrameChunk:
+        reader = self._readers.get(name)
+        first_seq = reader.first_seq()
+        if run.seq < first_seq:
+            raise Trimmed(reader.name, run.seq, first_seq)
+        next_seq, next_offset = run.end_seq, run.end_offset
+        if next_offset - run.offset > nbytes:
+            next_seq, next_offset = reader.cut(run, nbytes)
+        chunk = _placed(run.offset, next_seq, next_offset)
+        if chunk.size > SENDFILE_MIN_BYTES:
+            return chunk
+        growth = self._fresh.get(name)
+        if growth is not None and growth.first_seq == run.seq and growth.next_seq == next_seq:
+            return chunk._replace(frames=growth.frames)
+        frames = bytearray(chunk.size)
+        if _fill(reader, memoryview(frames), run.offset) < chunk.size:
+            raise reader.damaged(run.offset, f"the file ends within the frames of seq {run.seq} to {next_seq - 1}")
+        return chunk._replace(frames=frames)
+
+    def _keep(self, key: tuple[bytes, int], chunk: FrameChunk) -> None:
+        self._kept[key] = chunk
+        self._kept_bytes += _cost(chunk)
+        while self._kept_bytes > self._cache_bytes and len(self._kept) > 1:
+            self._kept_bytes -= _cost(self._kept.popitem(last=False)[1])
+
+
+def head_fields(cursor: Cursor, chunk: FrameChunk) -> tuple[int, int, int]:
+    """Opcode, body length, subscription id: for CHUNK_HEAD."""
+    return _CHUNK, HANDLE_BYTES + chunk.size, cursor.key
+
+
+def _placed(offset: int, next_seq: int, next_offset: int) -> FrameChunk:
+    size = next_offset - offset
+    return FrameChunk(next_seq, next_offset, CHUNK_HEAD.size + size, offset, size, None)
+
+
+def _cost(chunk: FrameChunk) -> int:
+    return ENTRY_BYTES + (0 if chunk.frames is None else chunk.size)
+
+
+def _fill(reader: StreamReader, buffer: memoryview, offset: int) -> int:
+    """Read until the buffer is full or the file ends; how many bytes came."""
+    done = 0
+    while done < len(buffer) and (count := reader.read_into(buffer[done:], offset + done)):
+        done += count
+    return done

@@ -1,0 +1,164 @@
+"""A connection that speaks lines: its codec, and its row of answers in the order of their commands.
+
+An answer that is not known yet holds back those after it. Publishing never leaves the fast path: a whole read of `pub`
+lines is one `Staged` for the router. What the other commands do is in `broker.commands`.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from broker.connection import READ_BYTES_MAX, Connection
+from broker.fanout import Cursor
+from broker.protocol import answers
+from broker.protocol.commands import Close, Invalid, Reply, Staged
+from broker.protocol.errors import Code
+from broker.protocol.line import LineCodec
+from broker.publish import Pending
+from broker.rendering import Rendering
+
+if TYPE_CHECKING:
+    from broker.commands import Turn
+    from broker.worker import Worker
+
+
+class LineClient(Connection):
+    protocol = "line"
+
+    __slots__ = ("answers", "codec", "subscribing")
+
+    def __init__(self, worker: Worker, sock: socket.socket, peer: str, local: bool) -> None:
+        super().__init__(worker, sock, peer, local)
+        self.delivery = worker.renderings
+        self.traffic = worker.metrics.line
+        self.codec = LineCodec(worker.settings.max_line_bytes, worker.settings.max_message_bytes)
+        self.answers: deque[Pending] = deque()  # the first is not known yet; the others wait behind it
+        self.subscribing: deque[Turn] = deque()  # the first waits for a stream's owner; see `broker.commands`
+
+    def admitted(self) -> bool:
+        if not self.worker.settings.token or self.local:
+            return True
+        self.end_with(Code.DENIED, "this broker wants a token from other machines: use the binary protocol")
+        return False
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def take(self, count: int) -> None:
+        worker = self.worker
+        command: object = None
+        for command in self.codec.feed(worker.receive_view, count):
+            if type(command) is Staged:
+                worker.router.publish(self, command)
+            else:
+                self._execute(command)
+                if self.closed or self.lingering_since_s:
+                    return
+        pending = self.codec.pending_bytes
+        if count == self._read_bytes < READ_BYTES_MAX or pending != self._pending_bytes:
+            self.read_more(count, published=type(command) is Staged)
+
+    def _execute(self, command: object) -> None:
+        """Any command but a publish, after everything this connection published before it."""
+        self.worker.router.flush()
+        self.read_less()
+        if type(command) is Invalid:
+            error = command.error
+            if error.fatal:
+                self.end_with(error.code, error.text)
+            else:
+                self.refuse(error.code, error.text)
+        elif type(command) is Reply:
+            self.answer(command.data)
+        elif type(command) is Close:
+            self.answer(answers.ok_close())
+            self.finish()
+        else:
+            self.worker.commands.execute(self, command)
+
+    @property
+    def pending_bytes(self) -> int:
+        return self.codec.pending_bytes
+
+    def end_of_input(self) -> None:
+        for command in self.codec.feed_eof():
+            self._execute(command)
+
+    def forget_input(self) -> None:
+        self.codec.feed_eof()
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    @property
+    def awaited(self) -> int:
+        return len(self.answers)
+
+    def answer(self, text: bytes) -> None:
+        """Put an answer in its place: at once, or behind those that are not known yet."""
+        self.worker.answered_bytes += len(text)
+        if not self.answers:
+            self.out += text
+        else:
+            settled = Pending(self.answers_ready)
+            settled.text = text
+            self.answers.append(settled)
+        self.worker.note_answered(self)
+
+    def pend(self, pending: Pending) -> None:
+        self.answers.append(pending)
+        self.note_awaited()
+
+    def answers_ready(self) -> None:
+        """Some pending answer was filled: move on what is now in front."""
+        row = self.answers
+        while row and (text := row[0].text) is not None:
+            pending = row.popleft()
+            self.out += text
+            if pending.after is not None:
+                pending.after()
+        self.worker.note_answered(self)
+
+    def tell(self, code: Code, text: str, *, fatal: bool = False) -> None:
+        self.answer(answers.err(code, text))
+
+    def publish_refused(self, name: bytes, count: int, code: Code, text: str) -> None:
+        self.worker.metrics.refused.add(code, count)
+        self.answer(answers.publish_refused(name, count, code, text))
+
+    def tell_trimmed(self, cursor: Cursor, first_seq: int) -> None:
+        name = cursor.feed.name.decode()
+        self.tell(Code.TRIMMED, f"{name}: messages {cursor.seq} to {first_seq - 1} were trimmed before they were sent")
+
+    def tell_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
+        if code is not None:  # a line subscription has no end of its own
+            self.tell(code, f"{cursor.feed.name.decode()}: {text}; the subscription has ended")
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    def send_chunk(self, cursor: Cursor, chunk: Rendering) -> int:
+        """Send the rendering from `cursor.skip` on; how many bytes the socket took."""
+        text, skip = chunk.text, cursor.skip
+        try:
+            sent = self.sock.send(memoryview(text)[skip:] if skip else text)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.close("reset")
+            return 0
+        if skip + sent < chunk.nbytes:
+            self.block()
+        if sent:
+            self.progress_s = self.worker.now_s
+        return sent
+
+    # --- moving -----------------------------------------------------------------------------------------------------
+
+    def export_state(self) -> dict[str, Any]:
+        return {"codec": self.codec.export_state()}
+
+    def restore_state(self, state: dict[str, Any]) -> None:
+        self.codec.restore_state(state["codec"])
+
+    def lose(self, key: bytes, name: bytes, why: str) -> None:
+        self.refuse(Code.UNAVAILABLE, f"{name.decode()}: {why}; the subscription has ended")

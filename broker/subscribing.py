@@ -1,0 +1,99 @@
+"""Making a subscription, in either protocol: see that the stream is there, find its place, put a cursor there.
+
+The owner of the stream is asked where it must be: to make the stream, to open it first after a crash of the machine,
+and to say where it ends for whoever wants what comes next, behind all that this connection published before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+from broker.connection import Connection
+from broker.fanout import Cursor
+from broker.owner import Refused
+from broker.protocol.errors import Code
+from broker.protocol.places import From
+from shard.errors import StorageError, StreamDamaged, StreamMissing
+from shard.reader import StreamReader
+
+if TYPE_CHECKING:
+    from broker.worker import Worker
+
+
+class Wanted(Protocol):
+    """What both protocols' Subscribe say."""
+
+    @property
+    def stream(self) -> bytes: ...
+
+    @property
+    def start(self) -> From: ...
+
+    @property
+    def skip(self) -> int: ...
+
+
+class Subscribing:
+    """One a worker."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def ensure(
+        self, client: Connection, name: bytes, done: Callable[[int | Refused], None], *, ask_end: bool
+    ) -> None:
+        """See that the stream is there. `done` hears where it ends, if that was asked, or why there is none."""
+
+        def answered(value: Any) -> None:
+            if not isinstance(value, Refused) and value < 0:  # it was made just now
+                client.count_created()
+                value = 0
+            done(value)
+
+        if not ask_end and self._readable(name):
+            done(0)
+        else:
+            self._worker.router.call(name, "ensure", [name, client.may_create()], answered)
+
+    def place(self, client: Connection, wanted: Wanted, key: Any, end_seq: int) -> Cursor:
+        """A cursor where the subscription begins, parked until `start`. `end_seq` is `ensure`'s. Raises Refused."""
+        worker, name = self._worker, wanted.stream
+        try:
+            seq = first_seq_of(worker.readers.get(name), wanted, end_seq)
+            remote = worker.router.slot_of(name) in worker.routes
+            return worker.fanout.subscribe(client, name, seq, remote=remote, key=key)
+        except StreamDamaged as damage:
+            raise Refused(Code.DAMAGED, str(damage)) from damage
+        except (StorageError, OSError) as error:
+            raise Refused(Code.UNAVAILABLE, f"cannot read {name.decode()}: {error}") from error
+
+    def start(self, client: Connection, cursor: Cursor) -> None:
+        """The client has been told: let the cursor move."""
+        self._worker.fanout.start(cursor)
+        if not cursor.done:
+            self._worker.movers.consider_subscriber(client, cursor.feed)
+
+    def _readable(self, name: bytes) -> bool:
+        """Whether all of a stream can be read without its owner, who makes it, and opens it first after a crash of the
+        machine.
+        """
+        try:
+            return self._worker.readers.get(name).recovered
+        except StreamMissing:
+            return False
+        except (StorageError, OSError):
+            return True  # let the subscription meet it, and say what it is
+
+
+def first_seq_of(reader: StreamReader, wanted: Wanted, end_seq: int) -> int:
+    """The seq of the first message a subscription gets: never before what is kept, nor after the end.
+
+    `end_seq` is the end that the owner told, after it had done what this connection published before.
+    """
+    start = wanted.start
+    if start.kind == "new":
+        return max(end_seq, reader.first_seq())
+    if start.kind == "seq":
+        return min(max(start.value, reader.first_seq()), reader.next_seq())
+    return reader.seq_at(start.value, wanted.skip)

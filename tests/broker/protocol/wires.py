@@ -1,0 +1,156 @@
+"""What the tests of the binary protocol share: one of each message, feeding a codec in any pieces, a pair of codecs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any, TypeAlias
+
+from broker.protocol.binary import ClientCodec, ServerCodec
+from broker.protocol.messages import (
+    Ack,
+    Chunk,
+    Close,
+    Credit,
+    Ended,
+    Failed,
+    Hello,
+    Malformed,
+    Message,
+    Open,
+    Opened,
+    Ping,
+    Pong,
+    Publish,
+    Published,
+    Request,
+    Response,
+    Subscribe,
+    Subscribed,
+    Unsubscribe,
+    Welcome,
+    pack,
+)
+from broker.protocol.places import FROM_NEW, From
+from shard.frame import pack_frame
+from shard.leaves import load
+
+MAX_ENVELOPE_BYTES = 1 << 18
+MAX_MESSAGE_BYTES = 100_000
+FRAMES = pack_frame(b"one") + pack_frame(b"", metadata=b"\x80") + pack_frame(b"three", metadata=b"\x81\xa1k\x01")
+HELLO = Hello(1, ("a feature",), "test/1")
+
+frame_cy = load("shard.frame_cy")
+
+Refusal: TypeAlias = tuple[int, int, str, bool]
+"""opcode, id, code, fatal"""
+
+
+def publish(
+    request: int = 1, handles: tuple[int, ...] = (7,), frames: bytes = FRAMES, ack: int = Ack.APPENDED
+) -> Publish:
+    """`frames` should be whole; where they are not, `count` is how many are."""
+    count, _fault = frame_cy.measure(frames, 0, len(frames), len(frames))
+    return Publish(request, ack, 2 if ack == Ack.REPLICATED else 0, handles, memoryview(frames), count)
+
+
+def stamped(frames: bytes = FRAMES, seq: int = 4, timestamp_us: int = 1_000) -> memoryview:
+    copy = bytearray(frames)
+    frame_cy.stamp(copy, seq, timestamp_us, 1, 0)
+    return memoryview(copy)
+
+
+REQUESTS: Sequence[Request] = (
+    HELLO,
+    Open(7, b"news"),
+    Open(2**32 - 1, "é/あ".encode()),
+    publish(),
+    publish(2**32 - 1, (7, 2**32 - 1, 7), ack=Ack.NONE),
+    publish(3, ack=Ack.SYNCED),
+    publish(4, ack=Ack.REPLICATED),
+    Subscribe(1, b"news", From("seq", 2**63 - 1)),
+    Subscribe(2, b"news", From("time", 17), 3, ("seq", 99), 4_096),
+    Subscribe(3, b"news", FROM_NEW, 0, ("time", 2**63 - 1), 0),
+    Subscribe(4, b"25", From("time", 0), 0, ("now", 0)),
+    Unsubscribe(1),
+    Credit(2, 2**63 - 1),
+    Ping(),
+    Pong(),
+    Close(),
+)
+"""HELLO, then one of each, and the forms that differ."""
+RESPONSES: Sequence[Response] = (
+    Welcome(1, ("a feature",), "tailrace/9", "node", 3, {"max_message_bytes": 2**63 - 1, "another": 0}),
+    Opened(7),
+    Published(1, ((2**63, 3, 2**32 - 1),)),
+    Published(2, ((0, 3, 0), (5, 3, 1), (8, 3, 2))),
+    Subscribed(1, 5, 4),
+    Subscribed(2, 5, 4, 2**63 - 1),
+    Chunk(1, stamped()),
+    Ended(1, 7),
+    Ended(2, 8, "damaged", "the stream's files are damaged"),
+    Failed("usage", "what is wrong"),
+    Failed("full", "no space", True, 5, 2**32 - 1, ((5, 3, 1, "", ""), (0, 3, 0, "full", "no space"))),
+    Ping(),
+    Pong(),
+)
+
+
+def session(messages: Iterable[Message]) -> bytes:
+    return b"".join(pack(message) for message in messages)
+
+
+def server(*, welcomed: bool = True, envelope: int = MAX_ENVELOPE_BYTES) -> ServerCodec:
+    codec = ServerCodec(envelope, MAX_MESSAGE_BYTES)
+    if welcomed:
+        assert [type(each) for each in feed_server(codec, [pack(HELLO)])] == [Hello]
+    return codec
+
+
+def feed_server(codec: ServerCodec, pieces: Iterable[bytes]) -> list[Request | Malformed]:
+    """Through one shared buffer that is overwritten after each piece, as the worker's is: only `owned` frames stay."""
+    shared = bytearray(1 << 19)
+    found: list[Request | Malformed] = []
+    for piece in pieces:
+        shared[: len(piece)] = piece
+        for message in codec.feed(memoryview(shared), len(piece)):
+            found.append(kept(message))
+        shared[: len(piece)] = b"!" * len(piece)
+    return found
+
+
+def kept(message: Request | Malformed) -> Request | Malformed:
+    """The message with frames that stay: as a broker does, copied unless they are its own anyway."""
+    if isinstance(message, Publish) and not message.owned:
+        return replace(message, frames=_copied(message.frames))
+    return message
+
+
+def _copied(frames: memoryview) -> memoryview:
+    return memoryview(bytes(frames))
+
+
+def feed_client(codec: ClientCodec, pieces: Iterable[bytes]) -> list[Response]:
+    shared = bytearray(1 << 19)
+    found: list[Response] = []
+    for piece in pieces:
+        shared[: len(piece)] = piece
+        for message in codec.feed(memoryview(shared)[: len(piece)]):
+            found.append(replace(message, frames=_copied(message.frames)) if isinstance(message, Chunk) else message)
+        shared[: len(piece)] = b"!" * len(piece)
+    return found
+
+
+def flat(messages: Iterable[Message | Malformed]) -> list[Any]:
+    """As values that can be compared however the input was cut."""
+    return [_flat(message) for message in messages]
+
+
+def _flat(message: Message | Malformed) -> Any:
+    if isinstance(message, Malformed):
+        return refusal(message)
+    return replace(message, owned=False) if isinstance(message, Publish) else message
+
+
+def refusal(message: Malformed) -> Refusal:
+    return message.op, message.id, message.error.code.value, message.error.fatal
