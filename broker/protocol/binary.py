@@ -86,11 +86,16 @@ class ServerCodec:
     def feed_eof(self) -> list[Malformed]:
         """The input has ended. An envelope that has begun and not ended is lost, and the peer is told."""
         pending = self._reader.pending_bytes
-        self._reader.restore_state(b"")
-        if not pending or self._dead:
+        self.forget()
+        if not pending:
             return []
         text = f"the connection ended within an envelope, after {pending} bytes of it; they were discarded"
         return [Malformed(0, 0, PeerError(Code.INCOMPLETE, text))]
+
+    def forget(self) -> None:
+        """Hold nothing, and read nothing more."""
+        self._dead = True
+        self._reader.restore_state(b"")
 
     def export_state(self) -> list[Any]:
         """All there is to know of the connection's place in its input, as msgpack carries it."""
@@ -133,8 +138,7 @@ class ServerCodec:
         return hello
 
     def _die(self, malformed: Malformed) -> Malformed:
-        self._dead = True
-        self._reader.restore_state(b"")
+        self.forget()
         return malformed
 
 

@@ -9,18 +9,11 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
-import msgpack
-
 from broker.protocol.errors import Code, PeerError, UsageError
 
 HEAD: Final = struct.Struct("<BI")
 HEAD_BYTES: Final = HEAD.size
 BODY_BYTES_MAX: Final = (1 << 32) - 1
-
-PING: Final = 10
-PONG: Final = 11
-ERROR: Final = 12
-"""Body: a msgpack map of `code` and `text`, as in the line protocol's `err`."""
 
 
 def pack_envelope(opcode: int, body: bytes | bytearray = b"", follows_bytes: int = 0) -> bytes:
@@ -29,10 +22,6 @@ def pack_envelope(opcode: int, body: bytes | bytearray = b"", follows_bytes: int
     if length > BODY_BYTES_MAX:
         raise UsageError(f"an envelope's body of {length} bytes; at most {BODY_BYTES_MAX}")
     return HEAD.pack(opcode, length) + body
-
-
-def pack_error(code: Code, text: str) -> bytes:
-    return pack_envelope(ERROR, msgpack.packb({"code": code.value, "text": text}))
 
 
 def too_long(opcode: int, length: int, max_bytes: int) -> PeerError:

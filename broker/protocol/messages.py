@@ -19,6 +19,7 @@ import msgpack
 
 from broker.protocol.envelope import BODY_BYTES_MAX, HEAD_BYTES, pack_envelope
 from broker.protocol.errors import PeerError, UsageError
+from broker.protocol.fields import TEXT_CHARACTERS_MAX
 from broker.protocol.places import From
 
 VERSION: Final = 1
@@ -51,6 +52,10 @@ class Op(IntEnum):
     CLOSE = 16
 
 
+CHUNK: Final = int(Op.CHUNK)
+"""As a plain number, for whoever packs a CHUNK_HEAD a chunk."""
+
+
 class Ack(IntEnum):
     """What must be true of a publish before it is answered."""
 
@@ -73,7 +78,7 @@ PartResult: TypeAlias = tuple[int, int, int, str, str]
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
-# --- from client to broker --------------------------------------------------------------------------------------------
+# --- from client to broker ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +146,7 @@ class Close:
     """Answer what was asked, then close."""
 
 
-# --- from broker to client --------------------------------------------------------------------------------------------
+# --- from broker to client ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +214,7 @@ class Failed:
     results: tuple[PartResult, ...] | None = None
 
 
-# --- both ways, and what is never sent --------------------------------------------------------------------------------
+# --- both ways, and what is never sent ------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +244,7 @@ Response: TypeAlias = Welcome | Opened | Published | Subscribed | Chunk | Ended 
 Message: TypeAlias = Request | Response
 
 
-# --- their bytes ------------------------------------------------------------------------------------------------------
+# --- their bytes ----------------------------------------------------------------------------------------------------
 
 CHUNK_HEAD: Final = struct.Struct("<BII")
 """A CHUNK up to its frames: opcode, body length, subscription id."""
@@ -336,24 +341,29 @@ def _subscribed(message: Subscribed) -> bytes:
 
 
 def _ended(message: Ended) -> bytes:
-    body = {"id": message.id, "next_seq": message.next_seq, "code": message.code, "text": message.text}
+    body = {"id": message.id, "next_seq": message.next_seq, "code": message.code, "text": _bounded(message.text)}
     return _pack_map(Op.ENDED, body)
 
 
 def _failed(message: Failed) -> bytes:
     body = {
         "code": message.code,
-        "text": message.text,
+        "text": _bounded(message.text),
         "fatal": message.fatal,
         "op": message.op,
         "id": message.id,
-        "results": message.results,
+        "results": [(*row[:4], _bounded(row[4])) for row in message.results] if message.results else None,
     }
     return _pack_map(Op.ERROR, body)
 
 
 def _chunk(message: Chunk) -> bytes:
     return CHUNK_HEAD.pack(Op.CHUNK, HANDLE_BYTES + len(message.frames), message.id) + message.frames
+
+
+def _bounded(text: str) -> str:
+    """As much of it as the other end takes."""
+    return text[:TEXT_CHARACTERS_MAX]
 
 
 def _id_only(opcode: int) -> Callable[[Any], bytes]:

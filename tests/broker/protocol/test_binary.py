@@ -50,7 +50,7 @@ def named(fields: dict[str, object], opcode: int) -> bytes:
     return envelope(opcode, msgpack.packb(fields))
 
 
-# --- in any pieces ----------------------------------------------------------------------------------------------------
+# --- in any pieces --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("message", REQUESTS[1:], ids=lambda message: type(message).__name__)
@@ -120,7 +120,7 @@ def test_a_refused_connection_that_moves_stays_refused() -> None:
     assert feed_server(second, [m.pack(m.Ping())]) == []
 
 
-# --- frames -----------------------------------------------------------------------------------------------------------
+# --- frames ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -193,7 +193,7 @@ def _seconds(data: memoryview) -> float:
     return time.perf_counter() - begun
 
 
-# --- the beginning ----------------------------------------------------------------------------------------------------
+# --- the beginning --------------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_said_before_hello() -> None:
@@ -240,7 +240,7 @@ def test_hello_comes_once() -> None:
     assert found == [(1, 0, "protocol", False), m.Ping()]
 
 
-# --- what is wrong ----------------------------------------------------------------------------------------------------
+# --- what is wrong --------------------------------------------------------------------------------------------------
 
 LIVES: list[tuple[bytes, tuple[int, int, str, bool]]] = [
     (envelope(0), (0, 0, "protocol", False)),
@@ -319,7 +319,7 @@ def test_what_is_forgotten() -> None:
     assert feed_server(codec, [m.pack(m.Ping()), m.pack(publish())]) == []
 
 
-# --- the client's end -------------------------------------------------------------------------------------------------
+# --- the client's end -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -352,7 +352,7 @@ def test_a_client_takes_a_message_of_any_size_unless_told_otherwise() -> None:
         list(ClientCodec(1_000).feed(head))
 
 
-# --- any bytes --------------------------------------------------------------------------------------------------------
+# --- any bytes ------------------------------------------------------------------------------------------------------
 
 
 @given(st.binary(max_size=200), cuts, st.booleans())

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import msgpack
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.protocol.envelope import ERROR, HEAD, HEAD_BYTES, PING, PONG, EnvelopeReader, pack_envelope, pack_error
+from broker.protocol.envelope import HEAD, HEAD_BYTES, EnvelopeReader, pack_envelope
 from broker.protocol.errors import Code, PeerError, UsageError
 from tests.broker.protocol.lines import cut, cuts
 
@@ -26,8 +25,7 @@ def read(reader: EnvelopeReader, pieces: list[bytes]) -> list[tuple[int, bytes]]
 
 
 def test_five_bytes_and_a_body() -> None:
-    assert pack_envelope(PING) == b"\x0a\0\0\0\0"
-    assert pack_envelope(PONG) == b"\x0b\0\0\0\0"
+    assert pack_envelope(10) == b"\x0a\0\0\0\0"
     assert pack_envelope(7, b"abc") == b"\x07\x03\0\0\0abc"
     assert pack_envelope(7, b"abc", follows_bytes=2) == b"\x07\x05\0\0\0abc"
     assert HEAD_BYTES == 5
@@ -36,11 +34,6 @@ def test_five_bytes_and_a_body() -> None:
 def test_a_body_that_no_head_can_tell() -> None:
     with pytest.raises(UsageError, match="4294967296 bytes"):
         pack_envelope(7, b"", follows_bytes=1 << 32)
-
-
-def test_pack_error() -> None:
-    ((opcode, body),) = read(EnvelopeReader(MAX), [pack_error(Code.FULL, "no space")])
-    assert (opcode, msgpack.unpackb(body)) == (ERROR, {"code": "full", "text": "no space"})
 
 
 @given(envelopes, cuts)
@@ -52,10 +45,10 @@ def test_in_any_pieces(sent: list[tuple[int, bytes]], places: list[int]) -> None
 
 
 def test_byte_by_byte_and_with_trailing_bytes() -> None:
-    sent = [(PING, b""), (7, b"x" * 300), (8, b""), (9, b"y")]
+    sent = [(10, b""), (7, b"x" * 300), (8, b""), (9, b"y")]
     data = b"".join(pack_envelope(*each) for each in sent)
     reader = EnvelopeReader(MAX)
-    assert read(reader, cut(data + data[:30], range(len(data) + 30))) == [*sent, (PING, b"")]
+    assert read(reader, cut(data + data[:30], range(len(data) + 30))) == [*sent, (10, b"")]
     assert reader.pending_bytes == 25
     assert read(reader, [data[30:]]) == sent[1:]
 
@@ -65,6 +58,29 @@ def test_a_whole_body_is_not_copied() -> None:
     ((_, body),) = EnvelopeReader(MAX).feed(data)
     data[-1:] = b"d"
     assert bytes(body) == b"abd"
+
+
+def test_a_body_that_came_in_pieces_has_a_buffer_of_its_own() -> None:
+    reader = EnvelopeReader(MAX)
+    data = pack_envelope(7, b"abc")
+    assert list(reader.feed(data[:6])) == []
+    found = []
+    for _opcode, body in reader.feed(bytearray(data[6:] + data)):
+        found.append((reader.owned, bytes(body), body))
+        body[:1] = b"!"  # nobody else is in the way
+    assert [each[:2] for each in found] == [(True, b"abc"), (False, b"abc")]
+    assert bytes(found[0][2]) == b"!bc"
+
+
+@given(envelopes, cuts)
+def test_another_reader_goes_on_from_any_place(sent: list[tuple[int, bytes]], places: list[int]) -> None:
+    reader, found = EnvelopeReader(MAX), []
+    for piece in cut(b"".join(pack_envelope(*each) for each in sent), places):
+        found += read(reader, [piece])
+        state, reader = reader.export_state(), EnvelopeReader(MAX)
+        reader.restore_state(state)
+        assert reader.pending_bytes == len(state)
+    assert found == sent
 
 
 @pytest.mark.parametrize("cut_at", range(1, 6))

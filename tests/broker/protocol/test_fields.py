@@ -101,7 +101,7 @@ def test_what_is_no_map(body: bytes) -> None:
 
 
 def test_long_and_deep_bodies_are_refused() -> None:
-    assert fields({"a": [0] * ELEMENTS_MAX}).number
+    assert "a" in fields({"a": [0] * ELEMENTS_MAX})
     for body in ({"a": [0] * (ELEMENTS_MAX + 1)}, {str(i): 0 for i in range(ELEMENTS_MAX + 1)}):
         with pytest.raises(PeerError, match="no msgpack map"):
             fields(body)

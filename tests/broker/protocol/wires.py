@@ -107,9 +107,9 @@ def server(*, welcomed: bool = True, envelope: int = MAX_ENVELOPE_BYTES) -> Serv
     return codec
 
 
-def feed_server(codec: ServerCodec, pieces: Iterable[bytes]) -> list[Request | Malformed]:
+def feed_server(codec: ServerCodec, pieces: Sequence[bytes]) -> list[Request | Malformed]:
     """Through one shared buffer that is overwritten after each piece, as the worker's is: only `owned` frames stay."""
-    shared = bytearray(1 << 19)
+    shared = bytearray(max(map(len, pieces), default=0))
     found: list[Request | Malformed] = []
     for piece in pieces:
         shared[: len(piece)] = piece
@@ -130,8 +130,9 @@ def _copied(frames: memoryview) -> memoryview:
     return memoryview(bytes(frames))
 
 
-def feed_client(codec: ClientCodec, pieces: Iterable[bytes]) -> list[Response]:
-    shared = bytearray(1 << 19)
+def feed_client(codec: ClientCodec, pieces: Sequence[bytes]) -> list[Response]:
+    """As `feed_server`; the frames of chunks are copied."""
+    shared = bytearray(max(map(len, pieces), default=0))
     found: list[Response] = []
     for piece in pieces:
         shared[: len(piece)] = piece
