@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from broker import handover
 from broker.connection import LINGER_S, Connection, Pause
-from broker.fanout import Cursor, Park
+from broker.fanout import Cursor, Park, Subscriber
 from broker.protocol.errors import Code
 
 if TYPE_CHECKING:
@@ -25,26 +26,43 @@ DRAIN_LINGER_S = 0.5  # how long it then waits for them to see the end and close
 
 
 def drop_stalled(worker: Worker) -> None:
-    """Close what takes nothing for `stall_timeout_s`, what lingers too long, and subscribers past `max_lag_bytes`."""
+    """Close what takes nothing for `stall_timeout_s`, what lingers too long, and subscribers past `max_lag_bytes`.
+
+    Who is caught up, or waits for nothing, is not looked at: there may be tens of thousands of them.
+    """
     stalled_before_s = worker.now_s - worker.settings.stall_timeout_s
-    for client in list(worker.clients.values()):
-        if client.blocked and client.progress_s < stalled_before_s:
+    for client in _connections(worker.fanout.blocked):
+        if client.progress_s < stalled_before_s:
             log.info("dropping %s: it took nothing for %s s", client.peer, worker.settings.stall_timeout_s)
             client.close("stalled")
-        elif worker.settings.max_lag_bytes:
+    if worker.settings.max_lag_bytes:
+        for client in _connections(worker.fanout.behind()):
             _drop_slow(worker, client)
     for client in list(worker.lingering):
         if client.lingering_since_s < worker.now_s - LINGER_S:
             client.close("lingered")
 
 
+def _connections(subscribers: Iterable[Subscriber]) -> list[Connection]:
+    """All of them now: some may go while the others are seen to."""
+    return [client for client in subscribers if isinstance(client, Connection)]
+
+
 def _drop_slow(worker: Worker, client: Connection) -> None:
-    for cursor in client.cursors.values():
-        if lag_bytes(cursor) > worker.settings.max_lag_bytes:
-            limit = worker.settings.max_lag_bytes
-            text = f"{cursor.feed.name.decode()}: more than {limit} bytes behind, at seq {cursor.seq}"
-            client.end_with(Code.SLOW, text)
+    limit = worker.settings.max_lag_bytes
+    for cursor in _sending(client):
+        if lag_bytes(cursor) > limit:
+            client.end_with(
+                Code.SLOW, f"{cursor.feed.name.decode()}: more than {limit} bytes behind, at seq {cursor.seq}"
+            )
             return
+
+
+def _sending(client: Subscriber) -> Iterator[Cursor]:
+    """The cursors of a client that have something to send and wait for nothing but their turn and its socket."""
+    for cursor in (client.current, *client.ready):
+        if cursor is not None and not cursor.done:
+            yield cursor
 
 
 def lag_bytes(cursor: Cursor) -> int:
@@ -55,17 +73,23 @@ def lag_bytes(cursor: Cursor) -> int:
 
 
 def measure(worker: Worker) -> None:
-    """Write down what is so now: gauges of the metrics, cells of the board."""
-    metrics = worker.metrics
-    parked = dict.fromkeys((park.value for park in Park), 0)
-    subscriptions = 0
-    lag_bytes_max = 0
-    for client in worker.clients.values():
-        for cursor in client.cursors.values():
-            subscriptions += 1
-            parked[cursor.park()] += 1
+    """Write down what is so now: gauges of the metrics, cells of the board. Only who is behind is looked at."""
+    metrics, fanout = worker.metrics, worker.fanout
+    subscriptions = caught_up = in_socket = lag_bytes_max = 0
+    for feed in fanout.feeds.values():
+        subscriptions += feed.cursors
+        caught_up += len(feed.caught_up)
+    for client in fanout.behind():
+        for cursor in _sending(client):
+            in_socket += client.blocked
             lag_bytes_max = max(lag_bytes_max, lag_bytes(cursor))
-    metrics.parked = parked
+    starved = len(fanout.starved)
+    metrics.parked = {
+        Park.CAUGHT_UP.value: caught_up,
+        Park.TURN.value: max(subscriptions - caught_up - in_socket - starved, 0),
+        Park.SOCKET.value: in_socket,
+        Park.CREDIT.value: starved,
+    }
     metrics.subscriptions = subscriptions
     metrics.lag_bytes_max = lag_bytes_max
     metrics.connections = len(worker.clients)

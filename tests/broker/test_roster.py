@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from broker import roster
-from broker.connection import LINGER_S, Pause
+from broker.connection import LINGER_S, Connection, Pause
+from broker.protocol.messages import Hello, Subscribe, pack
+from broker.protocol.places import From
 from broker.publish import Pending
 from broker.worker import Phase, Worker
 from tests.broker.world import Peer, World, world
@@ -113,6 +116,55 @@ def test_measures(node: World) -> None:
     assert (metrics.streams, metrics.damaged_streams, metrics.link_queue_bytes) == (1, 0, 0)
     assert metrics.open_streams == 3, "one to write, two to read"
     assert (worker.board.slot(0).streams, worker.board.slot(0).subscriptions) == (1, 3)
+
+
+def test_who_waits_for_credit_or_for_its_turn_is_counted_as_that(node: World) -> None:
+    worker = node.workers[0]
+    node.fill("a", many(20))
+    poor, rich = node.connect(), node.connect()
+    hello = pack(Hello(1, (), ""))
+    poor.send_raw(hello + pack(Subscribe(1, b"a", From("seq", 0), credit=1)))
+    rich.send_raw(hello + pack(Subscribe(1, b"a", From("seq", 0))) + pack(Subscribe(2, b"a", From("seq", 10))))
+    node.settle()
+    roster.measure(worker)
+    assert worker.metrics.parked == {"caught_up": 2, "turn": 0, "socket": 0, "credit": 1}
+    for cursor in node.connection_of(rich).cursors.values():
+        del cursor.feed.caught_up[cursor]
+        cursor.client.ready.append(cursor)
+        worker.fanout.make_runnable(cursor.client)
+    roster.measure(worker)
+    assert worker.metrics.parked == {"caught_up": 0, "turn": 2, "socket": 0, "credit": 1}
+    assert worker.metrics.subscriptions == 3
+
+
+class Untouched(dict[int, Connection]):
+    """The connections of a worker, for whom may not walk over them."""
+
+    def __iter__(self) -> Iterator[int]:
+        raise AssertionError("the quiet connections are looked at")
+
+    def values(self) -> NoReturn:
+        raise AssertionError("the quiet connections are looked at")
+
+
+def test_quiet_connections_cost_nothing(tmp_path: Path) -> None:
+    """Watching and measuring look at those who are behind, blocked or lingering, and at nobody else."""
+    with world(tmp_path, chunk_bytes=4_096, max_lag_bytes=1 << 30) as node:
+        worker = node.workers[0]
+        node.fill("a", many(200))
+        for _ in range(20):
+            node.ask(node.connect(), "sub a new")
+        deaf_reader(node, "a")
+        clients = worker.clients
+        worker.clients = Untouched(clients)
+        later(worker, node.settings.stall_timeout_s - 1)
+        worker._seldom()
+        assert worker.metrics.parked == {"caught_up": 20, "turn": 0, "socket": 1, "credit": 0}
+        assert (worker.metrics.connections, worker.metrics.subscriptions) == (21, 21)
+        later(worker, 2)
+        worker._seldom()
+        assert (worker.metrics.connections, worker.metrics.subscriptions) == (20, 20)
+        worker.clients = dict(dict.items(worker.clients))
 
 
 def test_rows_of_connections(node: World) -> None:
