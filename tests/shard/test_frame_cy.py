@@ -23,6 +23,16 @@ frames_of = st.lists(
               st.binary(max_size=300), st.binary(max_size=20), st.integers(0, 2**16 - 1)),
     max_size=20,
 )
+# Frames of which most may be taken; `measure` looks at no more than the first byte of metadata.
+sendable = st.lists(
+    st.builds(
+        lambda payload, metadata, flags: pack_frame(payload, flags=flags, metadata=metadata),
+        st.binary(max_size=300),
+        st.sampled_from([b"", b"\x80", b"\x8f" + bytes(9), b"\xde", b"\xdf\0", b"\x7f", b"\x90"]),
+        st.sampled_from([0, 0, 0, 1]),
+    ),
+    max_size=20,
+)
 
 
 @pytest.fixture(params=[LOADED, SOURCE], ids=["as loaded", "source"])
@@ -154,9 +164,116 @@ def test_both_bodies_judge_damage_the_same(frames: list[bytes], data: st.DataObj
         assert outcomes[0] == outcomes[1]
 
 
+def test_measure_counts_frames_that_may_be_taken(leaf: ModuleType) -> None:
+    frames = pack_frame(b"one") + pack_frame(b"") + pack_frame(b"12345678", metadata=b"\x80\xc0")
+    assert leaf.measure(frames, 0, len(frames), 10) == (3, "")
+    assert leaf.measure(bytearray(b"head" + frames + b"tail"), 4, 4 + len(frames), 10) == (3, "")
+    assert leaf.measure(memoryview(frames)[35:], 0, len(frames) - 35, 10) == (2, "")
+    assert leaf.measure(b"", 0, 0, 10) == leaf.measure(frames, 35, 35, 10) == (0, "")
+    assert leaf.measure(bytes(stamped(leaf)), 0, 123, 100) == (3, "")  # what the owner writes may be anything
+
+
+def test_measure_names_what_stops_it(leaf: ModuleType) -> None:
+    good = pack_frame(b"good")
+    for bad, fault in (
+        (pack_frame(b"x" * 9), "size"),
+        (pack_frame(b"x" * 5, metadata=b"\x80" * 4), "size"),
+        (pack_frame(b"", flags=1), "flags"),
+        (pack_frame(b"", flags=0x8000), "flags"),
+        (pack_frame(b"", metadata=b"\x7f"), "metadata"),
+        (pack_frame(b"", metadata=b"\x90"), "metadata"),
+        (pack_frame(b"", metadata=b"\xdd"), "metadata"),
+        (pack_frame(b"bad")[:-1], "short"),
+        (pack_frame(b"bad")[:31], "short"),
+        (b"x", "short"),
+        (bytes(32), "length"),
+        ((31).to_bytes(4, "little") + bytes(28), "length"),
+        ((MAX_FRAME_BYTES + 1).to_bytes(4, "little") + bytes(28), "length"),
+        ((33).to_bytes(4, "little") + bytes(26) + b"\x02\0\0", "length"),
+    ):
+        assert leaf.measure(good + bad, 0, len(good + bad), 8) == (1, fault), bad
+        assert leaf.measure(good + bad + good, len(good), len(good + bad), 8) == (0, fault), bad
+    for first in (0x80, 0x8F, 0xDE, 0xDF):
+        assert leaf.measure(pack_frame(b"", metadata=bytes([first])), 0, 33, 8) == (1, "")
+    with pytest.raises(ValueError, match="bytes 1 to 37 of a buffer of 36"):
+        leaf.measure(good, 1, 37, 8)
+
+
+def test_parse_takes_stamped_frames_apart(leaf: ModuleType) -> None:
+    frames = bytearray(pack_frame(b"one") + pack_frame(b"", metadata=b"mm", flags=5) + pack_frame(b"three"))
+    leaf.stamp(frames, 2**63, 1_234, 5, 0)
+    whole = [
+        (2**63, 1_234, 5, 0, b"", b"one"),
+        (2**63 + 1, 1_234, 5, 5, b"mm", b""),
+        (2**63 + 2, 1_234, 5, 0, b"", b"three"),
+    ]
+    assert leaf.parse(frames, 0, len(frames), True) == whole
+    assert leaf.parse(memoryview(bytes(b"head" + frames)), 4, 4 + len(frames), True) == whole
+    assert leaf.parse(frames, 35, len(frames), True) == whole[1:]
+    assert leaf.parse(b"", 0, 0, True) == []
+
+
+def test_parse_refuses_what_is_wrong(leaf: ModuleType) -> None:
+    frames = stamped(leaf)
+    with pytest.raises(ValueError, match="the frame at byte 82 of 122 is wrong: short"):
+        leaf.parse(frames, 0, 122, True)
+    with pytest.raises(ValueError, match="the frame at byte 123 of 124 is wrong: short"):
+        leaf.parse(frames + b"x", 0, 124, True)
+    with pytest.raises(ValueError, match="the frame at byte 0 of 32 is wrong: length"):
+        leaf.parse(bytes(32), 0, 32, True)
+    with pytest.raises(ValueError, match="the frame at byte 41 of 82 is wrong: seq"):
+        leaf.parse(frames[:41] + frames[82:], 0, 82, True)
+    with pytest.raises(ValueError, match="bytes 1 to 200 of a buffer of 123"):
+        leaf.parse(frames, 1, 200, True)
+    frames[-1] ^= 1
+    with pytest.raises(ValueError, match="the frame at byte 82 of 123 is wrong: crc"):
+        leaf.parse(frames, 0, len(frames), True)
+    assert [row[5] for row in leaf.parse(frames, 0, len(frames), False)] == [b"payload 0", b"payload 1", b"payload 3"]
+
+
+def test_parse_after_the_last_seq_there_can_be(leaf: ModuleType) -> None:
+    frames = stamped(leaf, 1, 2**64 - 1) + stamped(leaf, 1, 0)
+    assert [row[0] for row in leaf.parse(frames, 0, len(frames), True)] == [2**64 - 1, 0]
+
+
+@settings(max_examples=200)
+@given(sendable, st.integers(200, 320), st.data())
+def test_both_bodies_measure_the_same(frames: list[bytes], max_message_bytes: int, data: st.DataObject) -> None:
+    joined = bytearray(b"".join(frames))
+    if joined and data.draw(st.booleans()):
+        joined[data.draw(st.integers(0, len(joined) - 1))] ^= data.draw(st.integers(1, 255))
+    start = data.draw(st.integers(0, len(joined)))
+    end = data.draw(st.integers(start, len(joined)))
+    found = LOADED.measure(joined, start, end, max_message_bytes)
+    assert found == SOURCE.measure(joined, start, end, max_message_bytes)
+    if not found[1]:
+        assert len(LOADED.stamp(joined[start:end], 1, 2, 3, 4)) == 24 * found[0]
+
+
+@given(frames_of, u48, st.booleans(), st.data())
+def test_both_bodies_parse_the_same(frames: list[bytes], seq: int, check_crc: bool, data: st.DataObject) -> None:
+    joined = bytearray(b"".join(frames))
+    LOADED.stamp(joined, seq, 6, 7, 8)
+    if joined and data.draw(st.booleans()):
+        joined[data.draw(st.integers(0, len(joined) - 1))] ^= data.draw(st.integers(1, 255))
+    ends = [0, len(joined), data.draw(st.integers(0, len(joined)))]
+    start, end = sorted(data.draw(st.permutations(ends))[:2])
+    outcomes = [_parsed(leaf, joined, start, end, check_crc) for leaf in (LOADED, SOURCE)]
+    assert outcomes[0] == outcomes[1]
+
+
 @given(st.binary(max_size=200))
 def test_both_bodies_judge_garbage_the_same(garbage: bytes) -> None:
     assert LOADED.check(garbage, 0, len(garbage), 0) == SOURCE.check(garbage, 0, len(garbage), 0)
+    assert LOADED.measure(garbage, 0, len(garbage), 9) == SOURCE.measure(garbage, 0, len(garbage), 9)
+    assert _parsed(LOADED, garbage, 0, len(garbage), False) == _parsed(SOURCE, garbage, 0, len(garbage), False)
+
+
+def _parsed(leaf: ModuleType, frames: bytes | bytearray, start: int, end: int, check_crc: bool) -> object:
+    try:
+        return leaf.parse(frames, start, end, check_crc)
+    except ValueError as error:
+        return str(error)
 
 
 def _outcome(leaf: ModuleType, call: str, frames: bytearray) -> object:
