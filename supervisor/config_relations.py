@@ -25,15 +25,13 @@ def _sizes(settings: Settings) -> Iterator[Conflict]:
     line_bytes = settings.max_message_bytes + LINE_OVERHEAD_MIN_BYTES
     yield from _at_least(settings, "max_line_bytes", line_bytes, "max_message_bytes", "so that a line holds a message")
     yield from _at_least(
-        settings, "max_partial_bytes", settings.max_line_bytes, "max_line_bytes", "so that one line can arrive at all"
-    )
-    yield from _at_least(
         settings,
         "link_window_bytes",
         settings.max_message_bytes,
         "max_message_bytes",
         "so that the largest message can be passed to its owner",
     )
+    longest = "max_line_bytes" if settings.max_line_bytes > settings.max_envelope_bytes else "max_envelope_bytes"
     yield from _at_least(
         settings,
         "max_envelope_bytes",
@@ -44,8 +42,8 @@ def _sizes(settings: Settings) -> Iterator[Conflict]:
     yield from _at_least(
         settings,
         "max_partial_bytes",
-        settings.max_envelope_bytes,
-        "max_envelope_bytes",
+        getattr(settings, longest),
+        longest,
         "so that one request can arrive at all",
     )
     yield from _at_least(

@@ -104,7 +104,7 @@ max_age = 3
         ("listen = 3", r":1: \[listen\] must be a section, not 3"),
         ("[stream]\npattern = 'x'", r":1: \[stream\] must be written \[\[stream\]\], once for each pattern"),
         ("listen = {prt = 3}", r":1: \[listen\] prt: no such key; did you mean port\?"),
-        ('[listen]\n"a\\u001b" = 3', r':2: \[listen\] "a\\x1b": no such key; known are host, port'),
+        ('[listen]\n"a\\u001b" = 3', r':2: \[listen\] "a\\x1b": no such key; known are host, port, token'),
         ('[[stream]]\npattern = "*"\n[[stream]]\npattern = "x"', r':3: .*is never used: .*"\*", matches first'),
         ('[[stream]]\npattern = "x"\n[[stream]]\npattern = "x"', r':3: .*is never used: .*"x", matches first'),
         ('[[stream]]\npattern = "x"\ninterval_ms = 3', r":1: .*interval_ms has no effect unless .*"),
@@ -118,7 +118,9 @@ def test_one_fault_each(file: Path, text: str | bytes, expected: str) -> None:
 def test_a_wrong_value_is_told_and_nothing_that_follows_from_it(file: Path) -> None:
     """A faulty field has its default meanwhile; a conflict of that default would be noise."""
     (told,) = faults(
-        file, '[limits]\nmax_line_bytes = "2 GiB"\nmax_message_bytes = "60 MiB"\nlink_window_bytes = "64 MiB"\n'
+        file,
+        '[limits]\nmax_line_bytes = "2 GiB"\nmax_message_bytes = "60 MiB"\nlink_window_bytes = "64 MiB"\n'
+        'max_envelope_bytes = "64 MiB"\n',
     )
     assert told == ":2: [limits] max_line_bytes: must be from 1 KiB to 1 GiB, not 2 GiB"
 

@@ -18,8 +18,13 @@ def test_the_defaults_agree_with_each_other() -> None:
 @pytest.mark.parametrize(
     ("settings", "fields", "expected"),
     [
+        (
+            Settings(max_message_bytes=9 << 20, max_line_bytes=16 << 20, max_envelope_bytes=9 << 20),
+            ("max_envelope_bytes", "max_message_bytes"),
+            "at least 9,441,280 bytes",
+        ),
         (Settings(max_message_bytes=9 << 20), ("max_line_bytes", "max_message_bytes"), "at least 9,437,440 bytes"),
-        (Settings(max_partial_bytes=1 << 20), ("max_partial_bytes", "max_line_bytes"), "at least 8,392,704 bytes"),
+        (Settings(max_partial_bytes=1 << 20), ("max_partial_bytes", "max_envelope_bytes"), "at least 16,777,216 bytes"),
         (Settings(link_window_bytes=1 << 20), ("link_window_bytes", "max_message_bytes"), "at least 8,388,608 bytes"),
         (Settings(chunk_bytes=64 << 20), ("chunk_cache_bytes", "chunk_bytes"), "at least 134,217,728 bytes"),
         (Settings(metrics_port=5_050), ("host", "port", "metrics_host", "metrics_port"), "both 127.0.0.1 port 5050"),

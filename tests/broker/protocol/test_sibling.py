@@ -20,7 +20,6 @@ UNPACK: dict[int, Callable[[memoryview], Any]] = {
     sibling.REPLY: sibling.unpack_reply,
     sibling.MOVED: sibling.unpack_moved,
     sibling.INTEREST: sibling.unpack_interest,
-    sibling.UNINTEREST: sibling.unpack_uninterest,
     sibling.GREW: sibling.unpack_grew,
     sibling.HANDOVER: sibling.unpack_handover,
 }
@@ -33,14 +32,14 @@ def there(data: bytes) -> tuple[int, Any]:
 
 
 def test_forward_carries_frames_behind_it() -> None:
-    groups = [(b"s", 2, 5, True), (b"t", 1, 3, False)]
+    groups = [(b"s", 2, 5, True, False), (b"t", 1, 3, False, True)]
     head = sibling.pack_forward(9, groups)
     opcode, (request_id, found, frames) = there(head + b"aaaaabbb")
     assert (opcode, request_id, found, bytes(frames)) == (sibling.FORWARD, 9, groups, b"aaaaabbb")
 
 
 def test_forwarded() -> None:
-    results = [(7, True, "", ""), (0, False, "full", "no space")]
+    results = [(7, 2, True, "", ""), (0, 0, False, "full", "no space")]
     assert there(sibling.pack_forwarded(9, results)) == (sibling.FORWARDED, (9, results))
 
 
@@ -61,8 +60,8 @@ def test_switched_says_nothing_more() -> None:
 
 
 def test_interest_and_growth() -> None:
-    assert there(sibling.pack_interest([b"s", b"t"])) == (sibling.INTEREST, [b"s", b"t"])
-    assert there(sibling.pack_uninterest([b"s"])) == (sibling.UNINTEREST, [b"s"])
+    counts = [(b"s", 3), (b"t", 0)]
+    assert there(sibling.pack_interest(counts)) == (sibling.INTEREST, counts)
     grown = [(b"s", 2**48, 2**47), (b"t", 0, 0)]
     assert there(sibling.pack_grew(grown)) == (sibling.GREW, grown)
 
@@ -73,7 +72,7 @@ def test_handover() -> None:
 
 
 def test_opcodes_differ() -> None:
-    assert len(UNPACK) == 9
+    assert len(UNPACK) == 8
 
 
 @pytest.mark.parametrize("opcode", UNPACK)
@@ -86,13 +85,12 @@ def test_garbage_is_told_apart(opcode: int, body: bytes) -> None:
 
 
 WHOLE = {
-    sibling.FORWARD: sibling.pack_forward(9, [(b"s", 1, 3, True)]) + b"abc",
-    sibling.FORWARDED: sibling.pack_forwarded(9, [(7, True, "", "")]),
+    sibling.FORWARD: sibling.pack_forward(9, [(b"s", 1, 3, True, False)]) + b"abc",
+    sibling.FORWARDED: sibling.pack_forwarded(9, [(7, 2, True, "", "")]),
     sibling.CALL: sibling.pack_call(9, "trim", []),
     sibling.REPLY: sibling.pack_reply(9, None, "", ""),
     sibling.MOVED: sibling.pack_moved(9),
-    sibling.INTEREST: sibling.pack_interest([b"s"]),
-    sibling.UNINTEREST: sibling.pack_uninterest([b"s"]),
+    sibling.INTEREST: sibling.pack_interest([(b"s", 1)]),
     sibling.GREW: sibling.pack_grew([(b"s", 1, 4096)]),
     sibling.HANDOVER: sibling.pack_handover({"peer": "x"}),
 }
