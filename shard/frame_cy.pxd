@@ -6,8 +6,9 @@
 
 from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING
-from cpython.bytes cimport PyBytes_FromStringAndSize
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
+from libc.string cimport memcpy
 
 cdef extern from *:
     """
@@ -24,6 +25,7 @@ cdef extern from *:
     static inline uint16_t tr_load16(const uint8_t *p) { uint16_t v; memcpy(&v, p, 2); return v; }
     static inline uint32_t tr_load32(const uint8_t *p) { uint32_t v; memcpy(&v, p, 4); return v; }
     static inline uint64_t tr_load64(const uint8_t *p) { uint64_t v; memcpy(&v, p, 8); return v; }
+    static inline void tr_store16(uint8_t *p, uint16_t v) { memcpy(p, &v, 2); }
     static inline void tr_store32(uint8_t *p, uint32_t v) { memcpy(p, &v, 4); }
     static inline void tr_store64(uint8_t *p, uint64_t v) { memcpy(p, &v, 8); }
 
@@ -118,6 +120,7 @@ cdef extern from *:
     uint16_t tr_load16(const uint8_t *p) noexcept nogil
     uint32_t tr_load32(const uint8_t *p) noexcept nogil
     uint64_t tr_load64(const uint8_t *p) noexcept nogil
+    void tr_store16(uint8_t *p, uint16_t v) noexcept nogil
     void tr_store32(uint8_t *p, uint32_t v) noexcept nogil
     void tr_store64(uint8_t *p, uint64_t v) noexcept nogil
     uint32_t crc32c_extend(uint32_t crc, const uint8_t *p, size_t length) noexcept nogil

@@ -1,4 +1,4 @@
-"""Leaf: measure, stamp, check and take apart whole frames; CRC-32C. Stateless; bytes in, bytes out.
+"""Leaf: make, measure, stamp, check and take apart whole frames; CRC-32C. Stateless; bytes in, bytes out.
 
 Compiled, the bodies are loops over pointers and the processor's CRC instruction (frame_cy.pxd). Interpreted, they are
 `struct`, slices and list comprehensions over the google-crc32c wheel. Both give the same bytes, which a property test
@@ -29,6 +29,7 @@ from shard.frame import (
     INDEX_ENTRY,
     INDEX_ENTRY_BYTES,
     MAX_FRAME_BYTES,
+    MAX_METADATA_BYTES,
 )
 
 if TYPE_CHECKING:
@@ -38,14 +39,17 @@ if TYPE_CHECKING:
     PyBUF_WRITABLE: int
     PyBuffer_Release: Any
     PyByteArray_AS_STRING: Any
+    PyBytes_AS_STRING: Any
     PyBytes_FromStringAndSize: Any
     PyObject_GetBuffer: Any
     crc32c_by_tables: Any
     crc32c_extend: Any
     crc32c_name: Any
+    memcpy: Any
     tr_load16: Any
     tr_load32: Any
     tr_load64: Any
+    tr_store16: Any
     tr_store32: Any
     tr_store64: Any
 
@@ -149,6 +153,24 @@ def parse(
         return _parse_slices(frames, start, end, check_crc)
 
 
+def pack_frames(payloads: list[bytes], metadata: bytes) -> bytearray:
+    """The unstamped frames of these messages back to back, each with the same metadata.
+
+    ValueError when one of them would be longer than MAX_FRAME_BYTES, or the metadata than MAX_METADATA_BYTES. TypeError
+    for a payload that is not bytes.
+    """
+    if len(metadata) > MAX_METADATA_BYTES:
+        raise ValueError(f"metadata of {len(metadata)} bytes: at most {MAX_METADATA_BYTES}")
+    if cython.compiled:
+        return _pack_pointers(payloads, metadata)
+    else:
+        return _pack_slices(payloads, metadata)
+
+
+def _oversize(length: int) -> ValueError:
+    return ValueError(f"a frame of {length} bytes: at most {MAX_FRAME_BYTES}")
+
+
 def _misfit(position: int, length: int, size: int) -> ValueError:
     return ValueError(f"the frame at byte {position} of {size} says that it is {length} bytes long")
 
@@ -168,6 +190,7 @@ if not cython.compiled:
     _CRC_INTO = struct.Struct("<I").pack_into
     _STAMP_INTO = struct.Struct("<QQI").pack_into
     _HEADER_AT = struct.Struct("<IIQQIHH").unpack_from
+    _PACK_HEADER = struct.Struct("<IIQQIHH").pack
     _U64_MASK = 2**64 - 1
 
     def _stamp_slices(
@@ -277,6 +300,18 @@ if not cython.compiled:
             position = after
             expected = (seq + 1) & _U64_MASK
         return found
+
+
+    def _pack_slices(payloads: list[bytes], metadata: bytes) -> bytearray:
+        beside, pieces, header = HEADER_BYTES + len(metadata), [], _PACK_HEADER
+        for payload in payloads:
+            if type(payload) is not bytes:
+                raise TypeError(f"a payload is bytes, not {type(payload).__name__}")
+            length = beside + len(payload)
+            if length > MAX_FRAME_BYTES:
+                raise _oversize(length)
+            pieces += (header(length, 0, 0, 0, 0, 0, len(metadata)), metadata, payload)
+        return bytearray().join(pieces)
 
 
 # Compiled bodies.
@@ -526,3 +561,27 @@ def _parted(frame: cython.p_uchar, seq: cython.ulonglong, length: cython.uint) -
     metadata: bytes = PyBytes_FromStringAndSize(start, metadata_bytes)
     payload: bytes = PyBytes_FromStringAndSize(start + metadata_bytes, length - 32 - metadata_bytes)
     return seq, tr_load64(frame + 16), tr_load32(frame + 24), tr_load16(frame + 28), metadata, payload
+
+
+@cython.cfunc
+def _pack_pointers(payloads: list, metadata: bytes) -> bytearray:
+    payload: bytes
+    metadata_bytes: cython.uint = len(metadata)
+    beside: cython.Py_ssize_t = _HEADER + metadata_bytes
+    size: cython.Py_ssize_t = 0
+    length: cython.Py_ssize_t
+    for payload in payloads:
+        length = beside + len(payload)
+        if length > _FRAME_MAX:
+            raise _oversize(length)
+        size += length
+    frames: bytearray = bytearray(size)
+    frame: cython.p_uchar = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(frames))
+    for payload in payloads:
+        length = beside + len(payload)
+        tr_store32(frame, length)
+        tr_store16(frame + 30, metadata_bytes)
+        memcpy(frame + 32, PyBytes_AS_STRING(metadata), metadata_bytes)
+        memcpy(frame + beside, PyBytes_AS_STRING(payload), length - beside)
+        frame += length
+    return frames

@@ -288,3 +288,20 @@ def _outcome(leaf: ModuleType, call: str, frames: bytearray) -> object:
 
 def test_a_header_is_as_long_as_it_says() -> None:
     assert len(pack_frame(b"")) == HEADER_BYTES
+
+
+def test_pack_frames_makes_what_pack_frame_makes(leaf: ModuleType) -> None:
+    payloads = [b"", b"a", bytes(range(256))]
+    for metadata in (b"", b"\x80"):
+        assert leaf.pack_frames(payloads, metadata) == b"".join(pack_frame(each, metadata=metadata) for each in payloads)
+    assert leaf.pack_frames([], b"\x80") == b""
+
+
+def test_pack_frames_refuses_what_is_no_frame(leaf: ModuleType) -> None:
+    for wrong in (None, "text", bytearray(b"a"), 7):
+        with pytest.raises(TypeError):
+            leaf.pack_frames([b"a", wrong], b"")
+    with pytest.raises(ValueError, match=f"a frame of {MAX_FRAME_BYTES + 1} bytes"):
+        leaf.pack_frames([bytes(MAX_FRAME_BYTES - HEADER_BYTES)], b"\x80")
+    with pytest.raises(ValueError, match="metadata of 65536 bytes"):
+        leaf.pack_frames([], bytes(65_536))
