@@ -293,7 +293,8 @@ def test_a_header_is_as_long_as_it_says() -> None:
 def test_pack_frames_makes_what_pack_frame_makes(leaf: ModuleType) -> None:
     payloads = [b"", b"a", bytes(range(256))]
     for metadata in (b"", b"\x80"):
-        assert leaf.pack_frames(payloads, metadata) == b"".join(pack_frame(each, metadata=metadata) for each in payloads)
+        made = b"".join(pack_frame(each, metadata=metadata) for each in payloads)
+        assert leaf.pack_frames(payloads, metadata) == made
     assert leaf.pack_frames([], b"\x80") == b""
 
 
