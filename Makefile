@@ -57,15 +57,15 @@ format: setup  ## let ruff lay out the code, sort the imports and mend what it c
 	$(BIN)/ruff check --fix $(LINT_PATHS)
 	$(BIN)/ruff format $(LINT_PATHS)
 
-test: setup  ## everything: lint, then the whole suite with the compiled leaves and again with the interpreted ones
+test: setup  ## everything: lint, then the whole suite with the compiled leaves and with the interpreted ones, side by side
 	scripts/install-system-packages
 	$(MAKE) --no-print-directory lint
 	@if [ "$$($(BIN)/python -c 'from shard.leaves import build; print(build())')" = compiled ]; then \
-		echo "== the suite, compiled"; $(PYTEST) || exit 1; \
+		scripts/test-both-builds $(PYTEST); \
 	else \
 		echo "== no compiled leaves here: the suite runs interpreted only"; \
+		TAILRACE_INTERPRETED=1 $(PYTEST); \
 	fi
-	@echo "== the suite, interpreted"; TAILRACE_INTERPRETED=1 $(PYTEST)
 
 bench: setup $(VENV)/.bench  ## compare with NATS, JetStream, Redis and mosquitto on this machine
 	scripts/install-system-packages

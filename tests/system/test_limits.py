@@ -30,6 +30,7 @@ affinity = false
 max_line_bytes = 4096
 max_message_bytes = 1000
 max_partial_bytes = 65536
+max_envelope_bytes = 65536
 max_connections = 40
 max_subscriptions = 3
 max_streams_connection = 5
@@ -361,4 +362,3 @@ def test_administration_is_denied_to_other_machines(tmp_path: Path, host: str, p
     for peer in {"127.0.0.1", *peers} - {"192.0.2.1"}:
         assert "err denied" not in " ".join(answers[peer]), "loopback, IPv6's and a mapped one too"
         assert any(line.startswith("quit") for line in answers[f"{peer} help"])
-
