@@ -57,7 +57,7 @@ format: setup  ## let ruff lay out the code, sort the imports and mend what it c
 	$(BIN)/ruff check --fix $(LINT_PATHS)
 	$(BIN)/ruff format $(LINT_PATHS)
 
-test: setup  ## everything: lint, then the whole suite with the compiled leaves and with the interpreted ones, side by side
+test: setup  ## everything: lint, then the whole suite, compiled and interpreted side by side
 	scripts/install-system-packages
 	$(MAKE) --no-print-directory lint
 	@if [ "$$($(BIN)/python -c 'from shard.leaves import build; print(build())')" = compiled ]; then \
