@@ -303,7 +303,8 @@ if not cython.compiled:
 
 
     def _pack_slices(payloads: list[bytes], metadata: bytes) -> bytearray:
-        beside, pieces, header = HEADER_BYTES + len(metadata), [], _PACK_HEADER
+        beside, header = HEADER_BYTES + len(metadata), _PACK_HEADER
+        pieces: list[bytes] = []
         for payload in payloads:
             if type(payload) is not bytes:
                 raise TypeError(f"a payload is bytes, not {type(payload).__name__}")
