@@ -1,0 +1,45 @@
+"""Addresses of brokers, as people write them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tailrace.errors import InvalidArgument
+
+DEFAULT_HOST = "127.0.0.1"
+DEFAULT_PORT = 5_050
+
+
+class Address(NamedTuple):
+    """Where a broker listens."""
+
+    host: str = DEFAULT_HOST
+    port: int = DEFAULT_PORT
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """The address in `HOST`, `HOST:PORT`, `[V6]:PORT` or `:PORT`. Raises InvalidArgument."""
+    host, port = text, ""
+    if text.startswith("["):
+        host, _, port = text[1:].partition("]")
+        if port and not port.startswith(":"):
+            raise InvalidArgument(f"{text!r} is not HOST:PORT")
+        port = port[1:]
+    elif text.count(":") == 1:
+        host, _, port = text.partition(":")
+    if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
+        raise InvalidArgument(f"{text!r} is not HOST:PORT: {port!r} is no port")
+    return Address(host or DEFAULT_HOST, int(port) if port else DEFAULT_PORT)
+
+
+def parse_addresses(addresses: Iterable[str | Iterable[str]]) -> tuple[Address, ...]:
+    """Those given one by one and those in lists, in this order, each once; the default when there is none."""
+    found: dict[Address, None] = {}
+    for each in addresses:
+        for text in (each,) if isinstance(each, str) else each:
+            found[parse_address(text)] = None
+    return tuple(found) or (Address(),)

@@ -1,0 +1,264 @@
+"""Everything the client library raises, in one tree; `except TailraceError` catches all of it.
+
+    TailraceError
+    ├── BrokerError             the broker said no: below it one class for each code of the protocol, such as
+    │   ├── StreamDisabled      the stream takes no messages here
+    │   ├── MessageTooLarge     the message is larger than the broker takes
+    │   └── Trimmed             messages were dropped before they were read
+    ├── PartlyPublished         a publish to several streams went well in some of them only
+    ├── ConnectFailed           no broker could be reached            (a ConnectionError too)
+    ├── ConnectionLost          it was lost and did not come back     (a ConnectionError too)
+    ├── OperationTimeout        no answer in time                     (a TimeoutError too)
+    ├── ClientClosed            the client was closed before or meanwhile
+    ├── InvalidArgument         what was passed in cannot be used     (a ValueError too)
+    ├── StreamBehind            the stream ends before the seq where reading should go on
+    └── BrokerFault             the broker did what it must never do
+        ├── SeqFault            a message is missing, or came out of its order
+        └── DamagedMessage      a checksum is wrong
+
+Texts say what was wrong, where, and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tailrace.message import Receipt
+
+
+class TailraceError(Exception):
+    """The root of the tree. `text` is what `str()` gives."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+    def __str__(self) -> str:
+        return self.text
+
+
+# --- what the broker says ---------------------------------------------------------------------------------------------
+
+
+class BrokerError(TailraceError):
+    """The broker's answer was an error. `code` is its word in the protocol, `stream` the stream it is about or ""."""
+
+    code = ""
+
+    def __init__(self, text: str, stream: str = "", code: str = "") -> None:
+        super().__init__(text)
+        self.stream = stream
+        self.code = code or type(self).code
+
+    def __str__(self) -> str:
+        return f"{self.code}: {self.text}"
+
+
+class UnknownCommand(BrokerError):
+    code = "command"
+
+
+class BadRequest(BrokerError):
+    """A request that the broker could not read."""
+
+    code = "usage"
+
+
+class InvalidStreamName(BrokerError):
+    """Not a stream's name: 1 to 200 bytes of UTF-8 without white space, control characters or `|`."""
+
+    code = "name"
+
+
+class ReservedName(BrokerError):
+    """Names that begin with `$` are the broker's own."""
+
+    code = "reserved"
+
+
+class InvalidStart(BrokerError):
+    """Not a place in a stream."""
+
+    code = "from"
+
+
+class LineTooLong(BrokerError):
+    code = "line"
+
+
+class MessageTooLarge(BrokerError):
+    """Larger than the broker takes; nothing of the request was logged."""
+
+    code = "size"
+
+
+class IncompleteRequest(BrokerError):
+    code = "incomplete"
+
+
+class Denied(BrokerError):
+    """The token is missing or wrong, or this is not allowed from here."""
+
+    code = "denied"
+
+
+class StreamDisabled(BrokerError):
+    """The stream takes no messages on this node."""
+
+    code = "disabled"
+
+
+class StreamUnavailable(BrokerError):
+    """The stream could not be reached. A publish that got this may or may not be logged."""
+
+    code = "unavailable"
+
+
+class DiskFull(BrokerError):
+    code = "full"
+
+
+class StreamDamaged(BrokerError):
+    """The stream's files are damaged; `tailrace check` shows where."""
+
+    code = "damaged"
+
+
+class UnknownStream(BrokerError):
+    code = "unknown"
+
+
+class AlreadySubscribed(BrokerError):
+    code = "subscribed"
+
+
+class NotSubscribed(BrokerError):
+    code = "unsubscribed"
+
+
+class TooManyConnections(BrokerError):
+    code = "connections"
+
+
+class TooManySubscriptions(BrokerError):
+    code = "subscriptions"
+
+
+class TooManyStreams(BrokerError):
+    """This connection has made as many streams as one may."""
+
+    code = "streams"
+
+
+class TooManyNodeStreams(BrokerError):
+    """The node has as many streams as it may."""
+
+    code = "nodestreams"
+
+
+class Overloaded(BrokerError):
+    """The broker holds too much already; nothing of the request was logged."""
+
+    code = "overloaded"
+
+
+class Unsupported(BrokerError):
+    code = "unsupported"
+
+
+class BrokerClosing(BrokerError):
+    code = "closing"
+
+
+class Trimmed(BrokerError):
+    """Messages of the stream were dropped before they were read: those from `first_seq` up to `last_seq`."""
+
+    code = "trimmed"
+
+    def __init__(self, text: str, stream: str = "", code: str = "", first_seq: int = -1, last_seq: int = -1) -> None:
+        super().__init__(text, stream, code)
+        self.first_seq = first_seq
+        self.last_seq = last_seq
+
+
+class TooSlow(BrokerError):
+    code = "slow"
+
+
+class ProtocolRefused(BrokerError):
+    """The two ends do not speak the same protocol."""
+
+    code = "protocol"
+
+
+BY_CODE: dict[str, type[BrokerError]] = {kind.code: kind for kind in BrokerError.__subclasses__()}
+"""The class of each code."""
+
+
+def broker_error(code: str, text: str, stream: str = "") -> BrokerError:
+    """The error for a code; one that this version does not know becomes a plain BrokerError that carries it."""
+    return BY_CODE.get(code, BrokerError)(text, stream, code)
+
+
+# --- what happens on this side ----------------------------------------------------------------------------------------
+
+
+class PartlyPublished(TailraceError):
+    """One publish to several streams: some took it and some did not.
+
+    `outcomes` has, in the order of the request, a Receipt or the BrokerError of each stream.
+    """
+
+    def __init__(self, outcomes: Sequence[Receipt | BrokerError]) -> None:
+        self.outcomes = tuple(outcomes)
+        errors = [each for each in self.outcomes if isinstance(each, BrokerError)]
+        told = "; ".join(f"{error.stream}: {error}" for error in errors[:3])
+        super().__init__(f"{len(errors)} of {len(self.outcomes)} streams did not take it: {told}")
+
+
+class ConnectFailed(TailraceError, ConnectionError):
+    """No broker could be reached at any of the addresses; the text has the reason of each."""
+
+
+class ConnectionLost(TailraceError, ConnectionError):
+    """The connection was lost, and whoever waited cannot be served by another one."""
+
+
+class OperationTimeout(TailraceError, TimeoutError):
+    """The answer did not come in time. A publish that got this may or may not be logged."""
+
+
+class ClientClosed(TailraceError):
+    """The client was closed."""
+
+
+class InvalidArgument(TailraceError, ValueError):
+    """A value that was passed in cannot be used."""
+
+
+class StreamBehind(TailraceError):
+    """The stream ends before the seq where reading should begin or go on.
+
+    Its last messages were lost with a machine, or this is another node. `end_seq`: the seq its next message will have.
+    """
+
+    def __init__(self, stream: str, asked_seq: int, end_seq: int) -> None:
+        hint = "its last messages were lost, or this is another node"
+        super().__init__(f"{stream}: reading should go on at seq {asked_seq}, but the next seq is {end_seq}: {hint}")
+        self.stream = stream
+        self.asked_seq = asked_seq
+        self.end_seq = end_seq
+
+
+class BrokerFault(TailraceError):
+    """The broker did what it must never do."""
+
+
+class SeqFault(BrokerFault):
+    """A message is missing, or messages came out of their order."""
+
+
+class DamagedMessage(BrokerFault):
+    """A message came with a checksum that is not its own."""

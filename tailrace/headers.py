@@ -1,0 +1,43 @@
+"""User headers: a map of texts in a frame's metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import msgpack
+
+from shard.frame import MAX_METADATA_BYTES
+from tailrace.errors import InvalidArgument
+
+Headers: TypeAlias = dict[str, str | bytes]
+HEADERS_KEY = "h"
+
+_UNREADABLE = (ValueError, TypeError, msgpack.UnpackException)
+
+
+def pack_headers(headers: Mapping[str, str | bytes] | None) -> bytes:
+    """The metadata of a frame with these headers; b"" for none. Raises InvalidArgument."""
+    if not headers:
+        return b""
+    for key, value in headers.items():
+        if type(key) is not str or not isinstance(value, str | bytes):
+            raise InvalidArgument(f"the header {key!r}: {value!r} is not a text and its value, a text or bytes")
+    try:
+        metadata: bytes = msgpack.packb({HEADERS_KEY: dict(headers)})
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"headers that have no UTF-8 form: {error}") from None
+    if len(metadata) > MAX_METADATA_BYTES:
+        raise InvalidArgument(f"headers of {len(metadata):,} bytes; at most {MAX_METADATA_BYTES:,} are possible")
+    return metadata
+
+
+def unpack_headers(metadata: bytes) -> Headers:
+    """The headers in a frame's metadata; {} where there are none, or nothing that could be read."""
+    if not metadata:
+        return {}
+    try:
+        headers = msgpack.unpackb(metadata).get(HEADERS_KEY)
+    except (*_UNREADABLE, AttributeError):
+        return {}
+    return headers if isinstance(headers, dict) else {}

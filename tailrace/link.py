@@ -1,0 +1,59 @@
+"""One connection to a broker, without its socket: the codec, what is to be sent, the handles, the heartbeat."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from broker.protocol import messages as m
+from broker.protocol.binary import ClientCodec
+from tailrace.heartbeat import Heartbeat
+from tailrace.outgoing import Outgoing
+from tailrace.publications import Publication
+from tailrace.version import VERSION
+
+CLIENT_NAME: Final = f"tailrace-py/{VERSION}"
+
+
+class Link:
+    """From when the connection is made until it is lost; never used again."""
+
+    __slots__ = ("_handles", "_handles_made", "_refused", "codec", "heartbeat", "outgoing", "useful", "welcome")
+
+    def __init__(self, token: str | None, heartbeat_s: float, now_s: float) -> None:
+        self.codec = ClientCodec()
+        self.outgoing = Outgoing()
+        self.heartbeat = Heartbeat(heartbeat_s, now_s)
+        self.welcome: m.Welcome | None = None
+        self.useful = False  # it has brought a message or an acknowledgement
+        self._handles: dict[str, int] = {}
+        self._handles_made = 0
+        self._refused: dict[str, m.Failed] = {}  # streams whose OPEN was refused, and are not asked for again
+        self.outgoing.add(m.pack(m.Hello(m.VERSION, (), CLIENT_NAME, token)))
+
+    def send(self, message: m.Message) -> None:
+        self.outgoing.add(m.pack(message))
+
+    def publish(self, publication: Publication) -> None:
+        """Behind an OPEN for each stream that has no handle yet. The frames must not change before they are sent."""
+        handles = [self._handles.get(stream) or self._open(stream) for stream in publication.streams]
+        head = m.pack_publish(publication.request, publication.ack, handles, publication.frames, publication.replicas)
+        self.outgoing.add(head, publication.frames)
+
+    def handle_refused(self, failed: m.Failed) -> None:
+        """The broker did not take a handle. Publishes with it are refused too, and less clearly."""
+        for stream, handle in self._handles.items():
+            if handle == failed.id:
+                self._refused[stream] = failed
+
+    def refusal_of(self, streams: tuple[str, ...]) -> m.Failed | None:
+        """Why one of these streams has no handle, if one has none."""
+        for stream in streams if self._refused else ():
+            if stream in self._refused:
+                return self._refused[stream]
+        return None
+
+    def _open(self, stream: str) -> int:
+        self._handles_made += 1
+        handle = self._handles[stream] = self._handles_made
+        self.send(m.Open(handle, stream.encode()))
+        return handle

@@ -1,0 +1,55 @@
+"""What a reader gets and what a publisher is told."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from tailrace.headers import Headers, unpack_headers
+from tailrace.places import to_datetime
+
+SHOWN_BYTES = 40  # of a payload, in a message's repr
+
+
+class Message(NamedTuple):
+    """One message of a stream. `timestamp_us` is since 1970; `metadata` as it lies in the frame, read by `headers`."""
+
+    stream: str
+    seq: int
+    timestamp_us: int
+    payload: bytes
+    metadata: bytes = b""
+
+    @property
+    def headers(self) -> Headers:
+        """The user headers, unpacked at each call; empty for metadata that nobody can read."""
+        return unpack_headers(self.metadata)
+
+    @property
+    def time(self) -> datetime:
+        """When the broker took it, in UTC."""
+        return to_datetime(self.timestamp_us)
+
+    def __repr__(self) -> str:
+        shown = repr(self.payload[:SHOWN_BYTES]) + ("..." if len(self.payload) > SHOWN_BYTES else "")
+        headers = f", headers={self.headers!r}" if self.metadata else ""
+        return f"Message({self.stream!r}, seq={self.seq}, timestamp_us={self.timestamp_us}, payload={shown}{headers})"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """An acknowledged publish: `count` messages, the first of which has `seq`.
+
+    `subscribers`: how many subscriptions the node had on the stream. Without an acknowledgement (`Ack.NONE`) seq is -1
+    and subscribers 0.
+    """
+
+    stream: str
+    seq: int
+    count: int
+    subscribers: int
+
+    @property
+    def last_seq(self) -> int:
+        return self.seq + self.count - 1 if self.seq >= 0 else -1

@@ -1,0 +1,38 @@
+"""What a client can be told, and its bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from tailrace.errors import InvalidArgument
+
+WINDOW_BYTES = 4 << 20
+"""Of a subscription's messages that the broker may send ahead of who reads them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Times in seconds. All of them are more than 0; `math.inf` waits for ever.
+
+    token: what the broker asks for, if it does; timeout_s: for the answer to anything; connect_timeout_s: for one
+    attempt to connect, greeting included; reconnect_s: how long a lost connection may stay lost; heartbeat_s: of
+    silence before a PING; max_in_flight, max_in_flight_bytes: publishes that wait for their answers, beyond which
+    publishing waits; random_order: begin with any of the addresses, not with the first.
+    """
+
+    token: str | None = None
+    timeout_s: float = 30.0
+    connect_timeout_s: float = 10.0
+    reconnect_s: float = 120.0
+    heartbeat_s: float = 30.0
+    max_in_flight: int = 1_024
+    max_in_flight_bytes: int = 16 << 20
+    random_order: bool = False
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name not in ("token", "random_order") and not (
+                isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+            ):
+                raise InvalidArgument(f"{field.name} is {value!r}; it is a number more than 0")

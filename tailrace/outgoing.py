@@ -1,0 +1,46 @@
+"""Bytes on their way to the broker, in the buffers they were made in."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+from typing import TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+BUFFERS_MAX = 64  # handed to one system call
+
+
+class Outgoing:
+    """A row of buffers. They must not change before they are sent."""
+
+    __slots__ = ("_buffers", "nbytes")
+
+    def __init__(self) -> None:
+        self._buffers: deque[Buffer] = deque()
+        self.nbytes = 0
+
+    def add(self, *buffers: Buffer) -> None:
+        for buffer in buffers:
+            self._buffers.append(buffer)
+            self.nbytes += len(buffer)
+
+    def head(self) -> list[Buffer]:
+        """The next buffers to send, at most BUFFERS_MAX."""
+        return list(islice(self._buffers, BUFFERS_MAX))
+
+    def sent(self, nbytes: int) -> None:
+        """So many bytes from the front are sent."""
+        self.nbytes -= nbytes
+        buffers = self._buffers
+        while nbytes:
+            size = len(buffers[0])
+            if nbytes < size:
+                buffers[0] = memoryview(buffers[0])[nbytes:]
+                return
+            buffers.popleft()
+            nbytes -= size
+
+    def clear(self) -> None:
+        self._buffers.clear()
+        self.nbytes = 0

@@ -1,0 +1,264 @@
+"""Publishes that wait: to be sent, to be answered, or to be sent once more. Pure bookkeeping.
+
+A publish that asks for an acknowledgement stays here, with its bytes, until its answer comes. When a connection is lost
+without it, it is sent again on the next one, in the order in which everything was published. What the broker could not
+do at this moment (`RETRIED`) is sent again after a pause, and until then nothing else goes to that stream.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import Final
+
+from broker.protocol.messages import Ack, PartResult, Result
+from tailrace.backoff import Backoff
+from tailrace.errors import (
+    BrokerError,
+    BrokerFault,
+    ConnectionLost,
+    OperationTimeout,
+    PartlyPublished,
+    TailraceError,
+    broker_error,
+)
+from tailrace.message import Receipt
+from tailrace.outgoing import Buffer
+
+RETRIED: Final = frozenset({"unavailable", "overloaded"})
+"""Codes of what may go well a moment later."""
+REQUEST_MAX: Final = (1 << 32) - 1
+UNKNOWN: Final = "it may or may not be logged"
+
+_by_number = attrgetter("number")
+
+
+class Publication:
+    """One PUBLISH: the same frames for each of `streams`. `done`, then it has `receipts` or an `error`."""
+
+    __slots__ = (
+        "ack",
+        "count",
+        "deadline_s",
+        "done",
+        "error",
+        "frames",
+        "not_before_s",
+        "number",
+        "receipts",
+        "replicas",
+        "retry",
+        "streams",
+        "timeout_s",
+        "tries",
+        "waiter",
+    )
+
+    def __init__(
+        self,
+        streams: tuple[str, ...],
+        frames: Buffer,
+        count: int,
+        ack: Ack,
+        timeout_s: float,
+        *,
+        replicas: int = 0,
+        retry: bool = True,
+    ) -> None:
+        self.number = 0
+        self.streams = streams
+        self.frames = frames
+        self.count = count
+        self.ack = ack
+        self.replicas = replicas
+        self.retry = retry
+        self.timeout_s = timeout_s
+        self.deadline_s = math.inf
+        self.not_before_s = -math.inf
+        self.tries: Backoff | None = None
+        self.done = False
+        self.receipts: tuple[Receipt, ...] = ()
+        self.error: TailraceError | None = None
+        self.waiter: object = None  # whatever the shell wants to keep here
+
+    @property
+    def request(self) -> int:
+        """Its number on the wire. Those in flight are far fewer than there are numbers."""
+        return self.number % REQUEST_MAX + 1
+
+
+class Publications:
+    """Those of one client. `settled` collects what is done, for the shell to take away."""
+
+    def __init__(self, max_count: int, max_bytes: int, random: Callable[[], float]) -> None:
+        self.settled: list[Publication] = []
+        self.nbytes = 0
+        self.refused = 0  # errors about publishes that nobody waits for
+        self.last_refusal: TailraceError | None = None
+        self._max_count = max_count
+        self._max_bytes = max_bytes
+        self._random = random
+        self._queue: list[Publication] = []  # to be sent, by number
+        self._in_flight: dict[int, Publication] = {}  # by request
+        self._numbers = 0
+        self._earliest_s = math.inf  # no deadline is before it
+
+    def __len__(self) -> int:
+        return len(self._queue) + len(self._in_flight)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is room for one more."""
+        return not self or (len(self) < self._max_count and self.nbytes < self._max_bytes)
+
+    @property
+    def due_s(self) -> float:
+        """When `expire` or `sendable` has something to do that only time brings."""
+        return min(self._earliest_s, min((p.not_before_s for p in self._queue if p.tries), default=math.inf))
+
+    def add(self, publication: Publication, now_s: float) -> None:
+        self._numbers += 1
+        publication.number = self._numbers
+        publication.deadline_s = now_s + publication.timeout_s
+        self._earliest_s = min(self._earliest_s, publication.deadline_s)
+        self._queue.append(publication)
+        self.nbytes += len(publication.frames)
+
+    def take_sendable(self, now_s: float) -> list[Publication]:
+        """Those that may be sent now, in order. They are in flight from here on, each to be told `sent`."""
+        if not self._queue:
+            return []
+        held: set[str] = set()
+        waiting: list[Publication] = []
+        sendable: list[Publication] = []
+        for publication in self._queue:
+            if publication.not_before_s > now_s or not held.isdisjoint(publication.streams):
+                held.update(publication.streams)
+                waiting.append(publication)
+            else:
+                sendable.append(publication)
+                self._in_flight[publication.request] = publication
+        self._queue = waiting
+        return sendable
+
+    def sent(self, publication: Publication) -> None:
+        """It is on its way. Without an acknowledgement to wait for it is done."""
+        if publication.ack is Ack.NONE:
+            del self._in_flight[publication.request]
+            self._settle(publication, tuple(Receipt(each, -1, publication.count, 0) for each in publication.streams))
+
+    def published(self, request: int, results: tuple[Result, ...]) -> bool:
+        """The answer to a request; whether anybody waited for it."""
+        publication = self._in_flight.pop(request, None)
+        if publication is None:
+            return False
+        if len(results) == len(publication.streams):
+            self._settle(publication, tuple(Receipt(*row) for row in _rows(publication.streams, results)))
+        else:
+            self._fail(publication, _miscounted(len(results), publication))
+        return True
+
+    def streams_of(self, request: int) -> tuple[str, ...]:
+        """The streams of a request that is in flight; () for one that is not."""
+        publication = self._in_flight.get(request)
+        return () if publication is None else publication.streams
+
+    def failed(self, request: int, code: str, text: str, parts: tuple[PartResult, ...] | None, now_s: float) -> None:
+        """The error that answers a request."""
+        publication = self._in_flight.get(request)
+        if publication is None:
+            self.refused += 1
+            self.last_refusal = broker_error(code, text)
+            return
+        del self._in_flight[request]
+        if code in RETRIED and publication.retry and parts is None:
+            self._try_again(publication, now_s)
+        elif parts is None:
+            self._fail(publication, broker_error(code, text, publication.streams[0]))
+        elif len(parts) != len(publication.streams):
+            self._fail(publication, _miscounted(len(parts), publication))
+        else:
+            self._fail(publication, PartlyPublished(_outcomes(publication.streams, parts)))
+
+    def connection_lost(self, error: TailraceError) -> None:
+        """What was in flight goes back to be sent again, or fails where that is not wanted."""
+        in_flight, self._in_flight = list(self._in_flight.values()), {}
+        for publication in in_flight:
+            if publication.retry:
+                insort(self._queue, publication, key=_by_number)
+            else:
+                self._fail(publication, ConnectionLost(f"{error}; {UNKNOWN}"))
+
+    def refuse_larger(self, max_bytes: int, refusal: Callable[[Publication], TailraceError]) -> None:
+        """Fail what is queued with more than `max_bytes`: the broker would refuse the connection with it."""
+        for publication in [each for each in self._queue if len(each.frames) > max_bytes]:
+            self._queue.remove(publication)
+            self._fail(publication, refusal(publication))
+
+    def expire(self, now_s: float) -> None:
+        """Fail what has waited too long."""
+        if now_s < self._earliest_s:
+            return
+        for publication in [each for each in self._all() if each.deadline_s <= now_s]:
+            if self._in_flight.pop(publication.request, None) is None:
+                self._queue.remove(publication)
+            text = f"{_shown(publication)}: no acknowledgement within {publication.timeout_s:g} s; {UNKNOWN}"
+            self._fail(publication, OperationTimeout(text))
+        self._earliest_s = min((each.deadline_s for each in self._all()), default=math.inf)
+
+    def fail_all(self, error: Callable[[str], TailraceError]) -> None:
+        """There is no connection any more, and none will be."""
+        for publication in self._all():
+            self._fail(publication, error(UNKNOWN))
+        self._queue.clear()
+        self._in_flight.clear()
+
+    def _all(self) -> list[Publication]:
+        return [*self._in_flight.values(), *self._queue]
+
+    def _try_again(self, publication: Publication, now_s: float) -> None:
+        if publication.tries is None:
+            publication.tries = Backoff(self._random)
+        publication.not_before_s = now_s + publication.tries.next_s()
+        insort(self._queue, publication, key=_by_number)
+
+    def _settle(self, publication: Publication, receipts: tuple[Receipt, ...]) -> None:
+        publication.receipts = receipts
+        self._done(publication)
+
+    def _fail(self, publication: Publication, error: TailraceError) -> None:
+        publication.error = error
+        if publication.ack is Ack.NONE:
+            self.refused += 1
+            self.last_refusal = error
+        self._done(publication)
+
+    def _done(self, publication: Publication) -> None:
+        publication.done = True
+        self.nbytes -= len(publication.frames)
+        publication.frames = b""
+        self.settled.append(publication)
+
+
+def _miscounted(answers: int, publication: Publication) -> BrokerFault:
+    streams = len(publication.streams)
+    return BrokerFault(f"{_shown(publication)}: {answers} answers to a publish to {streams} streams; {UNKNOWN}")
+
+
+def _rows(streams: tuple[str, ...], results: tuple[Result, ...]) -> Iterator[tuple[str, int, int, int]]:
+    for stream, (first_seq, count, subscribers) in zip(streams, results, strict=True):
+        yield stream, first_seq, count, subscribers
+
+
+def _outcomes(streams: tuple[str, ...], parts: tuple[PartResult, ...]) -> list[Receipt | BrokerError]:
+    return [
+        broker_error(code, text, stream) if code else Receipt(stream, first_seq, count, subscribers)
+        for stream, (first_seq, count, subscribers, code, text) in zip(streams, parts, strict=True)
+    ]
+
+
+def _shown(publication: Publication) -> str:
+    first, *others = publication.streams
+    return f"{first} and {len(others)} others" if others else first

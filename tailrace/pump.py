@@ -1,0 +1,289 @@
+"""The synchronous shell's engine: a session, its socket, and the threads that wait for either.
+
+Whoever waits for something moves the bytes meanwhile (`wait_until`): one thread at a time, the others wait for its
+turns to end. So an answer needs no second thread to arrive. A keeper thread of its own looks after the connection while
+nobody waits: it answers pings, connects again, sends what lingers. It does so at intervals and without waiting for the
+socket, so that it is in nobody's way.
+
+`lock` guards the session; it is released while a thread waits for the socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from time import monotonic
+from typing import Protocol
+
+from tailrace.address import Address
+from tailrace.dialer import Dialer, DialError, is_numeric, resolve
+from tailrace.link import Link
+from tailrace.reading import Reading
+from tailrace.session import Phase, Session
+
+RECEIVE_BYTES = 512 << 10
+KEEPER_S = 1.0
+"""Between two looks of the keeper at a connection that is well."""
+KEEPER_BUSY_S = 0.01
+"""The same, while something is to be done."""
+ALARM_BYTES = 4_096
+
+
+class Lingering(Protocol):
+    """What waits for its time to be sent."""
+
+    due_s: float
+
+    def send_due(self, now_s: float) -> None:
+        """Called by the keeper, with the lock held; must not wait."""
+
+
+class Pump:
+    """One a client. Methods are called with `lock` held, but for `start`."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.lock = threading.Lock()
+        self.abandoned: deque[Reading] = deque()  # whose iterators are gone; may be added to without the lock
+        self.lingering: set[Lingering] = set()
+        self._turned = threading.Condition(self.lock)
+        self._keeper_called = threading.Condition(self.lock)
+        self._keeper = threading.Thread(target=self._keep, name="tailrace-keeper", daemon=True)
+        self._keeper_until_s = math.inf
+        self._turning = False
+        self._waiting_until_s = math.inf  # of the thread that waits for the socket
+        self._dialer: Dialer | None = None
+        self._sock: socket.socket | None = None
+        self._link: Link | None = None  # the one that `_sock` is of
+        self._alarm, self._alarmed = socket.socketpair()
+        self._alarmed.setblocking(False)
+        self._buffer = memoryview(bytearray(RECEIVE_BYTES))
+
+    def start(self) -> None:
+        self._keeper.start()
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
+    def wait_until(self, done: Callable[[], bool], deadline_s: float = math.inf) -> bool:
+        """Move bytes, or let another thread do so, until `done()`. False when it is not so in time."""
+        while not done():
+            if self._turning:
+                left_s = deadline_s - monotonic()
+                self._turned.wait(None if left_s == math.inf else max(0.0, left_s))
+            else:
+                self._turn(deadline_s)
+            if monotonic() >= deadline_s:
+                return done()
+        return True
+
+    def push(self) -> None:
+        """After a change to the session: send what can be sent now, and let whoever waits know of the rest."""
+        self._send()
+        if self._turning and (self._unsent or self.session.due_s < self._waiting_until_s):
+            self._alarm.send(b"!")
+
+    def linger(self, what: Lingering) -> None:
+        """Have the keeper call `what` when it is due."""
+        self.lingering.add(what)
+        if what.due_s < self._keeper_until_s:
+            self._keeper_called.notify()
+
+    def close(self, timeout_s: float) -> None:
+        """Let everything be answered that was asked, as long as there is time, then end."""
+        session, deadline_s = self.session, monotonic() + timeout_s
+        if session.phase is not Phase.CLOSED:
+            self.wait_until(lambda: not session.publications or session.phase is Phase.CLOSED, deadline_s)
+            session.close(monotonic(), max(0.0, deadline_s - monotonic()))
+            self.push()
+            self.wait_until(lambda: session.phase is Phase.CLOSED, deadline_s)
+        self.abort()
+
+    def abort(self) -> None:
+        """End now."""
+        self.session.abort()
+        self._keeper_called.notify()
+        while self._turning:
+            self._alarm.send(b"!")
+            self._turned.wait()
+        self._hang_up()
+        self._alarm.close()
+        self._alarmed.close()
+        self._turned.notify_all()
+
+    # --- a turn -------------------------------------------------------------------------------------------------------
+
+    def _turn(self, until_s: float) -> None:
+        """Do what is due, wait for the socket until then or `until_s`, do what it brings."""
+        self._turning = True
+        try:
+            self._advance(monotonic())
+            if self._forget_news() or self.session.phase is Phase.CLOSED:
+                return
+            self._waiting_until_s = min(until_s, self.session.due_s)
+            ready = self._poll(self._waiting_until_s - monotonic())
+            if ready:
+                self._handle(monotonic())
+                self._forget_news()
+        finally:
+            self._turning = False
+            self._turned.notify_all()
+
+    def _advance(self, now_s: float) -> None:
+        session = self.session
+        while self.abandoned:
+            session.cancel(self.abandoned.popleft())
+        if now_s >= session.due_s:
+            session.tick(now_s)
+        if self._sock is not None and self._link is not session.link:
+            self._hang_up()
+        if self._dialer is not None and session.phase is not Phase.DIALLING:
+            self._hang_up()
+        address = session.dial(now_s)
+        if address is not None:
+            self._dial(address)
+        self._send()
+
+    def _poll(self, timeout_s: float) -> bool:
+        """Whether the socket is ready, or somebody wants something else to be done."""
+        poller = select.poll()
+        poller.register(self._alarmed, select.POLLIN)
+        if self._dialer is not None and self._dialer.sock is not None:
+            poller.register(self._dialer.sock, select.POLLOUT)
+        elif self._sock is not None:
+            poller.register(self._sock, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+        timeout_ms = None if timeout_s == math.inf else math.ceil(max(0.0, timeout_s) * 1_000)
+        self.lock.release()
+        try:
+            events = poller.poll(timeout_ms)
+        finally:
+            self.lock.acquire()
+        if any(fd == self._alarmed.fileno() for fd, _ in events):
+            self._alarmed.recv(ALARM_BYTES)
+            return len(events) > 1
+        return bool(events)
+
+    def _handle(self, now_s: float) -> None:
+        if self._dialer is not None:
+            self._dial_on(self._dialer, now_s)
+        else:
+            self._receive(now_s)
+        self._send()
+
+    def _forget_news(self) -> bool:
+        """Whether something has happened that somebody may wait for. Those who wait look for themselves."""
+        session = self.session
+        news = bool(session.publications.settled or session.woken)
+        session.publications.settled.clear()
+        session.woken.clear()
+        return news
+
+    # --- the socket ---------------------------------------------------------------------------------------------------
+
+    def _dial(self, address: Address) -> None:
+        try:
+            if is_numeric(address.host):
+                candidates = resolve(address)
+            else:
+                self.lock.release()
+                try:
+                    candidates = resolve(address)
+                finally:
+                    self.lock.acquire()
+            self._dialer = Dialer(candidates)
+        except DialError as error:
+            self.session.dial_failed(str(error), monotonic())
+            return
+        self._dial_on(self._dialer, monotonic())
+
+    def _dial_on(self, dialer: Dialer, now_s: float) -> None:
+        try:
+            if not dialer.proceed():
+                return
+        except DialError as error:
+            self._dialer = None
+            self.session.dial_failed(str(error), now_s)
+            return
+        self._dialer, self._sock, dialer.sock = None, dialer.sock, None
+        self.session.dialled(now_s)
+        self._link = self.session.link
+        if self._link is None:  # the client was closed meanwhile
+            self._hang_up()
+
+    @property
+    def _unsent(self) -> bool:
+        return self._link is not None and self._link.outgoing.nbytes > 0
+
+    def _send(self) -> None:
+        if self._sock is None or self._link is None or self._link is not self.session.link:
+            return
+        outgoing = self._link.outgoing
+        while outgoing.nbytes:
+            try:
+                outgoing.sent(self._sock.sendmsg(outgoing.head()))
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._hear_last_words()
+                self.session.lost(error.strerror or str(error), monotonic())
+                return
+
+    def _receive(self, now_s: float) -> None:
+        if self._sock is None:
+            return
+        try:
+            count = self._sock.recv_into(self._buffer)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self.session.lost(error.strerror or str(error), now_s)
+            return
+        if count:
+            self.session.receive(self._buffer[:count], now_s)
+        else:
+            self.session.lost("the broker closed it", now_s)
+
+    def _hear_last_words(self) -> None:
+        """What the broker said before it closed, which may be the answer to something, or why it closed."""
+        link = self.session.link
+        with contextlib.suppress(OSError):
+            while self._sock is not None and self.session.link is link:
+                count = self._sock.recv_into(self._buffer)
+                if not count:
+                    return
+                self.session.receive(self._buffer[:count], monotonic())
+
+    def _hang_up(self) -> None:
+        self._link = None
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+        if self._dialer is not None:
+            self._dialer.close()
+            self._dialer = None
+
+    # --- the keeper ---------------------------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        with self.lock:
+            while self.session.phase is not Phase.CLOSED:
+                if not self._turning:
+                    self._turn(-math.inf)
+                now_s = monotonic()
+                for each in [each for each in self.lingering if each.due_s <= now_s]:
+                    each.send_due(now_s)
+                self._keeper_until_s = now_s + self._keeper_pause_s(now_s)
+                self._keeper_called.wait(max(0.0, self._keeper_until_s - now_s))
+                self._keeper_until_s = -math.inf
+
+    def _keeper_pause_s(self, now_s: float) -> float:
+        """How long nothing is to be done, as far as anybody knows."""
+        busy = self._unsent or self.session.phase is not Phase.READY
+        due_s = min((each.due_s for each in self.lingering), default=math.inf)
+        if not self._turning:
+            due_s = min(due_s, self.session.due_s)
+        return min(KEEPER_BUSY_S if busy else KEEPER_S, max(due_s - now_s, KEEPER_BUSY_S / 10))
