@@ -23,6 +23,7 @@ from shard.names import shard_of
 
 CODES = {code.value: code for code in Code}
 WINDOW_MESSAGES = 64  # of one client, over which it is seen where its streams live
+SCATTERED_STREAMS, SCATTERED_BYTES = 64, 16 << 10  # more streams than this, less than that for each
 AWAY_SHARE = 0.75  # of a window, to one sibling: the client belongs there
 CALL_BYTES = 256  # what a call counts for in its route's window
 
@@ -116,6 +117,12 @@ class Router:
 
     def slot_of(self, name: bytes) -> int:
         return shard_of(name, self._shards) % self._slots
+
+    @property
+    def scattered(self) -> bool:
+        """Whether what is staged is for many streams, a few messages each."""
+        batches = len(self._staged)
+        return batches > SCATTERED_STREAMS and self.staged_bytes < batches * SCATTERED_BYTES
 
     # --- publishing -------------------------------------------------------------------------------------------------
 

@@ -49,6 +49,10 @@ from shard.errors import DirectoryError, ShardLocked
 log = logging.getLogger(__name__)
 
 STAGED_MAX_BYTES = 8 << 20  # published and answered in one turn; the connections not read yet come first in the next
+# An append costs much and a message little: where a turn's publishes are to many streams, a few messages each, it first
+# reads what else has come meanwhile.
+GATHER_ROUNDS_MAX = 16
+GC_ALLOCATIONS = 50_000  # containers made and not freed between two looks for cycles
 PUMP_BYTES = 4 << 20  # sent to subscribers in one turn, about
 HEARTBEAT_TICKS = 120  # of the heartbeat's wheel, in its interval
 IDLE_S = 0.25  # the longest wait for events, and so the longest time between two beats of a healthy worker
@@ -169,16 +173,15 @@ class Worker:
 
     def turn(self) -> None:
         busy = self.fanout.runnable or self._answered
-        events = self.poller.poll(0 if busy else IDLE_S)
-        self.now_s = time.monotonic()
-        handlers = self.poller.handlers
+        self._handle(self.poller.poll(0 if busy else IDLE_S))
         router = self.router
-        for fd, mask in events:
-            handler = handlers.get(fd)
-            if handler is not None:
-                handler(mask)
-                if router.staged_bytes + self.answered_bytes > STAGED_MAX_BYTES:
-                    break
+        rounds = 1
+        while router.scattered and rounds < GATHER_ROUNDS_MAX and self._has_room():
+            events = self.poller.poll(0)
+            if not events:
+                break
+            self._handle(events)
+            rounds += 1
         self.answered_bytes = 0
         router.flush()
         if self.owner.grown:
@@ -195,6 +198,20 @@ class Worker:
             self.fanout.run(PUMP_BYTES)
         self.timers.run_due(self.now_s)
         self._beat.beat()
+
+    def _handle(self, events: list[tuple[int, int]]) -> None:
+        self.now_s = time.monotonic()
+        handlers = self.poller.handlers
+        for fd, mask in events:
+            handler = handlers.get(fd)
+            if handler is not None:
+                handler(mask)
+                if not self._has_room():
+                    break
+
+    def _has_room(self) -> bool:
+        """Whether more may be published and answered in this turn."""
+        return self.router.staged_bytes + self.answered_bytes <= STAGED_MAX_BYTES
 
     def _announce(self) -> None:
         grown = self.owner.take_grown()
@@ -247,6 +264,7 @@ class Worker:
         self._beat.connections = len(self.clients)
         gc.collect()
         gc.freeze()  # what is here now stays: no collection need look at it again
+        gc.set_threshold(GC_ALLOCATIONS)  # a turn's batches live until its end, and are no cycles
         if self.phase is Phase.STANDBY:  # a node that stops meanwhile needs the shards owned, and no new clients
             self._beat.state = STATE_READY
             self.phase = Phase.SERVING
