@@ -62,13 +62,15 @@ class EnvelopeReader:
             self.owned = True
             yield held[0], memoryview(held)[HEAD_BYTES:]
             self.owned = False
-        while len(view) - position >= HEAD_BYTES:
-            opcode, length = HEAD.unpack_from(view, position)
-            end = position + HEAD_BYTES + self.checked_length(opcode, length)
-            if end > len(view):
+        size, head_at, checked_length = len(view), HEAD.unpack_from, self.checked_length
+        while size - position >= HEAD_BYTES:
+            opcode, length = head_at(view, position)
+            start = position + HEAD_BYTES
+            end = start + checked_length(opcode, length)
+            if end > size:
                 self._needed = end - position
                 break
-            yield opcode, view[position + HEAD_BYTES : end]
+            yield opcode, view[start:end]
             position = end
         self._held += view[position:]
 

@@ -13,6 +13,7 @@ from typing import Any, Final
 import msgpack
 
 from broker.protocol.errors import Code, PeerError
+from broker.protocol.places import NUMBER_MAX as NUMBER_MAX
 
 ELEMENTS_MAX: Final = 64
 """The most elements of an array or a map, unless the message says otherwise."""
@@ -20,8 +21,6 @@ TEXT_CHARACTERS_MAX: Final = 4_096
 """The most characters of a text field."""
 U16_MAX: Final = (1 << 16) - 1
 U32_MAX: Final = (1 << 32) - 1
-NUMBER_MAX: Final = (1 << 63) - 1
-"""The largest seq, time or number of bytes."""
 
 _UNREADABLE = (ValueError, TypeError, msgpack.UnpackException)
 _KINDS = {dict: "a map", list: "an array", str: "a text", bytes: "binary", bool: "true or false", float: "a float"}

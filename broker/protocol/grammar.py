@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 
 from broker.protocol import commands as c
 from broker.protocol.errors import Code, PeerError
+from broker.protocol.names import shown, stream_name
+from broker.protocol.places import NUMBER_MAX as NUMBER_MAX
 from shard.frame import pack_frame
-from shard.names import NAME_BYTES_MAX, is_reserved, name_bytes_valid
+from shard.names import name_bytes_valid
 
-NUMBER_MAX: Final = (1 << 63) - 1
 PORT_MAX: Final = 65_535
 HOST_BYTES_MAX: Final = 255
-SHOWN_BYTES_MAX: Final = 60
 
 _NUMBER_DIGITS_MAX = len(str(NUMBER_MAX))
 _BLANKS = b" \t"
@@ -48,22 +48,6 @@ def parse_line(line: bytes, max_message_bytes: int) -> c.Command:
 def is_blank(line: bytes | bytearray) -> bool:
     """Whether there is no command on this line at all; such lines are passed over in silence."""
     return not line.strip(b" \t\r\n")
-
-
-def shown(data: bytes) -> str:
-    """A peer's bytes as they may stand in an answer or a log line: printable, quoted, bounded."""
-    text = ascii(data[:SHOWN_BYTES_MAX].decode("utf-8", "backslashreplace"))
-    return text if len(data) <= SHOWN_BYTES_MAX else f"{text} and {len(data) - SHOWN_BYTES_MAX} bytes more"
-
-
-def stream_name(data: bytes) -> bytes:
-    """The name itself. Raises PeerError with `name` or `reserved`."""
-    if not name_bytes_valid(data):
-        rule = f"1 to {NAME_BYTES_MAX} bytes of UTF-8 without white space, control characters or |"
-        raise PeerError(Code.NAME, f"{shown(data)} is not a stream name: {rule}")
-    if is_reserved(data):
-        raise PeerError(Code.RESERVED, f"{shown(data)} begins with $, as only the broker's own do; choose another")
-    return data
 
 
 def place(data: bytes) -> c.From:

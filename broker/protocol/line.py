@@ -15,7 +15,8 @@ from typing import Any, Final
 
 from broker.protocol.commands import Ack, Command, Invalid, Reply, Staged
 from broker.protocol.errors import Code, PeerError
-from broker.protocol.grammar import is_blank, parse_line, shown
+from broker.protocol.grammar import is_blank, parse_line
+from broker.protocol.names import shown
 from broker.protocol.telnet import TelnetFilter
 from shard.frame import HEADER_BYTES, MAX_FRAME_BYTES
 from shard.leaves import load

@@ -15,3 +15,5 @@ class From(NamedTuple):
 
 
 FROM_NEW: Final = From("new", 0)
+NUMBER_MAX: Final = (1 << 63) - 1
+"""The largest seq or time, and the largest number of messages or bytes that is counted off from one."""

@@ -8,7 +8,6 @@ from typing import Final
 
 from broker.protocol.errors import Code, PeerError
 from broker.protocol.fields import NUMBER_MAX, U16_MAX, U32_MAX, Fields
-from broker.protocol.grammar import stream_name
 from broker.protocol.messages import (
     CREDIT_BODY,
     HANDLE_BYTES,
@@ -30,6 +29,7 @@ from broker.protocol.messages import (
     Subscribe,
     Unsubscribe,
 )
+from broker.protocol.names import stream_name
 from broker.protocol.places import FROM_NEW, From
 from shard.frame import (
     FAULT_FLAGS,

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from broker.protocol import commands as c
 from broker.protocol.errors import Code
-from broker.protocol.grammar import NUMBER_MAX, VERBS, is_blank, parse_line, shown
+from broker.protocol.grammar import NUMBER_MAX, VERBS, is_blank, parse_line
 from tests.broker.protocol.lines import messages
 
 MAX = 100
@@ -184,10 +184,3 @@ def test_is_blank() -> None:
     assert is_blank(bytearray(b" "))
     assert not is_blank(b" x ")
     assert not is_blank(b"\0")
-
-
-def test_shown_is_bounded_and_printable() -> None:
-    assert shown(b"abc") == "'abc'"
-    assert shown("é\n\x1b".encode()) == r"'\xe9\n\x1b'"
-    assert shown(b"\xff") == r"'\\xff'"
-    assert shown(b"x" * 1_000) == repr("x" * 60) + " and 940 bytes more"
