@@ -294,10 +294,19 @@ def test_an_envelope_of_just_the_limit() -> None:
     frames += pack_frame(bytes(filler))
     data = m.pack(publish(frames=frames))
     assert len(data) == MAX_ENVELOPE_BYTES
-    assert flat(feed_server(server(), [data])) == [publish(frames=frames)]
+    for pieces in ([data], [data[:9], data[9:]], [m.pack(m.Ping()) + data]):
+        assert flat(feed_server(server(), pieces))[-1] == publish(frames=frames)
     (malformed,) = feed_server(server(envelope=MAX_ENVELOPE_BYTES - 1), [data])
     assert isinstance(malformed, m.Malformed)
     assert malformed.error.fatal
+
+
+def test_a_control_body_of_just_the_limit() -> None:
+    fields: dict[str, object] = {"id": 4, "later": b""}
+    fields["later"] = bytes(m.CONTROL_BODY_MAX_BYTES - len(msgpack.packb(fields)) - 1)  # its head grows by one
+    data = named(fields, m.Op.UNSUBSCRIBE)
+    assert len(data) == HEAD_BYTES + m.CONTROL_BODY_MAX_BYTES
+    assert flat(feed_server(server(), [data])) == [m.Unsubscribe(4)]
 
 
 def test_the_end_within_an_envelope() -> None:
