@@ -37,7 +37,8 @@ ALARM_BYTES = 4_096
 class Lingering(Protocol):
     """What waits for its time to be sent."""
 
-    due_s: float
+    @property
+    def due_s(self) -> float: ...
 
     def send_due(self, now_s: float) -> None:
         """Called by the keeper, with the lock held; must not wait."""
@@ -92,6 +93,11 @@ class Pump:
         self.lingering.add(what)
         if what.due_s < self._keeper_until_s:
             self._keeper_called.notify()
+
+    def join(self) -> None:
+        """Wait for the keeper to end, after `close`; without the lock."""
+        if self._keeper is not threading.current_thread():
+            self._keeper.join()
 
     def close(self, timeout_s: float) -> None:
         """Let everything be answered that was asked, as long as there is time, then end."""

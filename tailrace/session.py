@@ -202,6 +202,11 @@ class Session:
         waiting_bytes = 0 if self.link is None else self.link.outgoing.nbytes
         return self.publications.is_open and waiting_bytes < self.options.max_in_flight_bytes
 
+    @property
+    def is_over(self) -> bool:
+        """Whether it is closed for good."""
+        return self.phase is Phase.CLOSED
+
     def publish(self, publication: Publication, now_s: float) -> None:
         """Take it, and send it as soon as may be. Raises ClientClosed, ConnectionLost, MessageTooLarge."""
         self._check_alive()

@@ -1,0 +1,133 @@
+"""The synchronous shell: publishing in batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from time import monotonic
+from types import TracebackType
+
+from tailrace.batch import Batch, BatchResult
+from tailrace.errors import TailraceError
+from tailrace.framing import Payload, check_sizes, checked_payload, checked_payloads
+from tailrace.headers import pack_headers
+from tailrace.pump import Pump
+
+
+class Batcher:
+    """Gathers messages of one stream and publishes them in batches, many of them under way at once.
+
+    Made by `Client.batcher`; leaving it as a context sends what is left and waits for every answer. When a batch fails,
+    the next `add`, `flush` or the end of the context raises its error, unless an `on_result` was given to hear of it.
+    Threads may share it.
+    """
+
+    def __init__(
+        self,
+        pump: Pump,
+        batch: Batch,
+        headers: Mapping[str, str | bytes] | None,
+        on_result: Callable[[BatchResult], None] | None,
+    ) -> None:
+        self._pump = pump
+        self._batch = batch
+        self._metadata = pack_headers(headers)
+        self._on_result = on_result
+        self._untold: TailraceError | None = None
+
+    @property
+    def added(self) -> int:
+        """Messages added so far."""
+        return self._batch.added
+
+    @property
+    def acknowledged(self) -> int:
+        """Messages that are known to be in the stream."""
+        return self._batch.acknowledged
+
+    def add(self, payload: Payload, headers: Mapping[str, str | bytes] | None = None) -> None:
+        """Add a message, with these headers or those of the batcher. Waits when too much is under way."""
+        metadata = self._metadata if headers is None else pack_headers(headers)
+        self._add([checked_payload(payload)], metadata)
+
+    def extend(self, payloads: Iterable[Payload]) -> None:
+        """Add many messages."""
+        self._add(checked_payloads(payloads), self._metadata)
+
+    def flush(self) -> None:
+        """Send what was added, and wait until everything is answered."""
+        with self._pump.lock:
+            if self._batch.count:
+                self._send()
+            self._pump.wait_until(lambda: self._batch.is_settled)
+        self._tell()
+
+    def __enter__(self) -> Batcher:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        try:
+            self.flush()
+        except TailraceError:
+            if kind is None:
+                raise
+        finally:
+            with self._pump.lock:
+                self._pump.lingering.discard(self)
+
+    def _add(self, payloads: list[bytes], metadata: bytes) -> None:
+        batch, pump = self._batch, self._pump
+        taken = 0
+        check_sizes(payloads, metadata, pump.session.limits["max_message_bytes"], batch.stream)
+        with pump.lock:
+            while taken < len(payloads):
+                rest = payloads[taken:] if taken else payloads
+                was_empty = not batch.count
+                taken += batch.add(rest, metadata, monotonic)
+                if batch.is_full:
+                    self._send()
+                elif was_empty:
+                    pump.linger(self)
+        self._tell()
+
+    # --- with the pump's lock held ----------------------------------------------------------------------------------
+
+    @property
+    def due_s(self) -> float:
+        return self._batch.due_s
+
+    def send_due(self, now_s: float) -> None:
+        """Send what has lingered, unless it must wait for room."""
+        if self._batch.count and self._pump.session.is_open:
+            self._publish()
+
+    def _send(self) -> None:
+        """Publish what was added, when there is room for it."""
+        pump = self._pump
+        pump.wait_until(lambda: pump.session.is_open or pump.session.is_over)
+        if self._batch.count:  # the keeper may have sent it meanwhile
+            self._publish()
+
+    def _publish(self) -> None:
+        pump, publication = self._pump, self._batch.take()
+        try:
+            pump.session.publish(publication, monotonic())
+        except TailraceError as error:
+            publication.error = error
+            publication.done = True
+        pump.push()
+
+    def _tell(self) -> None:
+        """Tell what became of batches. Not with the lock held: whoever hears it may call anything."""
+        if self._batch.oldest_is_done:
+            with self._pump.lock:
+                results = self._batch.take_results()
+            for result in results:
+                if self._on_result is not None:
+                    self._on_result(result)
+                elif result.error is not None and self._untold is None:
+                    self._untold = result.error
+        error, self._untold = self._untold, None
+        if error is not None:
+            raise error

@@ -1,0 +1,276 @@
+"""The synchronous client."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from time import monotonic
+from types import TracebackType
+
+from broker.protocol.messages import Ack
+from tailrace.address import parse_addresses
+from tailrace.batch import LINGER_S, MAX_BYTES, MAX_MESSAGES, Batch, BatchLimits, BatchResult
+from tailrace.batcher import Batcher
+from tailrace.errors import ConnectFailed, TailraceError
+from tailrace.framing import (
+    Payload,
+    checked_payload,
+    checked_payloads,
+    checked_stream,
+    checked_streams,
+    make_publication,
+)
+from tailrace.headers import pack_headers
+from tailrace.message import Receipt
+from tailrace.options import WINDOW_BYTES, Options
+from tailrace.places import START, EndPlace, StartPlace
+from tailrace.publications import Publication
+from tailrace.pump import Pump
+from tailrace.session import Phase, Session
+from tailrace.subscription import Subscription
+from tailrace.wishes import OnTrimmed, wish_of
+
+
+def connect(
+    *addresses: str | Iterable[str],
+    token: str | None = None,
+    timeout_s: float = 30.0,
+    connect_timeout_s: float = 10.0,
+    reconnect_s: float = 120.0,
+    heartbeat_s: float = 30.0,
+    max_in_flight: int = 1_024,
+    max_in_flight_bytes: int = 16 << 20,
+    random_order: bool = False,
+) -> Client:
+    """A client of the broker at the first of the addresses (`HOST:PORT`; 127.0.0.1:5050 for none) that answers.
+
+    Raises ConnectFailed when none does, Denied when the broker wants another token. A connection that is lost later is
+    made again, in the background, at any of the addresses; see `Options` for the rest.
+    """
+    options = Options(
+        token,
+        timeout_s,
+        connect_timeout_s,
+        reconnect_s,
+        heartbeat_s,
+        max_in_flight,
+        max_in_flight_bytes,
+        random_order,
+    )
+    found = list(parse_addresses(addresses))
+    if random_order:
+        random.shuffle(found)
+    return Client(Session(found, options, random.random, monotonic()))
+
+
+class Client:
+    """A connection to a broker, made by `connect`. Threads may share it. Use it as a context, or call `close`."""
+
+    def __init__(self, session: Session) -> None:
+        """Connects: raises ConnectFailed, Denied."""
+        self._session = session
+        self._timeout_s = session.options.timeout_s
+        self._pump = pump = Pump(session)
+        with pump.lock:
+            try:
+                pump.wait_until(lambda: session.connections > 0 or session.is_over, monotonic() + self._timeout_s)
+                if not session.connections:
+                    text = f"no broker has answered within {self._timeout_s:g} s"
+                    raise session.failure or ConnectFailed(text)
+            except BaseException:
+                pump.abort()
+                raise
+        pump.start()
+
+    # --- publishing -------------------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        stream: str,
+        payload: Payload,
+        *,
+        headers: Mapping[str, str | bytes] | None = None,
+        ack: Ack = Ack.APPENDED,
+        timeout_s: float | None = None,
+        retry: bool = True,
+    ) -> Receipt:
+        """Publish one message and wait until what `ack` asks for is true.
+
+        When the connection breaks before the answer, the message is sent again on the next one: it may then be in the
+        stream twice. With `retry=False` that raises ConnectionLost instead. Raises BrokerError, OperationTimeout,
+        ClientClosed, InvalidArgument.
+        """
+        streams, payloads = (checked_stream(stream),), [checked_payload(payload)]
+        return self._publish(streams, payloads, headers, ack, timeout_s, retry)[0]
+
+    def publish_many(
+        self,
+        stream: str,
+        payloads: Iterable[Payload],
+        *,
+        headers: Mapping[str, str | bytes] | None = None,
+        ack: Ack = Ack.APPENDED,
+        timeout_s: float | None = None,
+        retry: bool = True,
+    ) -> Receipt:
+        """Publish messages in one request: all of them, with seqs one after the other, or none. Raises as `publish`."""
+        streams = (checked_stream(stream),)
+        return self._publish(streams, checked_payloads(payloads), headers, ack, timeout_s, retry)[0]
+
+    def publish_to(
+        self,
+        streams: Iterable[str],
+        payload: Payload,
+        *,
+        headers: Mapping[str, str | bytes] | None = None,
+        ack: Ack = Ack.APPENDED,
+        timeout_s: float | None = None,
+        retry: bool = True,
+    ) -> list[Receipt]:
+        """Publish one message to several streams in one request; a receipt of each, in their order.
+
+        Raises PartlyPublished where only some took it, and as `publish`.
+        """
+        names, payloads = checked_streams(streams), [checked_payload(payload)]
+        return list(self._publish(names, payloads, headers, ack, timeout_s, retry))
+
+    def batcher(
+        self,
+        stream: str,
+        *,
+        max_messages: int = MAX_MESSAGES,
+        max_bytes: int = MAX_BYTES,
+        linger_s: float = LINGER_S,
+        headers: Mapping[str, str | bytes] | None = None,
+        ack: Ack = Ack.APPENDED,
+        timeout_s: float | None = None,
+        retry: bool = True,
+        on_result: Callable[[BatchResult], None] | None = None,
+    ) -> Batcher:
+        """Publish many messages in batches: a batch is sent when it is full, or `linger_s` after its first message."""
+        limits = BatchLimits(max_messages, min(max_bytes, self._session.limits["max_envelope_bytes"] // 2), linger_s)
+        batch = Batch(checked_stream(stream), limits, ack, self._timeout(timeout_s), retry)
+        return Batcher(self._pump, batch, headers, on_result)
+
+    def _publish(
+        self,
+        streams: tuple[str, ...],
+        payloads: list[bytes],
+        headers: Mapping[str, str | bytes] | None,
+        ack: Ack,
+        timeout_s: float | None,
+        retry: bool,
+    ) -> tuple[Receipt, ...]:
+        limit, wait_s = self._session.limits["max_message_bytes"], self._timeout(timeout_s)
+        publication = make_publication(streams, payloads, pack_headers(headers), ack, wait_s, retry, limit)
+        pump, session = self._pump, self._session
+        with pump.lock:
+            if not session.is_open:
+                pump.wait_until(lambda: session.is_open or session.is_over, monotonic() + wait_s)
+            session.publish(publication, monotonic())
+            pump.push()
+            if ack is not Ack.NONE:
+                pump.wait_until(lambda: publication.done)
+        return _outcome(publication)
+
+    # --- subscribing ------------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        stream: str,
+        start: StartPlace = START,
+        end: EndPlace = None,
+        *,
+        skip: int = 0,
+        credit_bytes: int = WINDOW_BYTES,
+        check_crc: bool = True,
+        on_trimmed: OnTrimmed = "raise",
+        timeout_s: float | None = None,
+    ) -> Subscription:
+        """The messages of a stream from `start` (START, NEW, Seq(n), Time(us), a datetime) up to `end`, or for ever.
+
+        Returns when the broker has answered, so that with NEW nothing is missed that is published from then on. The
+        broker sends at most `credit_bytes` ahead of who reads. `skip` leaves out so many messages at the very time of
+        `start`. Messages that were trimmed before they were read raise Trimmed, unless `on_trimmed` is "skip".
+        Raises BrokerError, OperationTimeout, StreamBehind, ClientClosed, InvalidArgument.
+        """
+        wait_s = self._timeout(timeout_s)
+        wish = wish_of(stream, start, end, skip, credit_bytes, check_crc, on_trimmed, wait_s)
+        pump, session = self._pump, self._session
+        with pump.lock:
+            reading = session.subscribe(wish, monotonic())
+            subscription = Subscription(pump, reading)
+            pump.push()
+            pump.wait_until(lambda: reading.ready or reading.has_news)
+            if not reading.ready:
+                session.take_messages(reading)
+        return subscription
+
+    # --- the connection ---------------------------------------------------------------------------------------------
+
+    @property
+    def is_connected(self) -> bool:
+        return self._session.phase is Phase.READY
+
+    @property
+    def node(self) -> str:
+        """The id of the node that this client is, or was last, connected to."""
+        return "" if self._session.welcome is None else self._session.welcome.node
+
+    @property
+    def worker(self) -> int:
+        """Which of the node's workers the connection came to."""
+        return -1 if self._session.welcome is None else self._session.welcome.worker
+
+    @property
+    def software(self) -> str:
+        """What the broker says it is."""
+        return "" if self._session.welcome is None else self._session.welcome.software
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The broker's limits, by name."""
+        return dict(self._session.limits)
+
+    @property
+    def connections(self) -> int:
+        """How many connections were made so far: one more than were lost."""
+        return self._session.connections
+
+    @property
+    def refused(self) -> int:
+        """Errors that came for publishes without acknowledgement (`Ack.NONE`)."""
+        return self._session.publications.refused
+
+    @property
+    def last_refusal(self) -> TailraceError | None:
+        """The latest of them."""
+        return self._session.publications.last_refusal
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Wait until everything that was published is answered, then close. Iterations come to their end."""
+        with self._pump.lock:
+            self._pump.close(self._timeout(timeout_s))
+        self._pump.join()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Client node={self.node!r} {self._session.phase.name}>"
+
+    def _timeout(self, timeout_s: float | None) -> float:
+        return self._timeout_s if timeout_s is None else timeout_s
+
+
+def _outcome(publication: Publication) -> tuple[Receipt, ...]:
+    if publication.error is not None:
+        raise publication.error
+    if not publication.done:  # without an acknowledgement, and not sent yet
+        return tuple(Receipt(stream, -1, publication.count, 0) for stream in publication.streams)
+    return publication.receipts

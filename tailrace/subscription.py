@@ -1,0 +1,103 @@
+"""The synchronous shell: a subscription as an iterator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from time import monotonic
+from types import TracebackType
+
+from tailrace.errors import OperationTimeout
+from tailrace.message import Message
+from tailrace.pump import Pump
+from tailrace.reading import Reading, State
+
+
+class Subscription:
+    """The messages of a stream, one by one, in order. Made by `Client.subscribe`.
+
+    It may be left and entered again: what was not taken yet comes next. It ends at the end that was asked for, or when
+    it is cancelled; otherwise it waits for what is published. One thread at a time.
+    """
+
+    def __init__(self, pump: Pump, reading: Reading) -> None:
+        self._pump = pump
+        self._reading = reading
+        self._rest: Iterator[Message] = iter(())
+
+    @property
+    def stream(self) -> str:
+        return self._reading.stream
+
+    @property
+    def start_seq(self) -> int:
+        """The seq of the first message."""
+        return self._reading.start_seq
+
+    @property
+    def end_seq(self) -> int | None:
+        """The seq before which it ends; None when it has no end."""
+        return self._reading.end_seq
+
+    def __iter__(self) -> Iterator[Message]:
+        while True:
+            for message in self._rest:  # noqa: UP028 (what is left when the caller breaks is taken later)
+                yield message
+            batch = self._next_batch(math.inf)
+            if not batch:
+                return
+            self._rest = iter(batch)
+
+    def __next__(self) -> Message:
+        message = self._next(math.inf)
+        if message is None:
+            raise StopIteration
+        return message
+
+    def receive(self, timeout_s: float = math.inf) -> Message | None:
+        """The next message; None at the end. Raises OperationTimeout when none comes in time."""
+        return self._next(monotonic() + timeout_s)
+
+    def batches(self) -> Iterator[list[Message]]:
+        """The same messages as lists, as they came: cheaper where there are many."""
+        while batch := list(self._rest) or self._next_batch(math.inf):
+            yield batch
+
+    def cancel(self) -> None:
+        """End it: nothing more comes, and whoever iterates comes to the end. May be called by any thread."""
+        pump = self._pump
+        with pump.lock:
+            pump.session.cancel(self._reading)
+            pump.push()
+
+    def __enter__(self) -> Subscription:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+    def __del__(self) -> None:
+        if self._reading.state is not State.OVER:
+            self._pump.abandoned.append(self._reading)  # no lock: this may run anywhere
+
+    def __repr__(self) -> str:
+        return f"<Subscription {self.stream!r} next_seq={self._reading.next_seq} {self._reading.state.name}>"
+
+    def _next(self, deadline_s: float) -> Message | None:
+        for message in self._rest:
+            return message
+        self._rest = iter(self._next_batch(deadline_s))
+        return next(self._rest, None)
+
+    def _next_batch(self, deadline_s: float) -> list[Message]:
+        """At least one message; [] at the end."""
+        pump, reading = self._pump, self._reading
+        with pump.lock:
+            if not reading.has_news and not pump.wait_until(lambda: reading.has_news, deadline_s):
+                raise OperationTimeout(f"{reading.stream}: no message came in time; seq {reading.next_seq} is next")
+            try:
+                return pump.session.take_messages(reading)
+            finally:
+                pump.push()
