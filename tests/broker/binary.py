@@ -1,0 +1,70 @@
+"""A binary peer of a `World`: messages out, messages in, and what its subscriptions have got."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from broker.protocol.binary import ClientCodec
+from broker.protocol.messages import Ack, Chunk, Hello, Message, Open, Response, Subscribe, Welcome, pack, pack_publish
+from broker.protocol.places import From
+from shard.frame import pack_frame
+from shard.leaves import load
+from tests.broker.world import World
+
+_parse = load("shard.frame_cy").parse
+
+FROM_START = From("seq", 0)
+
+
+class BinaryPeer:
+    """`got`: (seq, payload) by subscription; `sizes`: bytes of frames of each chunk, in the order they came."""
+
+    def __init__(self, node: World, slot: int = 0, *, local: bool = True, small: bool = False, hello: bool = True):
+        self.node = node
+        self.peer = node.connect(slot, local=local, small=small)
+        self.codec = ClientCodec()
+        self.got: dict[int, list[tuple[int, bytes]]] = {}
+        self.sizes: list[int] = []
+        self.requests = 0
+        if hello:
+            (answer,) = self.ask(Hello(1, (), "test"))
+            assert isinstance(answer, Welcome)
+            self.welcome = answer
+
+    def say(self, *messages: Message) -> None:
+        self.peer.send_raw(b"".join(map(pack, messages)))
+
+    def publish(self, handles: int | Sequence[int], *payloads: bytes, ack: Ack = Ack.APPENDED) -> int:
+        """Send a PUBLISH; its request's number."""
+        self.requests += 1
+        frames = b"".join(map(pack_frame, payloads))
+        numbers = [handles] if isinstance(handles, int) else handles
+        self.peer.send_raw(pack_publish(self.requests, ack, numbers, frames) + frames)
+        return self.requests
+
+    def open(self, *names: str) -> None:
+        """Let handles 1, 2, … stand for these streams."""
+        self.ask(*(Open(number, name.encode()) for number, name in enumerate(names, start=1)))
+
+    def subscribe(self, number: int, name: str, start: From = FROM_START, **more: object) -> list[Response]:
+        return self.ask(Subscribe(number, name.encode(), start, **more))  # type: ignore[arg-type]
+
+    def ask(self, *messages: Message) -> list[Response]:
+        self.say(*messages)
+        self.node.settle()
+        return self.take()
+
+    def take(self) -> list[Response]:
+        """What has come and is no chunk; chunks are taken apart into `got`."""
+        data = bytes(self.peer.received)
+        self.peer.received.clear()
+        answers = []
+        for message in self.codec.feed(data):
+            if isinstance(message, Chunk):
+                frames = message.frames
+                found = _parse(frames, 0, len(frames), True)
+                self.got.setdefault(message.id, []).extend((each[0], bytes(each[5])) for each in found)
+                self.sizes.append(len(frames))
+            else:
+                answers.append(message)
+        return answers
