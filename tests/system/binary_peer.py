@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import socket
+import struct
 import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
@@ -21,6 +22,7 @@ from broker.protocol.messages import (
     Failed,
     Hello,
     Message,
+    Op,
     Open,
     Opened,
     Ping,
@@ -141,7 +143,7 @@ class BinaryPeer:
                 each
                 for each in self.answers
                 if (isinstance(each, Published) and each.request == request)
-                or (isinstance(each, Failed) and each.id == request and each.op)
+                or (isinstance(each, Failed) and (each.op, each.id) == (Op.PUBLISH, request))
             ]
 
         self.read_until(lambda: bool(found()))
@@ -170,7 +172,9 @@ class BinaryPeer:
 
         def answer() -> Subscribed | Failed | None:
             for each in reversed(self.answers):
-                if isinstance(each, Subscribed | Failed) and each.id == number:
+                if isinstance(each, Subscribed) and each.id == number:
+                    return each
+                if isinstance(each, Failed) and (each.op, each.id) == (Op.SUBSCRIBE, number):
                     return each
             return None
 
@@ -241,6 +245,9 @@ class BinaryPeer:
         return [message.payload for message in self.messages.get(number, [])]
 
     def close(self) -> None:
+        """With a reset: an end alone would look like that of one who only says no more, and keep the subscriptions."""
+        with contextlib.suppress(OSError):  # closed already
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.sock.close()
 
     def __enter__(self) -> BinaryPeer:

@@ -6,15 +6,13 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.system.networks import in_namespace
 from tests.system.node import LineClient, Node, rows, running, wait_for
 from tests.system.streams import lives, name_of, names_of, rss_bytes
 
@@ -336,16 +334,6 @@ with running(pathlib.Path({data!r}), "--host", {host!r}, workers=2) as node:
             answers[host + " help"] = client.ask_table("help")
     print(json.dumps(answers))
 """
-
-
-def in_namespace(script: str) -> subprocess.CompletedProcess[str]:
-    unshare = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--net", "--map-root-user"]
-    if shutil.which("unshare") is None or shutil.which("ip") is None:
-        pytest.skip("needs unshare (util-linux) and ip (iproute2)")
-    if subprocess.run([*unshare, "true"], capture_output=True, timeout=10, check=False).returncode:
-        pytest.skip("may not make a network namespace here")
-    command = [*unshare, sys.executable, "-c", script]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 
 @pytest.mark.parametrize(("host", "peers"), [("0.0.0.0", ["192.0.2.1"]), ("::", ["192.0.2.1", "::1"])])
