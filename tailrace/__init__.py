@@ -1,1 +1,166 @@
-"""The public face of the broker: the `tailrace` command."""
+"""tailrace: publish to a broker, and read streams from it.
+
+    import tailrace
+
+    with tailrace.connect("127.0.0.1:5050") as client:
+        client.publish("greetings", b"hello")
+        for message in client.subscribe("greetings", end=tailrace.NOW):
+            print(message.seq, message.time, message.payload)
+
+`connect_async` gives the same for asyncio. docs/client.md tells the rest.
+
+The names below are imported from their modules when they are first used, so that `import tailrace` costs little.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from tailrace.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from broker.protocol.messages import Ack
+    from tailrace.aio import AsyncClient, connect_async
+    from tailrace.aio_batcher import AsyncBatcher
+    from tailrace.aio_subscription import AsyncSubscription
+    from tailrace.batch import BatchResult
+    from tailrace.batcher import Batcher
+    from tailrace.client import Client, connect
+    from tailrace.errors import (
+        AlreadySubscribed,
+        BadRequest,
+        BrokerClosing,
+        BrokerError,
+        BrokerFault,
+        ClientClosed,
+        ConnectFailed,
+        ConnectionLost,
+        DamagedMessage,
+        Denied,
+        DiskFull,
+        IncompleteRequest,
+        InvalidArgument,
+        InvalidStart,
+        InvalidStreamName,
+        LineTooLong,
+        MessageTooLarge,
+        NotSubscribed,
+        OperationTimeout,
+        Overloaded,
+        PartlyPublished,
+        ProtocolRefused,
+        ReservedName,
+        SeqFault,
+        StreamBehind,
+        StreamDamaged,
+        StreamDisabled,
+        StreamUnavailable,
+        TailraceError,
+        TooManyConnections,
+        TooManyHandles,
+        TooManyNodeStreams,
+        TooManyStreams,
+        TooManySubscriptions,
+        TooSlow,
+        Trimmed,
+        UnknownCommand,
+        UnknownStream,
+        Unsupported,
+    )
+    from tailrace.message import Message, Receipt
+    from tailrace.places import NEW, NOW, START, Seq, Time
+    from tailrace.subscription import Subscription
+
+__all__ = [
+    "NEW",
+    "NOW",
+    "START",
+    "Ack",
+    "AlreadySubscribed",
+    "AsyncBatcher",
+    "AsyncClient",
+    "AsyncSubscription",
+    "BadRequest",
+    "BatchResult",
+    "Batcher",
+    "BrokerClosing",
+    "BrokerError",
+    "BrokerFault",
+    "Client",
+    "ClientClosed",
+    "ConnectFailed",
+    "ConnectionLost",
+    "DamagedMessage",
+    "Denied",
+    "DiskFull",
+    "IncompleteRequest",
+    "InvalidArgument",
+    "InvalidStart",
+    "InvalidStreamName",
+    "LineTooLong",
+    "Message",
+    "MessageTooLarge",
+    "NotSubscribed",
+    "OperationTimeout",
+    "Overloaded",
+    "PartlyPublished",
+    "ProtocolRefused",
+    "Receipt",
+    "ReservedName",
+    "Seq",
+    "SeqFault",
+    "StreamBehind",
+    "StreamDamaged",
+    "StreamDisabled",
+    "StreamUnavailable",
+    "Subscription",
+    "TailraceError",
+    "Time",
+    "TooManyConnections",
+    "TooManyHandles",
+    "TooManyNodeStreams",
+    "TooManyStreams",
+    "TooManySubscriptions",
+    "TooSlow",
+    "Trimmed",
+    "UnknownCommand",
+    "UnknownStream",
+    "Unsupported",
+    "__version__",
+    "connect",
+    "connect_async",
+]
+
+_HOMES = {
+    "Ack": "broker.protocol.messages",
+    "AsyncBatcher": "tailrace.aio_batcher",
+    "AsyncClient": "tailrace.aio",
+    "AsyncSubscription": "tailrace.aio_subscription",
+    "BatchResult": "tailrace.batch",
+    "Batcher": "tailrace.batcher",
+    "Client": "tailrace.client",
+    "Message": "tailrace.message",
+    "NEW": "tailrace.places",
+    "NOW": "tailrace.places",
+    "Receipt": "tailrace.message",
+    "START": "tailrace.places",
+    "Seq": "tailrace.places",
+    "Subscription": "tailrace.subscription",
+    "Time": "tailrace.places",
+    "connect": "tailrace.client",
+    "connect_async": "tailrace.aio",
+}
+"""Where a name is defined that is not in `tailrace.errors`."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES.get(name, "tailrace.errors")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

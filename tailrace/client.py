@@ -11,7 +11,7 @@ from broker.protocol.messages import Ack
 from tailrace.address import parse_addresses
 from tailrace.batch import LINGER_S, MAX_BYTES, MAX_MESSAGES, Batch, BatchLimits, BatchResult
 from tailrace.batcher import Batcher
-from tailrace.errors import ConnectFailed, TailraceError
+from tailrace.errors import ConnectFailed
 from tailrace.framing import (
     Payload,
     checked_payload,
@@ -21,12 +21,12 @@ from tailrace.framing import (
     make_publication,
 )
 from tailrace.headers import pack_headers
+from tailrace.info import ClientInfo
 from tailrace.message import Receipt
 from tailrace.options import WINDOW_BYTES, Options
 from tailrace.places import START, EndPlace, StartPlace
-from tailrace.publications import Publication
 from tailrace.pump import Pump
-from tailrace.session import Phase, Session
+from tailrace.session import Session
 from tailrace.subscription import Subscription
 from tailrace.wishes import OnTrimmed, wish_of
 
@@ -63,19 +63,19 @@ def connect(
     return Client(Session(found, options, random.random, monotonic()))
 
 
-class Client:
+class Client(ClientInfo):
     """A connection to a broker, made by `connect`. Threads may share it. Use it as a context, or call `close`."""
 
     def __init__(self, session: Session) -> None:
         """Connects: raises ConnectFailed, Denied."""
-        self._session = session
-        self._timeout_s = session.options.timeout_s
+        super().__init__(session)
+        timeout_s = session.options.timeout_s
         self._pump = pump = Pump(session)
         with pump.lock:
             try:
-                pump.wait_until(lambda: session.connections > 0 or session.is_over, monotonic() + self._timeout_s)
+                pump.wait_until(lambda: session.connections > 0 or session.is_over, monotonic() + timeout_s)
                 if not session.connections:
-                    text = f"no broker has answered within {self._timeout_s:g} s"
+                    text = f"no broker has answered within {timeout_s:g} s"
                     raise session.failure or ConnectFailed(text)
             except BaseException:
                 pump.abort()
@@ -171,7 +171,7 @@ class Client:
             pump.push()
             if ack is not Ack.NONE:
                 pump.wait_until(lambda: publication.done)
-        return _outcome(publication)
+        return publication.outcome()
 
     # --- subscribing ------------------------------------------------------------------------------------------------
 
@@ -208,45 +208,6 @@ class Client:
 
     # --- the connection ---------------------------------------------------------------------------------------------
 
-    @property
-    def is_connected(self) -> bool:
-        return self._session.phase is Phase.READY
-
-    @property
-    def node(self) -> str:
-        """The id of the node that this client is, or was last, connected to."""
-        return "" if self._session.welcome is None else self._session.welcome.node
-
-    @property
-    def worker(self) -> int:
-        """Which of the node's workers the connection came to."""
-        return -1 if self._session.welcome is None else self._session.welcome.worker
-
-    @property
-    def software(self) -> str:
-        """What the broker says it is."""
-        return "" if self._session.welcome is None else self._session.welcome.software
-
-    @property
-    def limits(self) -> dict[str, int]:
-        """The broker's limits, by name."""
-        return dict(self._session.limits)
-
-    @property
-    def connections(self) -> int:
-        """How many connections were made so far: one more than were lost."""
-        return self._session.connections
-
-    @property
-    def refused(self) -> int:
-        """Errors that came for publishes without acknowledgement (`Ack.NONE`)."""
-        return self._session.publications.refused
-
-    @property
-    def last_refusal(self) -> TailraceError | None:
-        """The latest of them."""
-        return self._session.publications.last_refusal
-
     def close(self, timeout_s: float | None = None) -> None:
         """Wait until everything that was published is answered, then close. Iterations come to their end."""
         with self._pump.lock:
@@ -260,17 +221,3 @@ class Client:
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"<Client node={self.node!r} {self._session.phase.name}>"
-
-    def _timeout(self, timeout_s: float | None) -> float:
-        return self._timeout_s if timeout_s is None else timeout_s
-
-
-def _outcome(publication: Publication) -> tuple[Receipt, ...]:
-    if publication.error is not None:
-        raise publication.error
-    if not publication.done:  # without an acknowledgement, and not sent yet
-        return tuple(Receipt(stream, -1, publication.count, 0) for stream in publication.streams)
-    return publication.receipts

@@ -146,6 +146,12 @@ class TooManySubscriptions(BrokerError):
     code = "subscriptions"
 
 
+class TooManyHandles(BrokerError):
+    """This connection publishes to as many streams as one may."""
+
+    code = "handles"
+
+
 class TooManyStreams(BrokerError):
     """This connection has made as many streams as one may."""
 

@@ -1,0 +1,123 @@
+"""The asyncio shell: publishing in batches."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from types import TracebackType
+
+from tailrace.batch import Batch, BatchResult
+from tailrace.drive import Drive
+from tailrace.errors import TailraceError
+from tailrace.framing import Payload, check_sizes, checked_payload, checked_payloads
+from tailrace.headers import pack_headers
+
+RETRY_S = 0.01
+"""When a batch that is due must wait for room."""
+
+
+class AsyncBatcher:
+    """Gathers messages of one stream and publishes them in batches. As `Batcher`; made by `AsyncClient.batcher`."""
+
+    def __init__(
+        self,
+        drive: Drive,
+        batch: Batch,
+        headers: Mapping[str, str | bytes] | None,
+        on_result: Callable[[BatchResult], None] | None,
+    ) -> None:
+        self._drive = drive
+        self._batch = batch
+        self._metadata = pack_headers(headers)
+        self._on_result = on_result
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def added(self) -> int:
+        """Messages added so far."""
+        return self._batch.added
+
+    @property
+    def acknowledged(self) -> int:
+        """Messages that are known to be in the stream."""
+        return self._batch.acknowledged
+
+    async def add(self, payload: Payload, headers: Mapping[str, str | bytes] | None = None) -> None:
+        """Add a message, with these headers or those of the batcher. Waits when too much is under way."""
+        metadata = self._metadata if headers is None else pack_headers(headers)
+        await self._add([checked_payload(payload)], metadata)
+
+    async def extend(self, payloads: Iterable[Payload]) -> None:
+        """Add many messages."""
+        await self._add(checked_payloads(payloads), self._metadata)
+
+    async def flush(self) -> None:
+        """Send what was added, and wait until everything is answered."""
+        if self._batch.count:
+            await self._send()
+        await self._drive.wait_until(lambda: self._batch.is_settled)
+        self._tell()
+
+    async def __aenter__(self) -> AsyncBatcher:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.flush()
+        except TailraceError:
+            if kind is None:
+                raise
+
+    async def _add(self, payloads: list[bytes], metadata: bytes) -> None:
+        batch, drive = self._batch, self._drive
+        check_sizes(payloads, metadata, drive.session.limits["max_message_bytes"], batch.stream)
+        taken = 0
+        while taken < len(payloads):
+            rest = payloads[taken:] if taken else payloads
+            was_empty = not batch.count
+            taken += batch.add(rest, metadata, drive.now_s)
+            if batch.is_full:
+                await self._send()
+            elif was_empty:
+                self._linger(batch.due_s)
+        self._tell()
+
+    def _linger(self, due_s: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._drive.loop.call_at(due_s, self._send_due)
+
+    def _send_due(self) -> None:
+        self._timer = None
+        if self._batch.count:
+            if self._drive.session.is_open or self._drive.session.is_over:
+                self._publish()
+            else:
+                self._linger(self._drive.now_s() + RETRY_S)
+
+    async def _send(self) -> None:
+        await self._drive.wait_for_room()
+        if self._batch.count:  # it may have been sent meanwhile
+            self._publish()
+
+    def _publish(self) -> None:
+        drive, publication = self._drive, self._batch.take()
+        try:
+            drive.session.publish(publication, drive.now_s())
+        except TailraceError as error:
+            publication.error = error
+            publication.done = True
+        drive.advance()
+
+    def _tell(self) -> None:
+        """Tell what became of batches; the first error is raised when nobody else hears of it."""
+        untold: TailraceError | None = None
+        for result in self._batch.take_results():
+            if self._on_result is not None:
+                self._on_result(result)
+            else:
+                untold = untold or result.error
+        if untold is not None:
+            raise untold

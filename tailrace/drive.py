@@ -1,0 +1,225 @@
+"""The asyncio shell's engine: a session, its transport and its timer, in one event loop.
+
+Everything happens in the loop's thread. Whatever touches the session calls `advance` afterwards: it sends, dials, sets
+the timer, and wakes those who wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+from collections import deque
+from collections.abc import Callable
+
+from tailrace.address import Address
+from tailrace.dialer import why
+from tailrace.link import Link
+from tailrace.publications import Publication
+from tailrace.session import Session
+
+RECEIVE_BYTES = 256 << 10
+
+
+class Drive:
+    """One a client."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.loop = asyncio.get_running_loop()
+        self.buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self._transport: asyncio.Transport | None = None
+        self._link: Link | None = None  # the one that `_transport` is of
+        self._dialling: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_s = math.inf
+        self._room: deque[asyncio.Future[None]] = deque()  # who waits to publish
+        self._waiting: set[asyncio.Future[None]] = set()  # who waits for anything else
+        self._is_paused = False  # the transport holds enough already
+
+    def now_s(self) -> float:
+        return self.loop.time()
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
+    async def wait_until(self, done: Callable[[], bool], deadline_s: float = math.inf) -> bool:
+        """Wait until `done()`, which is asked whenever something has happened. False when it is not so in time."""
+        while not done():
+            left_s = deadline_s - self.now_s()
+            if left_s <= 0:
+                return False
+            future = self.loop.create_future()
+            self._waiting.add(future)
+            try:
+                await asyncio.wait((future,), timeout=None if left_s == math.inf else left_s)
+            finally:
+                self._waiting.discard(future)
+        return True
+
+    async def wait_for_room(self) -> None:
+        """Wait until one more publish may be taken, or none ever."""
+        while not (self.session.is_open or self.session.is_over):
+            future = self.loop.create_future()
+            self._room.append(future)
+            await future
+
+    async def wait_for(self, publication: Publication) -> None:
+        """Wait until it is done. Who is cancelled here leaves it under way."""
+        if not publication.done:
+            publication.waiter = future = self.loop.create_future()
+            await future
+
+    # --- the step -----------------------------------------------------------------------------------------------------
+
+    def advance(self) -> None:
+        """Do what is due, and tell those who wait."""
+        session, now_s = self.session, self.now_s()
+        if now_s >= session.due_s:
+            session.tick(now_s)
+        if self._transport is not None and self._link is not session.link:
+            self._hang_up()
+        address = session.dial(now_s)
+        if address is not None:
+            self._dialling = self.loop.create_task(self._dial(address))
+        self._write()
+        self._wake()
+        self._set_timer(session.due_s)
+
+    def _wake(self) -> None:
+        session = self.session
+        for publication in session.publications.settled:
+            _resolve(publication.waiter)
+        session.publications.settled.clear()
+        for reading in session.woken:
+            if isinstance(reading.waiter, asyncio.Event):
+                reading.waiter.set()
+        session.woken.clear()
+        rooms = len(self._room) if session.is_over else session.rooms
+        for _ in range(min(rooms, len(self._room))):
+            _resolve(self._room.popleft())
+        for future in self._waiting:
+            _resolve(future)
+
+    def _set_timer(self, due_s: float) -> None:
+        if self._timer is not None and self._timer_s == due_s:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer_s = due_s
+        self._timer = None if due_s == math.inf else self.loop.call_at(due_s, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        self.advance()
+
+    # --- the transport ------------------------------------------------------------------------------------------------
+
+    async def _dial(self, address: Address) -> None:
+        session = self.session
+        try:
+            async with asyncio.timeout(session.options.connect_timeout_s):
+                transport, _wire = await self.loop.create_connection(lambda: _Wire(self), address.host, address.port)
+        except (OSError, UnicodeError) as error:
+            session.dial_failed(_reason(error, address, session.options.connect_timeout_s), self.now_s())
+        else:
+            session.dialled(self.now_s())
+            if session.link is None:  # it took too long, or the client was closed
+                transport.abort()
+            else:
+                self._transport, self._link = transport, session.link
+                self._is_paused = False
+        self.advance()
+
+    def _write(self) -> None:
+        if self._transport is None or self._is_paused:
+            return
+        outgoing = self.session.link.outgoing if self.session.link is not None else None
+        while outgoing is not None and outgoing.nbytes and not self._is_paused:
+            head = outgoing.head()
+            outgoing.sent(sum(map(len, head)))
+            self._transport.writelines(head)
+
+    def _hang_up(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+        self._transport = self._link = None
+
+    def received(self, transport: asyncio.BaseTransport | None, count: int) -> None:
+        if transport is self._transport and self._transport is not None:
+            self.session.receive(self.buffer[:count], self.now_s())
+            self.advance()
+
+    def lost(self, transport: asyncio.BaseTransport | None, error: Exception | None) -> None:
+        if transport is self._transport and self._transport is not None:
+            self._transport = self._link = None
+            reason = (isinstance(error, OSError) and error.strerror) or str(error or "the broker closed it")
+            self.session.lost(reason, self.now_s())
+            self.advance()
+
+    def pause(self, transport: asyncio.BaseTransport | None, paused: bool) -> None:
+        if transport is self._transport:
+            self._is_paused = paused
+            if not paused:
+                self.advance()
+
+    # --- ending -------------------------------------------------------------------------------------------------------
+
+    async def close(self, timeout_s: float) -> None:
+        """Let everything be answered that was asked, as long as there is time, then end."""
+        session, deadline_s = self.session, self.now_s() + timeout_s
+        try:
+            if not session.is_over:
+                await self.wait_until(lambda: not session.publications or session.is_over, deadline_s)
+                session.close(self.now_s(), max(0.0, deadline_s - self.now_s()))
+                self.advance()
+                await self.wait_until(lambda: session.is_over, deadline_s)
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """End now."""
+        self.session.abort()
+        if self._dialling is not None and self._dialling is not asyncio.current_task():
+            self._dialling.cancel()
+        self._hang_up()
+        self._wake()
+        self._set_timer(math.inf)
+
+
+class _Wire(asyncio.BufferedProtocol):
+    """Tells the engine what happens to one transport."""
+
+    def __init__(self, drive: Drive) -> None:
+        self._drive = drive
+        self._transport: asyncio.BaseTransport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._drive.buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._drive.received(self._transport, nbytes)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._drive.lost(self._transport, exc)
+
+    def pause_writing(self) -> None:
+        self._drive.pause(self._transport, True)
+
+    def resume_writing(self) -> None:
+        self._drive.pause(self._transport, False)
+
+
+def _resolve(future: object) -> None:
+    if isinstance(future, asyncio.Future) and not future.done():
+        future.set_result(None)
+
+
+def _reason(error: Exception, address: Address, timeout_s: float) -> str:
+    if isinstance(error, TimeoutError) and error.errno is None:
+        return f"no connection within {timeout_s:g} s"
+    if isinstance(error, socket.gaierror):
+        return f"cannot find the host {address.host!r}: {error.strerror}"
+    return why(error.errno) if isinstance(error, OSError) and error.errno else str(error)
