@@ -58,7 +58,7 @@ class BinaryPeer:
         """What has come and is no chunk; chunks are taken apart into `got`."""
         data = bytes(self.peer.received)
         self.peer.received.clear()
-        answers = []
+        answers: list[Response] = []
         for message in self.codec.feed(data):
             if isinstance(message, Chunk):
                 frames = message.frames

@@ -343,7 +343,7 @@ def test_trimmed_messages_are_told_and_the_rest_follows(node: World) -> None:
     assert peer.subscribe(2, name) == [m.Subscribed(2, 8, 8)]
 
 
-# --- chunks that do not fit into a socket --------------------------------------------------------------------------------
+# --- chunks that do not fit into a socket -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("slot", [0, 1])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.fanout import Cursor, FanOut, Feed, Park
+from broker.fanout import Cursor, Delivery, FanOut, Feed, Park
 from broker.metrics import Traffic
 from broker.owner import Growth
 from broker.protocol.errors import Code
@@ -26,7 +26,7 @@ class FakeClient:
     """A subscriber whose socket takes `room` bytes."""
 
     def __init__(self, delivery: Renderings, room: int = PLENTY) -> None:
-        self.delivery = delivery
+        self.delivery: Delivery = delivery
         self.traffic = Traffic()
         self.ready: list[Cursor] = []
         self.current: Cursor | None = None
