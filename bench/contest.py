@@ -101,6 +101,7 @@ def in_turn(cells: Sequence[Cell], number: int) -> list[Cell]:
 
 def measure(row: Row, peer: Peer, scale: Scale, scratch: Path, build: str) -> Measurement:
     """One measurement on a fresh server. LoadError, with the end of the server's log, if it does not go through."""
+    peer = row.suited(peer)
     with fresh_site(scratch, peer.name) as site, Server(peer, site) as server:
         try:
             measured = row.measure(peer, server, scale)

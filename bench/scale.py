@@ -13,9 +13,13 @@ class Scale:
     feed_bytes: int = 1_000_000  # pipelined publishes that are sent at one go
     streams: int = 1_000
     connections: int = 1_000
-    replay_bytes: int = 1_000_000_000  # about so much a reader, as tailrace's text lines
+    replay_bytes: int = 1_000_000_000  # about so much a reader, as frames in tailrace's log
     latency_pairs: int = 6  # publisher and subscriber connections anew, so that each worker gets its turn
     latency_seconds: float = 9.0  # all pairs together
+    crowd_share: float = 1.0  # of the subscribers that the rows of quiet connections name
+    crowd_messages: int = 9  # each to all of them
+    idle_seconds: float = 12.0  # in which they are left alone
+    noise_bytes: int = 10_000_000_000  # at least, replayed beside the subscriber that is timed
     many_streams: int = 100_000
     timeout_s: float = 180.0  # of one measurement
 
@@ -28,6 +32,10 @@ QUICK = Scale(
     replay_bytes=50_000_000,
     latency_pairs=2,
     latency_seconds=1.0,
+    crowd_share=0.1,
+    crowd_messages=3,
+    idle_seconds=1.5,
+    noise_bytes=300_000_000,
     many_streams=2_000,
     timeout_s=60.0,
 )

@@ -10,14 +10,26 @@ from bench import figures
 from bench.contest import Cell, Results
 from bench.targets import Outcome
 
-OURS = ("tailrace", "tailrace-acks")
-_WIDTHS = {"peer": 26, "figure": 8, "ours ÷ it": 9, "acks ÷ it": 9, "CPU µs": 8, "ours ÷ it ": 9}
-_WIDTHS |= {"peak RSS": 9, "spread": 6, "further": 60}
+# Each of ours, and the heading of the column with its figure divided by that of whoever's row it is.
+OURS = {"tailrace": "line÷", "tailrace-acks": "acks÷", "tailrace-binary": "bin÷", "tailrace-binary-acks": "b.acks÷"}
+OUR_CPU = {"tailrace": "line÷ ", "tailrace-binary": "bin÷ "}
+_WIDTHS = {"peer": 26, "figure": 8, **dict.fromkeys(OURS.values(), 7)}
+_WIDTHS |= {"CPU µs": 8, **dict.fromkeys(OUR_CPU.values(), 7), "peak RSS": 9, "spread": 6, "further": 50}
 _EXTRAS = {
+    "p50_us": ("p50", "µs"),
+    "p50_alone_us": ("alone", "µs"),
     "p99_us": ("p99", "µs"),
+    "p99_alone_us": ("p99 alone", "µs"),
+    "noise_bytes_per_s": ("noise", "bytes/s"),
     "p99_9_us": ("p99.9", "µs"),
     "best_pair_us": ("medians of the pairs from", "µs"),
     "worst_pair_us": ("to", "µs"),
+    "one_per_s": ("1 stream", "msg/s"),
+    "many_per_s": ("many", "msg/s"),
+    "joined_per_s": ("joined", "connections/s"),
+    "resident_bytes_per_connection": ("a connection", "bytes"),
+    "idle_cpu_percent": ("idle", "% of a core"),
+    "quiet_after_s": ("quiet after", "s"),
     "reached_per_s": ("sent", "msg/s"),
     "messages_per_s": ("", "msg/s"),
     "published_per_s": ("published", "msg/s"),
@@ -31,7 +43,7 @@ _EXTRAS = {
 
 
 def results_tables(results: Results) -> list[Table]:
-    """One a row. `ours ÷ it` is tailrace's figure divided by the peer's, `acks ÷ it` that of acknowledged publishes."""
+    """One a row. A heading with ÷ is the figure of that one of ours (see OURS) divided by the peer's."""
     return [_row_table(results, row) for row in dict.fromkeys(cell.row.name for cell in results.cells)]
 
 
@@ -55,10 +67,9 @@ def _cell_texts(results: Results, cell: Cell) -> list[str]:
     return [
         cell.peer.title + failed,
         value_text(cell),
-        _over(results, cell, OURS[0], lambda of: of.value),
-        _over(results, cell, OURS[1], lambda of: of.value),
+        *(_over(results, cell, ours, lambda of: of.value) for ours in OURS),
         figures.digits(cell.cpu_us),
-        _over(results, cell, OURS[0], lambda of: of.cpu_us),
+        *(_over(results, cell, ours, lambda of: of.cpu_us) for ours in OUR_CPU),
         figures.mebibytes(cell.peak_rss_bytes),
         f"{cell.spread * 100:.0f} %",
         extras_text(cell),

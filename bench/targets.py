@@ -61,6 +61,31 @@ def _ingest_targets() -> list[Target]:
     return targets
 
 
+def _raised(cell: Cell) -> float | None:
+    raised_us = cell.extra("p99_raised_us")
+    return None if raised_us is None else raised_us / 1e3
+
+
+def _binary_targets() -> list[Target]:
+    """Batches over the binary protocol; frames by sendfile; very many quiet subscribers; a noisy neighbour."""
+    acks, silent, crowd = "tailrace-binary-acks", "tailrace-binary", "connections-16000"
+    bytes_each, idle = _extra("resident_bytes_per_connection"), _extra("idle_cpu_percent")
+    rows: list[tuple[str, str, str, str, float, bool, Callable[[Cell], float | None]]] = [
+        ("batches, acknowledged: 10 times JetStream", "ingest-1", acks, "jetstream", 10.0, True, _value),
+        ("batches, acknowledged: NATS core", "ingest-1", acks, "nats", 1.0, True, _value),
+        ("binary fan-out to 100: 12 times NATS core", "fanout-100", silent, "nats", 12.0, True, _value),
+        ("binary replay to 1: 0.85 of bare sendfile", "replay-1", silent, "sendfile", 0.85, True, _value),
+        ("16,000 subscribers have a message: NATS core", crowd, silent, "nats", 1.0, False, _value),
+        ("16,000 subscribers: 6,000 resident bytes each", crowd, silent, "", 6_000.0, False, bytes_each),
+        ("16,000 quiet subscribers: 1 % of a core", crowd, silent, "", 1.0, False, idle),
+        ("1,000 streams in turn, lines: 3 times slower than 1", "streams-1000", _OURS, "", 3.0, False, _value),
+        ("1,000 streams in turn, batches: 3 times slower than 1", "streams-1000", silent, "", 3.0, False, _value),
+        ("p99 raised by a noisy neighbour, binary: 5 ms", "neighbour", silent, "", 5.0, False, _raised),
+        ("p99 raised by a noisy neighbour, lines: 5 ms", "neighbour", _OURS, "", 5.0, False, _raised),
+    ]
+    return [Target(*row, _COMPILED_ONLY) for row in rows]
+
+
 _COMPILED_ONLY = (COMPILED,)
 _OURS = "tailrace"
 
@@ -84,6 +109,7 @@ TARGETS = (
         _COMPILED_ONLY,
     ),
     Target("median latency at 1,000 msg/s: NATS", "latency-1000", _OURS, "nats", 1.0, False, _value, _COMPILED_ONLY),
+    *_binary_targets(),
     Target("bytes an idle stream: under 1 KB", "streams", _OURS, "", 1000.0, False, _extra("private_bytes_per_stream")),
     Target("ready after a clean stop: 3 s", "streams", _OURS, "", 3.0, False, _extra("ready_clean_s")),
     Target("ready after an unclean stop: 10 s", "streams", _OURS, "", 10.0, False, _extra("ready_unclean_s")),

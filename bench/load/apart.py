@@ -13,6 +13,7 @@ from bench.load.limits import LoadError, LoadTimeout
 P = ParamSpec("P")
 R = TypeVar("R")
 
+OPEN_FILES = 32_768  # the largest crowd, with room to spare
 _END_S = 5.0
 
 
@@ -61,6 +62,10 @@ def _end(process: multiprocessing.process.BaseProcess) -> None:
 
 
 def raise_open_files() -> None:
-    """As many descriptors as this user may have."""
+    """OPEN_FILES descriptors, or as many as this user may have."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        most = max(hard, OPEN_FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    except (ValueError, PermissionError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -13,10 +13,10 @@ READ_BYTES = 1024 * 1024
 _NOWHERE = bytearray(DRAIN_BYTES)
 
 
-def drain(sock: socket.socket) -> int:
+def drain(sock: socket.socket, bytes_max: int = DRAIN_BYTES) -> int:
     """How many bytes were there, now gone; 0 if none. PeerClosed at the end of the stream."""
     try:
-        count = sock.recv_into(_NOWHERE, DRAIN_BYTES, socket.MSG_TRUNC)
+        count = sock.recv_into(_NOWHERE, min(bytes_max, DRAIN_BYTES), socket.MSG_TRUNC)
     except BlockingIOError:
         return 0
     except ConnectionError as error:
@@ -26,10 +26,10 @@ def drain(sock: socket.socket) -> int:
     return count
 
 
-def read(sock: socket.socket) -> bytes:
-    """What is there, up to READ_BYTES; b"" if nothing. PeerClosed at the end of the stream."""
+def read(sock: socket.socket, bytes_max: int = READ_BYTES) -> bytes:
+    """What is there, up to `bytes_max`; b"" if nothing. PeerClosed at the end of the stream."""
     try:
-        data = sock.recv(READ_BYTES)
+        data = sock.recv(bytes_max)
     except BlockingIOError:
         return b""
     except ConnectionError as error:

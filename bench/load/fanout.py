@@ -11,6 +11,7 @@ import socket
 import time
 from dataclasses import dataclass
 
+from bench.load.counting import make_counter
 from bench.load.dial import dialled
 from bench.load.drain import drain, read, send_some
 from bench.load.ingest import Stop, Target
@@ -39,7 +40,7 @@ def fan_out(
     feed = _piece(peer, name, payload, subscribers)
     scripts = [peer.subscriber(name, client) for client in range(subscribers)]
     # The subscribers first: the publisher's connection is the last to be made.
-    with dialled(target.port, [*scripts, peer.publisher(subscribers)], deadline) as socks:
+    with dialled(target.port, [*scripts, peer.publisher(subscribers, [name])], deadline) as socks:
         spread = _Spread(peer, name, len(payload), socks, deadline)
         meter = Meter(target.pid)
         spread.run(feed, stop)
@@ -62,7 +63,7 @@ class _Spread:
         self._name = name
         self._payload_bytes = payload_bytes
         *subscribers, self._publisher = socks
-        self._subscribers = {sock.fileno(): sock for sock in subscribers}
+        self._takers = {sock.fileno(): make_counter(peer, payload_bytes, sock).take for sock in subscribers}
         self._deadline = deadline
         self._pending = memoryview(b"")
         self._got_bytes = 0
@@ -70,7 +71,7 @@ class _Spread:
     def run(self, feed: Feed, stop: Stop) -> None:
         end = time.perf_counter() + stop.seconds
         with select.epoll() as poller:
-            for fd in (*self._subscribers, self._publisher.fileno()):
+            for fd in (*self._takers, self._publisher.fileno()):
                 poller.register(fd, select.EPOLLIN)
             while not self._over(stop, end):
                 self._publish(feed, stop, end)
@@ -106,11 +107,14 @@ class _Spread:
 
     def _due_bytes(self) -> int:
         each = self._peer.delivered_bytes(self._name, self.messages, self._payload_bytes)
-        return each * len(self._subscribers)
+        return each * len(self._takers)
 
     def _take(self, fd: int) -> None:
         if fd != self._publisher.fileno():
-            self._got_bytes += drain(self._subscribers[fd])
+            self._got_bytes += self._takers[fd]()
+            return
+        if self._peer.acked:
+            drain(self._publisher)
             return
         said = read(self._publisher)
         if said:

@@ -49,7 +49,7 @@ def ingest(
     `names` are the streams of the feed, fresh ones. `warm` is published before the measurement begins, so that the
     making of the streams is not in it. LoadError if the server answers anything else than it should.
     """
-    with dialled(target.port, [peer.publisher(0)], deadline) as (sock,):
+    with dialled(target.port, [peer.publisher(0, names)], deadline) as (sock,):
         publisher = _Publisher(peer, names, sock, deadline)
         if warm is not None:
             publisher.publish(warm)
@@ -102,6 +102,7 @@ class _Publisher:
 
     def __init__(self, peer: Peer, names: list[str], sock: socket.socket, deadline: Deadline) -> None:
         self.messages = 0
+        self._requests = 0
         self._peer = peer
         self._names = names
         self._sock = sock
@@ -113,9 +114,10 @@ class _Publisher:
     def publish(self, feed: Feed) -> None:
         """All of `feed`, as soon as the window allows it."""
         self.messages += feed.messages
-        window = self._peer.window_messages
-        if window and self.messages > window:
-            self._await_units(self._peer.answers_bytes(self._names, self.messages - window))
+        self._requests += feed.requests
+        window = self._peer.window_requests
+        if window and self._requests > window:
+            self._await_units(self._peer.answers_bytes(self._names, self._requests - window))
         self._send(feed.data)
 
     def await_all(self) -> None:
@@ -123,7 +125,7 @@ class _Publisher:
         if not self._peer.acked:
             self._await_barrier()
             return
-        due = self.messages if self._peer.answer_mark else self._peer.answers_bytes(self._names, self.messages)
+        due = self._requests if self._peer.answer_mark else self._peer.answers_bytes(self._names, self._requests)
         self._await_units(due)
         if self._answers.units > due:
             raise LoadError(f"{self._answers.units} came as answers where {due} were due: something else was said")

@@ -18,10 +18,9 @@ from bench.load.drain import read
 from bench.load.ingest import Target
 from bench.load.limits import Deadline, LoadError
 from bench.load.meter import Meter, Spent
+from bench.load.stamps import STAMP_BYTES, STAMP_DIGITS, make_stamps
 from bench.peers.base import PAYLOAD_MARK, Peer, Puller
 
-STAMP_DIGITS = 19
-STAMP_BYTES = len(PAYLOAD_MARK) + STAMP_DIGITS
 _PR_SET_TIMERSLACK = 29
 _WAIT_S = 0.1
 
@@ -39,7 +38,8 @@ def latency(
     if len(payload) < STAMP_BYTES:
         raise ValueError(f"a payload of {len(payload)} bytes has no room for a stamp of {STAMP_BYTES}")
     _wake_precisely()
-    with dialled(target.port, [peer.subscriber(name, 0), peer.publisher(0)], deadline) as (subscriber, publisher):
+    scripts = [peer.subscriber(name, 0), peer.publisher(0, [name])]
+    with dialled(target.port, scripts, deadline) as (subscriber, publisher):
         pair = _Pair(peer, name, payload, publisher, subscriber, deadline)
         meter = Meter(target.pid)
         pair.run(rate, messages)
@@ -63,7 +63,7 @@ class _Pair:
         self._subscriber = subscriber
         self._puller: Puller | None = peer.live_puller(name)
         self._deadline = deadline
-        self._rest = b""
+        self._stamps = make_stamps(peer)
 
     def run(self, rate: int, messages: int) -> None:
         if self._puller is not None:
@@ -95,19 +95,9 @@ class _Pair:
             request = self._puller.feed(data) if self._puller is not None else b""
             if request:
                 self._subscriber.send(request)
-            self._take(data, now_ns)
+            self.latencies_ns += [now_ns - stamp_ns for stamp_ns in self._stamps.feed(data)]
         if self._publisher in ready:
             read(self._publisher)  # acknowledgements
-
-    def _take(self, data: bytes, now_ns: int) -> None:
-        """Every stamp that is whole by now; a stamp cut in two is finished by the next read."""
-        data = self._rest + data
-        position = data.find(PAYLOAD_MARK)
-        while 0 <= position <= len(data) - STAMP_BYTES:
-            stamp_ns = int(data[position + 1 : position + STAMP_BYTES])
-            self.latencies_ns.append(now_ns - stamp_ns)
-            position = data.find(PAYLOAD_MARK, position + STAMP_BYTES)
-        self._rest = data[position:] if position >= 0 else b""
 
 
 def _wake_precisely() -> None:

@@ -6,8 +6,9 @@ import select
 import socket
 from dataclasses import dataclass
 
+from bench.load.counting import make_counter
 from bench.load.dial import dialled
-from bench.load.drain import drain, read
+from bench.load.drain import read
 from bench.load.ingest import Target
 from bench.load.limits import Deadline, LoadError
 from bench.load.meter import Meter, Spent
@@ -18,7 +19,7 @@ _WAIT_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """All readers together; the bytes are those on the wire."""
+    """All readers together; the bytes are those on the wire (of CHUNK envelopes: of the frames in them)."""
 
     messages: int
     wire_bytes: int
@@ -34,7 +35,7 @@ def replay(
         lanes = [
             _PulledLane(sock, puller, messages)
             if puller is not None
-            else _PushedLane(sock, peer.replay_request(name), peer.replay_bytes(name, messages, payload_bytes))
+            else PushedLane(peer, sock, name, messages, payload_bytes)
             for sock, puller in zip(socks, pullers, strict=True)
         ]
         meter = Meter(target.pid)
@@ -56,21 +57,22 @@ def _run(lanes: dict[int, _Lane], deadline: Deadline) -> None:
                     del lanes[fd]
 
 
-class _PushedLane:
+class PushedLane:
     """One request; a known number of bytes comes, unread."""
 
-    def __init__(self, sock: socket.socket, request: bytes, due_bytes: int) -> None:
+    def __init__(self, peer: Peer, sock: socket.socket, name: str, messages: int, payload_bytes: int) -> None:
         self.sock = sock
         self.got_bytes = 0
-        self._request = request
-        self._due_bytes = due_bytes
+        self._request = peer.replay_request(name)
+        self._due_bytes = peer.replay_bytes(name, messages, payload_bytes)
+        self._take = make_counter(peer, payload_bytes, sock).take
 
     def start(self) -> None:
         self.sock.send(self._request)
 
     def take(self) -> bool:
         """Whether it is through."""
-        self.got_bytes += drain(self.sock)
+        self.got_bytes += self._take()
         if self.got_bytes > self._due_bytes:
             raise LoadError(f"{self.got_bytes} bytes replayed where {self._due_bytes} were due")
         return self.got_bytes == self._due_bytes
@@ -100,4 +102,4 @@ class _PulledLane:
         return self._puller.messages == self._due_messages
 
 
-_Lane = _PushedLane | _PulledLane
+_Lane = PushedLane | _PulledLane

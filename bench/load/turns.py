@@ -25,7 +25,7 @@ def turns(
     peer: Peer, target: Target, names: list[str], payload: bytes, connections: int, stop: Stop, deadline: Deadline
 ) -> Pushed:
     """Connection i publishes to names[i % len(names)], a fresh stream, once a turn."""
-    scripts = [peer.publisher(client) for client in range(connections)]
+    scripts = [peer.publisher(client, [names[client % len(names)]]) for client in range(connections)]
     publishes = [peer.publish(names[client % len(names)], payload, client, client) for client in range(connections)]
     with dialled(target.port, scripts, deadline) as socks, select.epoll() as poller:
         for sock in socks:

@@ -9,14 +9,15 @@ from bench.peers.nats import Nats
 from bench.peers.plain import BareSendfile, Plain
 from bench.peers.redis import Redis, RedisPubSub
 from bench.peers.tailrace import Tailrace
+from bench.peers.tailrace_binary import TailraceBinary
+from shard.frame import HEADER_BYTES
 
 
 def make_peers(*, interpreted: bool, workers: int, payload_bytes: int, replay_messages: int) -> list[Peer]:
     """Every contestant, ours first and the generator's ceilings last."""
-    ours = [Tailrace(acked=acked, interpreted=interpreted, workers=workers) for acked in (False, True)]
-    replay_bytes = ours[0].delivered_bytes("b.000000", replay_messages, payload_bytes)
+    kinds: tuple[type[Tailrace], ...] = (Tailrace, TailraceBinary)
     return [
-        *ours,
+        *(kind(acked=acked, interpreted=interpreted, workers=workers) for kind in kinds for acked in (False, True)),
         Nats(),
         JetStream(),
         Redis(),
@@ -26,5 +27,5 @@ def make_peers(*, interpreted: bool, workers: int, payload_bytes: int, replay_me
         Mosquitto(qos=1),
         Plain(payload_bytes),
         Plain(payload_bytes, acked=True),
-        BareSendfile(replay_bytes),
+        BareSendfile(replay_messages * (HEADER_BYTES + payload_bytes)),
     ]

@@ -10,9 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
-# The first byte of every payload; no peer's protocol or name holds it, so that counting it counts messages.
+# The first byte of every payload. But for framed deliveries nothing else of a protocol or a name holds it, so that
+# counting it counts messages.
 PAYLOAD_MARK = b"@"
+# The id that every subscriber of framed deliveries gives its only subscription.
+SUBSCRIPTION = 1
 
 
 class Unavailable(Exception):
@@ -38,10 +42,14 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Feed:
-    """Whole publishes, ready to send: `messages` of them, round-robin over the streams, a whole number of rounds."""
+    """Whole requests, ready to send: `messages` in `requests`, round-robin over the streams, equally many to each.
+
+    A request holds one message; where the protocol has batches, as many of one stream as the feed holds of it.
+    """
 
     data: bytes
     messages: int
+    requests: int
 
 
 class Puller(ABC):
@@ -64,14 +72,21 @@ class Peer(ABC):
     name: str
     title: str
     acked: bool = False
-    # The kinds of row it takes part in: ingest, turns, fanout, replay, latency, streams.
+    # The kinds of row it takes part in: ingest, turns, fanout, replay, latency, connections, neighbour, round-robin,
+    # streams.
     kinds: frozenset[str] = frozenset()
+    # The most messages one publish request may hold here.
+    batch_max: int = 1
+    # What it delivers are CHUNK envelopes of stamped frames; their heads are not in the counts of delivered bytes.
+    framed: bool = False
+    # What an idle connection may be told at any time, and what must be said to it.
+    chatter: Mapping[bytes, bytes] = MappingProxyType({})
     # One byte that every answer to a publish contains exactly once, where their lengths cannot be known beforehand.
     answer_mark: bytes = b""
 
-    # How many publishes may wait for their answers at one time; 0 for as many as fit the sockets. For acknowledged
+    # How many requests may wait for their answers at one time; 0 for as many as fit the sockets. For acknowledged
     # variants of known answer lengths that do better so.
-    window_messages: int = 0
+    window_requests: int = 0
     # It replays so many times fewer messages than tailrace, where filling it would take minutes; rates are compared.
     replay_part: int = 1
 
@@ -96,19 +111,25 @@ class Peer(ABC):
         return []
 
     @abstractmethod
-    def publisher(self, client: int) -> list[Step]:
-        """What a publishing connection does first. Nothing more comes from the server after it but answers."""
+    def publisher(self, client: int, names: Sequence[str] = ()) -> list[Step]:
+        """What a connection that publishes to `names` does first. Nothing more comes from the server but answers."""
 
     @abstractmethod
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
-        """One publish by connection `client`. `serial` counts the publishes of a feed."""
+        """One message by connection `client`. `serial` counts the requests of a feed."""
+
+    def publish_many(self, name: str, payload: bytes, count: int, serial: int = 0) -> bytes:
+        """One request with `count` equal messages, 1 to `batch_max`."""
+        if count != 1:
+            raise NotImplementedError(f"{self.name} publishes one message at a time")
+        return self.publish(name, payload, serial)
 
     @abstractmethod
     def barrier(self) -> Step:
         """Answered once everything sent before it on this connection has been executed."""
 
-    def answers_bytes(self, names: Sequence[str], messages: int) -> int:
-        """All answers to the first `messages` publishes, round-robin over fresh streams. Acknowledged variants only."""
+    def answers_bytes(self, names: Sequence[str], requests: int) -> int:
+        """All answers to the first `requests`, round-robin over fresh streams. Acknowledged variants only."""
         raise NotImplementedError(f"{self.name} gives no answers of known length")
 
     def stored(self, name: str, messages: int) -> Step | None:
@@ -116,8 +137,12 @@ class Peer(ABC):
         return None
 
     def subscriber(self, name: str, client: int) -> list[Step]:
-        """What a connection does to get what is published to `name` from now on."""
+        """What a connection does to get what is published to the fresh stream `name`."""
         raise NotImplementedError(f"{self.name} has no subscribers here")
+
+    def listener(self, name: str, client: int) -> list[Step]:
+        """The same in as few steps as the protocol allows; `chatter` may come after them."""
+        return self.subscriber(name, client)
 
     def delivered_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
         """What one subscriber gets for the first `messages` of a fresh stream."""
@@ -162,11 +187,17 @@ def shares(streams: int, messages: int) -> list[tuple[slice, int]]:
 
 
 def make_feed(peer: Peer, names: Sequence[str], payload: bytes, bytes_min: int, messages_min: int = 0) -> Feed:
-    """Whole rounds of publishes over `names`, at least `bytes_min` bytes and `messages_min` messages of them."""
+    """Publishes to `names` in turn: at least `messages_min` messages, and `bytes_min` bytes if each went alone.
+
+    What the feed holds of one stream goes in requests of up to `peer.batch_max` messages, as a client that gathered the
+    feed would send it.
+    """
     one_round = sum(len(peer.publish(name, payload)) for name in names)
-    rounds = max(1, -(-bytes_min // one_round), -(-messages_min // len(names)))
-    publishes = [peer.publish(name, payload, r * len(names) + i) for r in range(rounds) for i, name in enumerate(names)]
-    return Feed(b"".join(publishes), len(publishes))
+    each = max(1, -(-bytes_min // one_round), -(-messages_min // len(names)))
+    counts = [min(peer.batch_max, each - start) for start in range(0, each, peer.batch_max)]
+    wanted = ((name, count) for count in counts for name in names)
+    requests = [peer.publish_many(name, payload, count, serial) for serial, (name, count) in enumerate(wanted)]
+    return Feed(b"".join(requests), each * len(names), len(requests))
 
 
 def stream_names(count: int) -> list[str]:

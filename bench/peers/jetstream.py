@@ -25,7 +25,7 @@ class JetStream(Nats):
     acked = True
     # Without a window its inbound queue grows to hundreds of megabytes and it stores a third less; from 1,000 to 50,000
     # there is no difference beyond the noise. Its own clients take 4,000.
-    window_messages = 10_000
+    window_requests = 10_000
     replay_part = 5
     kinds = frozenset({"ingest", "turns", "latency", "replay"})
 
@@ -39,18 +39,18 @@ class JetStream(Nats):
         inbox = _subscribe(_inbox(0), b"1")
         return [*self.ready(), inbox, _call(f"$JS.API.STREAM.CREATE.{STREAM}", stream, b'"did_create":true')]
 
-    def publisher(self, client: int) -> list[Step]:
+    def publisher(self, client: int, names: Sequence[str] = ()) -> list[Step]:
         return [*super().publisher(client), _subscribe(_inbox(client), b"1")]
 
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
         return b"PUB %s %s %d\r\n%s\r\n" % (name.encode(), _inbox(client), len(payload), payload)
 
-    def answers_bytes(self, names: Sequence[str], messages: int) -> int:
+    def answers_bytes(self, names: Sequence[str], requests: int) -> int:
         """One sequence, from 1, over all subjects."""
         around = len(b'{"stream":"","seq":}') + len(STREAM)
         # The length of the body is said in two digits whatever the sequence number.
         each = len(b"MSG  1 00\r\n") + len(_inbox(0)) + around + len(b"\r\n")
-        return messages * each + digits_total(1, messages)
+        return requests * each + digits_total(1, requests)
 
     def subscriber(self, name: str, client: int) -> list[Step]:
         """A push consumer without acknowledgements, the quickest kind."""

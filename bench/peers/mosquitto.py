@@ -32,7 +32,7 @@ class Mosquitto(Peer):
         self.acked = qos == 1
         self.name = "mosquitto-qos1" if qos else "mosquitto"
         self.title = f"mosquitto QoS {qos}"
-        self.kinds = frozenset({"ingest", "turns"} if qos else {"ingest", "turns", "fanout", "latency"})
+        self.kinds = frozenset({"ingest", "turns"} if qos else {"ingest", "turns", "fanout", "latency", "connections"})
 
     def command(self, site: Site) -> list[str]:
         path = site.directory / "mosquitto.conf"
@@ -45,7 +45,7 @@ class Mosquitto(Peer):
     def ready(self) -> list[Step]:
         return [_connect("probe")]
 
-    def publisher(self, client: int) -> list[Step]:
+    def publisher(self, client: int, names: Sequence[str] = ()) -> list[Step]:
         return [_connect(_CLIENT_NAME.format(client=client, kind="p"))]
 
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
@@ -56,12 +56,16 @@ class Mosquitto(Peer):
     def barrier(self) -> Step:
         return Step(_packet(0xC0, b""), b"\xd0\x00")
 
-    def answers_bytes(self, names: Sequence[str], messages: int) -> int:
-        return messages * _PUBACK_BYTES
+    def answers_bytes(self, names: Sequence[str], requests: int) -> int:
+        return requests * _PUBACK_BYTES
 
     def subscriber(self, name: str, client: int) -> list[Step]:
-        request = _packet(0x82, b"\x00\x01" + _string(name) + b"\x00")
-        return [_connect(_CLIENT_NAME.format(client=client, kind="s")), Step(request, b"\x90\x03\x00\x01\x00")]
+        return [_connect(_CLIENT_NAME.format(client=client, kind="s")), _subscribe(name)]
+
+    def listener(self, name: str, client: int) -> list[Step]:
+        """SUBSCRIBE follows CONNECT at once, as the protocol allows."""
+        connect, subscribe = self.subscriber(name, client)
+        return [Step(connect.send + subscribe.send, subscribe.until)]
 
     def delivered_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
         return messages * len(_packet(0x30, _string(name) + bytes(payload_bytes)))
@@ -70,6 +74,10 @@ class Mosquitto(Peer):
 def _connect(client_name: str) -> Step:
     """Clean session, no keep-alive."""
     return Step(_packet(0x10, _string("MQTT") + b"\x04\x02\x00\x00" + _string(client_name)), b"\x20\x02\x00\x00")
+
+
+def _subscribe(name: str) -> Step:
+    return Step(_packet(0x82, b"\x00\x01" + _string(name) + b"\x00"), b"\x90\x03\x00\x01\x00")
 
 
 def _string(text: str) -> bytes:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from types import MappingProxyType
 
 from bench.peers.base import Peer, Site, Step
 from bench.peers.programs import find_program, program_version
@@ -15,7 +17,9 @@ CONNECT = b"CONNECT %s\r\nPING\r\n" % _CONNECT.encode()
 class Nats(Peer):
     name = "nats"
     title = "NATS core"
-    kinds = frozenset({"ingest", "turns", "fanout", "latency"})
+    kinds = frozenset({"ingest", "turns", "fanout", "latency", "connections"})
+    # Once a connection is made, and every `ping_interval`.
+    chatter = MappingProxyType({b"PING\r\n": b"PONG\r\n"})
 
     def command(self, site: Site) -> list[str]:
         path = site.directory / "nats.conf"
@@ -38,7 +42,7 @@ class Nats(Peer):
     def ready(self) -> list[Step]:
         return [Step(CONNECT, b"PONG\r\n")]
 
-    def publisher(self, client: int) -> list[Step]:
+    def publisher(self, client: int, names: Sequence[str] = ()) -> list[Step]:
         # Some two seconds after connecting the server pings once to measure the round trip. It is waited for, so that
         # afterwards every byte that comes is known.
         return [Step(CONNECT, b"PONG\r\n"), Step(b"", b"PING\r\n"), Step(b"PONG\r\n")]
@@ -51,6 +55,10 @@ class Nats(Peer):
 
     def subscriber(self, name: str, client: int) -> list[Step]:
         return [*self.publisher(client), Step(b"SUB %s 1\r\nPING\r\n" % name.encode(), b"PONG\r\n")]
+
+    def listener(self, name: str, client: int) -> list[Step]:
+        """The server's ping comes later, as chatter."""
+        return [Step(b"CONNECT %s\r\nSUB %s 1\r\nPING\r\n" % (_CONNECT.encode(), name.encode()), b"PONG\r\n")]
 
     def delivered_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
         return messages * (len(b"MSG %s 1 %d\r\n" % (name.encode(), payload_bytes)) + payload_bytes + 2)

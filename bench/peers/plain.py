@@ -33,7 +33,7 @@ class Plain(Peer):
     def ready(self) -> list[Step]:
         return [Step(b"P", b"p")]
 
-    def publisher(self, client: int) -> list[Step]:
+    def publisher(self, client: int, names: Sequence[str] = ()) -> list[Step]:
         return self.ready()
 
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
@@ -42,8 +42,8 @@ class Plain(Peer):
     def barrier(self) -> Step:
         return Step(b"!", b"done")
 
-    def answers_bytes(self, names: Sequence[str], messages: int) -> int:
-        return messages * ANSWER_BYTES
+    def answers_bytes(self, names: Sequence[str], requests: int) -> int:
+        return requests * ANSWER_BYTES
 
     def subscriber(self, name: str, client: int) -> list[Step]:
         return [Step(b"S", b"s")]
@@ -53,7 +53,7 @@ class Plain(Peer):
 
 
 class BareSendfile(Peer):
-    """A file of as many bytes as tailrace's subscribers get in the replay, sent by bare sendfile."""
+    """A file of as many bytes as tailrace's log has in the replay, sent by bare sendfile."""
 
     name = "sendfile"
     title = "(bare sendfile)"
@@ -78,7 +78,7 @@ class BareSendfile(Peer):
     def ready(self) -> list[Step]:
         return [Step(b"?", b"!")]
 
-    def publisher(self, client: int) -> list[Step]:
+    def publisher(self, client: int, names: Sequence[str] = ()) -> list[Step]:
         return self.ready()
 
     def replayer(self, name: str, client: int) -> list[Step]:

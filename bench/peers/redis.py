@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from bench.peers.base import PAYLOAD_MARK, Peer, Puller, Site, Step
 from bench.peers.programs import find_program, program_version
@@ -40,7 +41,7 @@ class Redis(Peer):
     def ready(self) -> list[Step]:
         return [Step(_command(b"PING"), b"+PONG\r\n")]
 
-    def publisher(self, client: int) -> list[Step]:
+    def publisher(self, client: int, names: Sequence[str] = ()) -> list[Step]:
         off = [] if self.acked else [Step(_command(b"CLIENT", b"REPLY", b"OFF"))]
         return [*self.ready(), *off]
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as package_version
 from pathlib import Path
+from typing import Self
 
 from bench.peers.base import Peer, Site, Step, digits_total, shares
 from shard.leaves import INTERPRETED_VARIABLE
@@ -17,7 +19,9 @@ _MESSAGE_AROUND = len(b"msg   ") + 16 + len(b"  |\r\n")
 
 class Tailrace(Peer):
     title = "tailrace"
-    kinds = frozenset({"ingest", "turns", "fanout", "replay", "latency", "streams"})
+    kinds = frozenset(
+        {"ingest", "turns", "fanout", "replay", "latency", "connections", "neighbour", "round-robin", "streams"}
+    )
 
     def __init__(self, *, acked: bool = False, interpreted: bool = False, workers: int = 2) -> None:
         self.acked = acked
@@ -35,6 +39,12 @@ class Tailrace(Peer):
     def environment(self) -> Mapping[str, str]:
         return {INTERPRETED_VARIABLE: "1" if self.interpreted else "0"}
 
+    def with_workers(self, workers: int) -> Self:
+        """The same, run by so many workers."""
+        changed = copy.copy(self)
+        changed.workers = workers
+        return changed
+
     def version(self) -> str:
         try:
             return f"tailrace {package_version('tailrace')}, {self.workers} workers"
@@ -44,7 +54,7 @@ class Tailrace(Peer):
     def ready(self) -> list[Step]:
         return [self.barrier()]
 
-    def publisher(self, client: int) -> list[Step]:
+    def publisher(self, client: int, names: Sequence[str] = ()) -> list[Step]:
         return [Step(b"ack on\r\n", b"ok ack on\r\n")] if self.acked else [self.barrier()]
 
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
@@ -53,9 +63,9 @@ class Tailrace(Peer):
     def barrier(self) -> Step:
         return Step(b"ping\r\n", b"ok pong\r\n")
 
-    def answers_bytes(self, names: Sequence[str], messages: int) -> int:
+    def answers_bytes(self, names: Sequence[str], requests: int) -> int:
         total = 0
-        for part, count in shares(len(names), messages):
+        for part, count in shares(len(names), requests):
             around = sum(len(b"ok pub  \r\n") + len(name.encode()) for name in names[part])
             total += around * count + len(names[part]) * digits_total(0, count)
         return total

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from bench.rows.base import Row
+from bench.rows.connections import ConnectionsRow
 from bench.rows.fanout import FanOutRow
 from bench.rows.ingest import IngestRow
 from bench.rows.latency import LatencyRow
+from bench.rows.neighbour import NeighbourRow
 from bench.rows.replay import ReplayRow
+from bench.rows.roundrobin import RoundRobinRow
 from bench.rows.streams import StreamsRow
 from bench.rows.turns import TurnsRow
 from bench.scale import Scale
@@ -24,5 +27,10 @@ def make_rows(scale: Scale) -> list[Row]:
         ReplayRow(10),
         LatencyRow(1_000),
         LatencyRow(10_000),
+        ConnectionsRow(2_000, scale.crowd_share),
+        ConnectionsRow(8_000, scale.crowd_share),
+        ConnectionsRow(16_000, scale.crowd_share),
+        NeighbourRow(),
+        RoundRobinRow(scale.streams),
         StreamsRow(scale.many_streams),
     ]

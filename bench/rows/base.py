@@ -43,6 +43,10 @@ class Row(ABC):
     counted: str = "message"
     lower_is_better: bool = False
 
+    def suited(self, peer: Peer) -> Peer:
+        """The peer as it is started for this row."""
+        return peer
+
     @abstractmethod
     def measure(self, peer: Peer, server: Server, scale: Scale) -> Measurement:
         """Put the load on a fresh server. LoadError if it does not go through."""

@@ -24,8 +24,8 @@ class IngestRow(Row):
         names = stream_names(self._streams)
         payload = make_payload(scale.payload_bytes)
         feed = make_feed(peer, names, payload, scale.feed_bytes)
-        if peer.window_messages:
-            feed = make_feed(peer, names, payload, 0, peer.window_messages // WINDOW_FEEDS)
+        if peer.window_requests:
+            feed = make_feed(peer, names, payload, 0, peer.window_requests // WINDOW_FEEDS)
         warm = make_feed(peer, names, payload, 0)
         pushed = run_ingest(peer, server, names, feed, Stop(seconds=scale.seconds), scale, warm)
         check_stored(peer, server, names[-1], pushed.stored // len(names))

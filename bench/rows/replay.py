@@ -7,10 +7,10 @@ from bench.load.limits import Deadline
 from bench.load.replay import replay
 from bench.peers.base import Peer, make_feed, make_payload, stream_names
 from bench.peers.plain import BareSendfile
-from bench.peers.tailrace import Tailrace
 from bench.rows.base import Measurement, Row, check_stored, cpu_us, generate, run_ingest
 from bench.scale import Scale
 from bench.server import Server
+from shard.frame import HEADER_BYTES
 
 FILL_MESSAGES = 10_000  # of one feed, whatever the peer, so that all hold the same number of messages
 
@@ -39,8 +39,8 @@ class ReplayRow(Row):
 
 
 def replay_messages(scale: Scale, part: int = 1) -> int:
-    """As many as make about `replay_bytes` / `part` as tailrace's text lines, in whole feeds."""
-    feed_bytes = Tailrace().delivered_bytes(stream_names(1)[0], FILL_MESSAGES, scale.payload_bytes)
+    """As many as make about `replay_bytes` / `part` of frames in tailrace's log, in whole feeds."""
+    feed_bytes = FILL_MESSAGES * (HEADER_BYTES + scale.payload_bytes)
     return max(1, scale.replay_bytes // part // feed_bytes) * FILL_MESSAGES
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.contest import Cell, in_turn, run_contest
+from bench.contest import Cell, in_turn, measure, run_contest
 from bench.load.limits import LoadError
 from bench.peers.base import Peer
 from bench.peers.plain import Plain
@@ -18,6 +18,17 @@ class _Row(Row):
         if peer.acked:
             raise LoadError("it does not work")
         return Measurement(1.0, 2.0, server.peak_rss_bytes())
+
+
+class _Suiting(_Row):
+    """Wants its peers to be other ones."""
+
+    def suited(self, peer: Peer) -> Peer:
+        return Plain(100)
+
+
+def test_a_row_may_want_a_peer_of_its_own(tmp_path: Path) -> None:
+    assert measure(_Suiting(), Plain(100, acked=True), Scale(), tmp_path, "compiled").value == 1.0
 
 
 def test_every_round_another_peer_begins() -> None:

@@ -45,6 +45,32 @@ def test_less_is_better_where_it_is(make_results: MakeResults) -> None:
     assert _outcome(outcomes, "unclean").met is None
 
 
+def test_targets_of_the_binary_protocol(make_results: MakeResults) -> None:
+    crowd = {"resident_bytes_per_connection": 5_900.0, "idle_cpu_percent": 1.2}
+    results = make_results(
+        {
+            ("ingest-1", "tailrace-binary-acks"): [Measurement(5_500_000, 1, 1)],
+            ("ingest-1", "jetstream"): [Measurement(500_000, 1, 1)],
+            ("ingest-1", "nats"): [Measurement(6_000_000, 1, 1)],
+            ("connections-16000", "tailrace-binary"): [Measurement(300, 1, 1, crowd)],
+            ("connections-16000", "nats"): [Measurement(800, 1, 1)],
+            ("streams-1000", "tailrace-binary"): [Measurement(2.5, 1, 1)],
+            ("streams-1000", "tailrace"): [Measurement(3.5, 1, 1)],
+            ("neighbour", "tailrace-binary"): [Measurement(7_000, 1, 1, {"p99_raised_us": 4_900.0})],
+        }
+    )
+    outcomes = evaluate(results, COMPILED)
+    assert _outcome(outcomes, "batches", "JetStream").met is True
+    assert _outcome(outcomes, "batches", "NATS").met is False
+    assert _outcome(outcomes, "16,000", "have a message").met is True
+    assert _outcome(outcomes, "16,000", "resident").met is True
+    assert _outcome(outcomes, "16,000", "1 %").met is False
+    assert _outcome(outcomes, "in turn, batches").met is True
+    assert _outcome(outcomes, "in turn, lines").met is False
+    assert _outcome(outcomes, "neighbour, binary").measured == 4.9
+    assert _outcome(outcomes, "neighbour, lines").met is None
+
+
 def test_the_interpreted_build_has_targets_of_its_own(make_results: MakeResults) -> None:
     outcomes = evaluate(make_results({}), INTERPRETED)
     assert {outcome.target.bound for outcome in outcomes if outcome.target.row == "ingest-1"} == {1.0}

@@ -1,7 +1,8 @@
-"""A plain process to put load on, silent or answering."""
+"""A plain process to put load on, silent or answering; and two ends of one connection."""
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,17 @@ import pytest
 
 from bench.peers.plain import Plain
 from bench.server import Server, fresh_site
+
+
+@pytest.fixture
+def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
+    """Ours, which does not block, and theirs."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        ours = socket.create_connection(listener.getsockname())
+        theirs, _ = listener.accept()
+    with ours, theirs:
+        ours.setblocking(False)
+        yield ours, theirs
 
 
 @pytest.fixture(params=[False, True], ids=["silent", "acks"])

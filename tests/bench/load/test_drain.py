@@ -1,22 +1,11 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 
 import pytest
 
 from bench.load.drain import drain, read, send_some
 from bench.load.limits import Deadline, PeerClosed
-
-
-@pytest.fixture
-def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        ours = socket.create_connection(listener.getsockname())
-        theirs, _ = listener.accept()
-    with ours, theirs:
-        ours.setblocking(False)
-        yield ours, theirs
 
 
 def test_drained_bytes_are_counted_and_gone(pair: tuple[socket.socket, socket.socket]) -> None:
@@ -28,6 +17,16 @@ def test_drained_bytes_are_counted_and_gone(pair: tuple[socket.socket, socket.so
         deadline.check("draining")
         got += drain(ours)
     assert (got, drain(ours), read(ours)) == (10_000, 0, b"")
+
+
+def test_no_more_is_drained_or_read_than_was_asked_for(pair: tuple[socket.socket, socket.socket]) -> None:
+    ours, theirs = pair
+    theirs.sendall(b"abcdefghij")
+    deadline = Deadline(5)
+    while not drain(ours, 3):
+        deadline.check("draining")
+    assert read(ours, 2) == b"de"
+    assert read(ours) == b"fghij"
 
 
 def test_the_end_is_an_error(pair: tuple[socket.socket, socket.socket]) -> None:

@@ -25,7 +25,7 @@ def test_whole_feeds_until_the_messages_are_sent(plain_server: Server, plain: Pl
 
 
 def test_what_is_sent_before_is_not_timed(plain_server: Server, plain: Plain) -> None:
-    plain.window_messages = 100 if plain.acked else 0
+    plain.window_requests = 100 if plain.acked else 0
     feed, warm = make_feed(plain, NAMES, PAYLOAD, 0, 25), make_feed(plain, NAMES, PAYLOAD, 0)
     pushed = ingest(plain, plain_server.target, NAMES, feed, Stop(messages=2_000), Deadline(20), warm)
     assert (pushed.messages, pushed.stored) == (2_000, 2_001)

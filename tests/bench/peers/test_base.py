@@ -48,6 +48,33 @@ def test_a_feed_is_whole_rounds_of_at_least_the_bytes_and_messages_asked_for() -
     assert [line.split()[1].decode() for line in lines[:7]] == names
 
 
+class _Batching(Tailrace):
+    """Lines as batches."""
+
+    batch_max = 10
+
+    def publish_many(self, name: str, payload: bytes, count: int, serial: int = 0) -> bytes:
+        return b"%d:%s" % (serial, self.publish(name, payload) * count)
+
+
+def test_a_feed_goes_in_batches_as_large_as_it_has_messages_of_one_stream() -> None:
+    names, payload = stream_names(3), make_payload(100)
+    feed = make_feed(_Batching(), names, payload, 0, 36)
+    assert (feed.messages, feed.requests) == (36, 6)
+    assert [line.split(b":")[0] for line in feed.data.splitlines() if b":" in line] == [b"%d" % i for i in range(6)]
+    assert feed.data.count(names[1].encode()) == 12
+    one = make_feed(_Batching(), names[:1], payload, 36 * len(_Batching().publish(names[0], payload)))
+    assert (one.messages, one.requests) == (36, 4)
+    assert (make_feed(_Batching(), names, payload, 0).requests) == 3
+    alone = make_feed(Tailrace(), names, payload, 0, 36)
+    assert alone.messages == alone.requests == 36
+
+
+def test_most_peers_take_one_message_at_a_time() -> None:
+    with pytest.raises(NotImplementedError, match="one message at a time"):
+        Tailrace().publish_many("b.000000", b"@", 2)
+
+
 @pytest.mark.parametrize("size", [1, 20, 100, 4096])
 def test_a_payload_has_its_size_and_one_mark(size: int) -> None:
     payload = make_payload(size)

@@ -21,3 +21,10 @@ def test_mosquitto_packet_identifiers_are_never_zero() -> None:
 def test_there_is_no_quality_two_here() -> None:
     with pytest.raises(ValueError, match="qos 2"):
         Mosquitto(qos=2)
+
+
+def test_a_listener_asks_for_everything_at_once() -> None:
+    (step,) = Mosquitto().listener("b.1", 7)
+    connect, subscribe = Mosquitto().subscriber("b.1", 7)
+    assert step.send == connect.send + subscribe.send
+    assert step.until == subscribe.until

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.load.crowd import gather
 from bench.load.fanout import fan_out
 from bench.load.ingest import Stop, ingest
 from bench.load.latency import latency
@@ -19,11 +20,16 @@ from bench.peers.mosquitto import Mosquitto
 from bench.peers.nats import Nats
 from bench.peers.redis import Redis, RedisPubSub
 from bench.peers.tailrace import Tailrace
+from bench.peers.tailrace_binary import TailraceBinary
 from bench.rows.base import check_stored
 from bench.server import Server, fresh_site
 from shard.leaves import interpreted_wanted
 
-OURS = [Tailrace(acked=acked, interpreted=interpreted_wanted()) for acked in (False, True)]
+OURS = [
+    kind(acked=acked, interpreted=interpreted_wanted())
+    for kind in (Tailrace, TailraceBinary)
+    for acked in (False, True)
+]
 PEERS = [*OURS, Nats(), JetStream(), Redis(), Redis(acked=False), RedisPubSub(), Mosquitto(), Mosquitto(qos=1)]
 PAYLOAD = make_payload(100)
 NAME, *NAMES = stream_names(6)
@@ -58,11 +64,17 @@ def _latency(peer: Peer, server: Server) -> None:
     assert len(timed.latencies_ns) == 200
 
 
+def _crowd(peer: Peer, server: Server) -> None:
+    done = gather(peer, server.target, NAME, PAYLOAD, 200, 3, 3.0, Deadline(TIMEOUT_S))
+    assert len(done.heard_s) == 3
+
+
 CHECKS: dict[str, Callable[[Peer, Server], None]] = {
     "ingest": _ingest_and_replay,
     "turns": _turns,
     "fanout": _fan_out,
     "latency": _latency,
+    "connections": _crowd,
 }
 CASES = [(peer, kind) for peer in PEERS for kind in CHECKS if kind in peer.kinds]
 

@@ -24,3 +24,10 @@ def test_tailrace_answers_over_several_streams(messages: int) -> None:
 def test_tailrace_runs_the_build_that_is_asked_for() -> None:
     assert Tailrace(interpreted=True).environment() == {"TAILRACE_INTERPRETED": "1"}
     assert Tailrace().environment() == {"TAILRACE_INTERPRETED": "0"}
+
+
+def test_a_row_may_want_another_number_of_workers() -> None:
+    peer = Tailrace(workers=2)
+    alone = peer.with_workers(1)
+    assert (peer.workers, alone.workers, alone.name) == (2, 1, peer.name)
+    assert "1 workers" in alone.version()

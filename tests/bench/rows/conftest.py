@@ -20,6 +20,9 @@ TINY = Scale(
     replay_bytes=3_000_000,
     latency_pairs=2,
     latency_seconds=0.4,
+    crowd_messages=2,
+    idle_seconds=1.0,
+    noise_bytes=5_000_000,
     timeout_s=30,
 )
 MeasureRow = Callable[[Row, Peer], Measurement]

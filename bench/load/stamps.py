@@ -1,0 +1,70 @@
+"""Finding the stamps in what a subscriber gets: each payload begins with PAYLOAD_MARK and the moment it was sent."""
+
+from __future__ import annotations
+
+from bench.load.limits import LoadError
+from bench.peers.base import PAYLOAD_MARK, Peer
+from broker.protocol.envelope import HEAD, HEAD_BYTES
+from broker.protocol.messages import CHUNK_HEAD, Op
+from shard.frame import HEADER_BYTES, unpack_header
+
+STAMP_DIGITS = 19
+STAMP_BYTES = len(PAYLOAD_MARK) + STAMP_DIGITS
+
+
+class MarkedStamps:
+    """The mark stands nowhere but at the beginning of payloads."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def feed(self, data: bytes) -> list[int]:
+        """Every stamp that is whole by now; one that is cut in two is finished by the next call."""
+        stamps = []
+        data = self._rest + data
+        position = data.find(PAYLOAD_MARK)
+        while 0 <= position <= len(data) - STAMP_BYTES:
+            stamps.append(int(data[position + 1 : position + STAMP_BYTES]))
+            position = data.find(PAYLOAD_MARK, position + STAMP_BYTES)
+        self._rest = data[position:] if position >= 0 else b""
+        return stamps
+
+
+class FramedStamps:
+    """CHUNK envelopes of frames, from seq 0 on. `feed` raises LoadError for anything else."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._next_seq = 0
+
+    def feed(self, data: bytes) -> list[int]:
+        """The stamps of every envelope that is whole by now."""
+        stamps: list[int] = []
+        data, position = self._rest + data, 0
+        while len(data) - position >= HEAD_BYTES:
+            opcode, length = HEAD.unpack_from(data, position)
+            end = position + HEAD_BYTES + length
+            if opcode != Op.CHUNK:
+                raise LoadError(f"opcode {opcode} among the chunks: {data[position : position + 200]!r}")
+            if end > len(data):
+                break
+            stamps += self._chunk(data, position + CHUNK_HEAD.size, end)
+            position = end
+        self._rest = data[position:]
+        return stamps
+
+    def _chunk(self, data: bytes, start: int, end: int) -> list[int]:
+        stamps = []
+        while start < end:
+            header = unpack_header(data, start)
+            if header.seq != self._next_seq or header.length < HEADER_BYTES + STAMP_BYTES:
+                raise LoadError(f"seq {header.seq} in a frame of {header.length} bytes where {self._next_seq} was due")
+            begin = start + HEADER_BYTES + header.metadata_bytes + len(PAYLOAD_MARK)
+            stamps.append(int(data[begin : begin + STAMP_DIGITS]))
+            self._next_seq += 1
+            start += header.length
+        return stamps
+
+
+def make_stamps(peer: Peer) -> MarkedStamps | FramedStamps:
+    return FramedStamps() if peer.framed else MarkedStamps()

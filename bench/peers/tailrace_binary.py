@@ -1,0 +1,84 @@
+"""tailrace over its binary protocol: publishes in batches, silent or acknowledged; deliveries as chunks of frames."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from bench.peers.base import SUBSCRIPTION, Step
+from bench.peers.tailrace import Tailrace
+from broker.protocol.messages import (
+    VERSION,
+    Ack,
+    Hello,
+    Open,
+    Opened,
+    Ping,
+    Pong,
+    Published,
+    Subscribe,
+    Subscribed,
+    pack,
+    pack_publish,
+)
+from broker.protocol.places import FROM_NEW, From
+from shard.frame import HEADER_BYTES, pack_frame
+
+_HELLO = pack(Hello(VERSION, (), "bench"))
+_PUBLISHED_BYTES = len(pack(Published(0, ((0, 0, 0),))))
+
+
+class TailraceBinary(Tailrace):
+    batch_max = 1_000
+    framed = True
+
+    def __init__(self, *, acked: bool = False, interpreted: bool = False, workers: int = 2) -> None:
+        super().__init__(acked=acked, interpreted=interpreted, workers=workers)
+        self.name = "tailrace-binary-acks" if acked else "tailrace-binary"
+        self.title = "tailrace binary, acks" if acked else "tailrace binary"
+        kinds = {"ingest", "turns", "fanout", "latency", "round-robin"}
+        self.kinds = frozenset(kinds if acked else kinds | {"replay", "connections", "neighbour"})
+
+    def ready(self) -> list[Step]:
+        return [Step(_HELLO + pack(Ping()), pack(Pong()))]
+
+    def publisher(self, client: int, names: Sequence[str] = ()) -> list[Step]:
+        """Handles for all names; the answers come in order."""
+        opens = b"".join(pack(Open(_handle(name), name.encode())) for name in names)
+        return [*self.ready(), *([Step(opens, pack(Opened(_handle(names[-1]))))] if names else [])]
+
+    def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
+        return self.publish_many(name, payload, 1, serial)
+
+    def publish_many(self, name: str, payload: bytes, count: int, serial: int = 0) -> bytes:
+        frames = pack_frame(payload) * count
+        return pack_publish(serial, Ack.APPENDED if self.acked else Ack.NONE, [_handle(name)], frames) + frames
+
+    def barrier(self) -> Step:
+        return Step(pack(Ping()), pack(Pong()))
+
+    def answers_bytes(self, names: Sequence[str], requests: int) -> int:
+        return requests * _PUBLISHED_BYTES
+
+    def stored(self, name: str, messages: int) -> Step:
+        return Step(_HELLO + _subscribe(name, FROM_NEW), pack(Subscribed(SUBSCRIPTION, messages, 0)))
+
+    def subscriber(self, name: str, client: int) -> list[Step]:
+        return [self.stored(name, 0)]
+
+    def delivered_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
+        return messages * (HEADER_BYTES + payload_bytes)
+
+    def replay_request(self, name: str) -> bytes:
+        return _subscribe(name, From("seq", 0))
+
+    def replay_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
+        return self.delivered_bytes(name, messages, payload_bytes)
+
+
+def _subscribe(name: str, start: From) -> bytes:
+    return pack(Subscribe(SUBSCRIPTION, name.encode(), start))
+
+
+def _handle(name: str) -> int:
+    """One for each of `stream_names`; 0 is left out because errors name it where there is none."""
+    return int(name.rpartition(".")[2]) + 1

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+import select
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import pytest
+
+from bench.load.crowd import IDLE_SLOT_S, Crowd, gather, quiet_after_s
+from bench.load.limits import Deadline, LoadError, LoadTimeout, PeerClosed
+from bench.peers.base import Peer, make_payload
+from bench.peers.plain import Plain
+from bench.server import Server
+from tests.bench.load.serving import serving
+
+NAME, PAYLOAD = "b.000000", make_payload(100)
+MESSAGE = Plain(100).publish(NAME, PAYLOAD)
+
+
+def test_everybody_joins_and_hears_everything(silent_server: Server, silent: Plain) -> None:
+    done = gather(silent, silent_server.target, NAME, PAYLOAD, 60, 3, 2 * IDLE_SLOT_S, Deadline(20))
+    assert len(done.heard_s) == 3
+    assert all(0 < seconds < 20 for seconds in done.heard_s)
+    assert len(done.idle_shares) == 2
+    assert all(0 <= share < 0.5 for share in done.idle_shares)
+    assert done.joined_per_s > 0
+    assert done.spent.wall_s >= sum(done.heard_s)
+
+
+class _Promising(Plain):
+    """Says that each message is delivered with one byte more, or less, than it is."""
+
+    def __init__(self, error_bytes: int) -> None:
+        super().__init__(100)
+        self._error_bytes = error_bytes
+
+    def delivered_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
+        return super().delivered_bytes(name, messages, payload_bytes) + self._error_bytes * messages
+
+
+def test_a_byte_too_few_ends_in_a_timeout(silent_server: Server) -> None:
+    with pytest.raises(LoadTimeout, match="20 of 20 have not heard message 0"):
+        gather(_Promising(1), silent_server.target, NAME, PAYLOAD, 20, 1, 0, Deadline(1.6))
+
+
+def test_a_byte_too_many_is_an_error(silent_server: Server) -> None:
+    with pytest.raises(LoadError, match="bytes were due"):
+        gather(_Promising(-1), silent_server.target, NAME, PAYLOAD, 20, 1, 0, Deadline(20))
+
+
+class _Other(Plain):
+    """Publishes something else than it is asked to."""
+
+    def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
+        return super().publish(name, payload.replace(b"abc", b"cba"), serial, client)
+
+
+def test_another_payload_is_an_error(silent_server: Server) -> None:
+    with pytest.raises(LoadError, match="no delivery of the payload"):
+        gather(_Other(100), silent_server.target, NAME, PAYLOAD, 20, 1, 0, Deadline(20))
+
+
+class _Chatting(Plain):
+    chatter: Mapping[bytes, bytes] = {b"how are you\r\n": b"fine\r\n"}
+
+
+@contextmanager
+def _crowd_of_one(peer: Peer, say: Callable[[socket.socket], None]) -> Iterator[tuple[Crowd, socket.socket]]:
+    """A crowd of one, to whom the server says that once it has joined; and a publisher whom nobody listens to."""
+    joined = threading.Event()
+
+    def behave(sock: socket.socket) -> None:
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.recv(1)
+        sock.sendall(b"s")
+        assert joined.wait(10)
+        say(sock)
+
+    ours, theirs = socket.socketpair()
+    with serving(behave) as port, select.epoll() as poller, ours, theirs:
+        crowd = Crowd(peer, port, NAME, poller, Deadline(10))
+        try:
+            crowd.join(1)
+            joined.set()
+            yield crowd, ours
+        finally:
+            crowd.leave()
+
+
+def test_chatter_is_answered() -> None:
+    answers: list[bytes] = []
+
+    def say(sock: socket.socket) -> None:
+        sock.sendall(b"how are you\r\n")
+        answers.append(sock.recv(100))
+        sock.sendall(MESSAGE)
+        sock.recv(1)
+
+    with _crowd_of_one(_Chatting(100), say) as (crowd, publisher):
+        assert crowd.hear(publisher, PAYLOAD, 0) > 0
+    assert answers == [b"fine\r\n"]
+
+
+def test_what_is_said_unasked_is_an_error() -> None:
+    with (
+        _crowd_of_one(Plain(100), lambda sock: sock.sendall(b"what?")) as (crowd, _),
+        pytest.raises(LoadError, match=r"left alone .* b'what"),
+    ):
+        crowd.rest(5)
+
+
+def test_a_connection_that_is_closed_is_told() -> None:
+    with _crowd_of_one(Plain(100), lambda sock: sock.sendall(MESSAGE)) as (crowd, publisher):
+        assert crowd.hear(publisher, PAYLOAD, 0) > 0
+        with pytest.raises(PeerClosed):
+            crowd.hear(publisher, PAYLOAD, 1)
+
+
+def test_a_message_in_pieces_counts_once_it_is_whole() -> None:
+    def say(sock: socket.socket) -> None:
+        for byte in MESSAGE:
+            sock.send(bytes((byte,)))
+        sock.recv(1)
+
+    with _crowd_of_one(Plain(100), say) as (crowd, publisher):
+        assert crowd.hear(publisher, PAYLOAD, 0) > 0
+
+
+def test_nobody_there_is_told() -> None:
+    with select.epoll() as poller, socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        crowd = Crowd(Plain(100), sock.getsockname()[1], NAME, poller, Deadline(5))
+        with pytest.raises(LoadError, match="connection 1: "):
+            crowd.join(1)
+
+
+def test_a_server_that_never_answers_ends_in_a_timeout() -> None:
+    def behave(sock: socket.socket) -> None:
+        while sock.recv(1):
+            pass
+
+    with serving(behave) as port, select.epoll() as poller:
+        crowd = Crowd(Plain(100), port, NAME, poller, Deadline(0.3))
+        with pytest.raises(LoadTimeout, match="1 of 1 have connected, 1 have not joined"):
+            crowd.join(1)
+        crowd.leave()
+
+
+def test_quiet_is_after_the_last_busy_slot() -> None:
+    assert quiet_after_s([0.5, 0.0, 0.02, 0.0, 0.009]) == 3 * IDLE_SLOT_S
+    assert quiet_after_s([0.0, 0.0]) == 0
+    assert quiet_after_s([0.0, 1.0]) == 2 * IDLE_SLOT_S

@@ -1,0 +1,77 @@
+"""The bytes are those of the codec that the broker reads and writes with."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench.peers.base import make_feed, make_payload, stream_names
+from bench.peers.tailrace_binary import TailraceBinary
+from broker.protocol.binary import ServerCodec
+from broker.protocol.messages import Ack, Hello, Open, Ping, Publish, Published, Request, Subscribe, Subscribed, pack
+from broker.protocol.places import From
+
+NAME = "b.000000"
+PAYLOAD = make_payload(100)
+
+
+def _read(*parts: bytes) -> list[Request]:
+    """What a broker would understand."""
+    codec, requests = ServerCodec(64 << 20, 8 << 20), []
+    for part in parts:
+        for message in codec.feed(memoryview(bytearray(part)), len(part)):
+            requests.append(message)
+    return requests
+
+
+def test_a_publisher_says_hello_and_opens_its_streams() -> None:
+    names = stream_names(300)
+    hello, opens = TailraceBinary().publisher(0, names)
+    said = _read(hello.send, opens.send)
+    assert isinstance(said[0], Hello)
+    assert isinstance(said[1], Ping)
+    assert [request.stream.decode() for request in said[2:] if isinstance(request, Open)] == names
+    assert len({request.id for request in said[2:] if isinstance(request, Open)}) == 300
+    assert len(TailraceBinary().publisher(0)) == 1
+
+
+@pytest.mark.parametrize("acked", [False, True])
+def test_a_feed_is_read_as_batches(acked: bool) -> None:
+    peer = TailraceBinary(acked=acked)
+    hello, opens = peer.publisher(0, [NAME])
+    feed = make_feed(peer, [NAME], PAYLOAD, 0, 2_500)
+    said = [request for request in _read(hello.send, opens.send, feed.data) if isinstance(request, Publish)]
+    assert [request.count for request in said] == [1_000, 1_000, 500]
+    assert [request.request for request in said] == [0, 1, 2]
+    assert {request.ack for request in said} == {Ack.APPENDED if acked else Ack.NONE}
+    assert (feed.messages, feed.requests) == (2_500, 3)
+
+
+def test_the_megabyte_of_a_thousand_streams_is_a_few_messages_of_each() -> None:
+    feed = make_feed(TailraceBinary(), stream_names(1_000), PAYLOAD, 1_000_000)
+    assert (feed.messages, feed.requests) == (7_000, 1_000)
+
+
+def test_answers_have_one_length() -> None:
+    answers = [pack(Published(request, ((1 << request, 1_000, 3),))) for request in range(20)]
+    assert TailraceBinary(acked=True).answers_bytes([NAME], 20) == len(b"".join(answers))
+
+
+def test_subscribers_are_answered_with_where_they_begin() -> None:
+    peer = TailraceBinary()
+    (step,) = peer.subscriber(NAME, 0)
+    _, subscribe = _read(step.send)
+    assert subscribe == Subscribe(1, NAME.encode(), From("new", 0))
+    assert step.until == pack(Subscribed(1, 0, 0))
+    assert peer.stored(NAME, 1_234).until == pack(Subscribed(1, 1_234, 0))
+    _, _, replay = _read(peer.replayer(NAME, 0)[0].send, peer.replay_request(NAME))
+    assert replay == Subscribe(1, NAME.encode(), From("seq", 0))
+
+
+def test_deliveries_are_frames() -> None:
+    assert TailraceBinary().delivered_bytes(NAME, 10, 100) == 1_320
+    assert TailraceBinary().replay_bytes(NAME, 10, 100) == 1_320
+
+
+def test_who_takes_part_in_what() -> None:
+    assert TailraceBinary(acked=True).kinds < TailraceBinary().kinds
+    assert "streams" not in TailraceBinary().kinds
