@@ -18,7 +18,8 @@ class Scale:
     latency_seconds: float = 9.0  # all pairs together
     crowd_share: float = 1.0  # of the subscribers that the rows of quiet connections name
     crowd_messages: int = 9  # each to all of them
-    idle_seconds: float = 12.0  # in which they are left alone
+    idle_seconds: float = 10.0  # in which they are left alone
+    long_idle_seconds: float = 40.0  # the largest crowd: longer than any broker here leaves a connection unasked
     noise_bytes: int = 10_000_000_000  # at least, replayed beside the subscriber that is timed
     many_streams: int = 100_000
     timeout_s: float = 180.0  # of one measurement
@@ -35,6 +36,7 @@ QUICK = Scale(
     crowd_share=0.1,
     crowd_messages=3,
     idle_seconds=1.5,
+    long_idle_seconds=3.0,
     noise_bytes=300_000_000,
     many_streams=2_000,
     timeout_s=60.0,

@@ -22,7 +22,8 @@ from broker.protocol.messages import CHUNK_HEAD
 CONNECTIONS_A_SOURCE = 4_000  # connections from each of 127.0.0.1, 127.0.0.2, ...: each has ports of its own
 WARM_PART = 20  # one connection in so many is made before the others are measured
 IDLE_SLOT_S = 0.5
-QUIET_SHARE = 0.01  # of one core
+QUIET_SHARE, QUIET_SLOTS = 0.01, 4  # of one core
+HEARTBEAT_S = 30.0  # the interval of tailrace's pings, the shortest of all: each connection has one in that time
 _BIND_ADDRESS_NO_PORT = 24  # linux/in.h; the socket module has it from Python 3.12 on
 _READ_BYTES = 64 * 1024
 _EVENTS_MAX = 4_096
@@ -232,6 +233,16 @@ def _receive(receive: Callable[[bytearray], int], buffer: bytearray) -> int:
 
 
 def quiet_after_s(idle_shares: Sequence[float]) -> float:
-    """When the last slot ended in which the server did more than nothing; 0 if there was none."""
-    busy = [number for number, share in enumerate(idle_shares, 1) if share > QUIET_SHARE]
-    return busy[-1] * IDLE_SLOT_S if busy else 0.0
+    """When the first QUIET_SLOTS began in which the server did next to nothing; the end of all slots if none did."""
+    for first in range(len(idle_shares)):
+        if max(idle_shares[first : first + QUIET_SLOTS]) <= QUIET_SHARE:
+            return first * IDLE_SLOT_S
+    return len(idle_shares) * IDLE_SLOT_S
+
+
+def settled_share(idle_shares: Sequence[float]) -> float:
+    """The mean of the last HEARTBEAT_S, or of the later half where there is no more than that."""
+    last = round(HEARTBEAT_S / IDLE_SLOT_S)
+    if len(idle_shares) <= last:
+        last = max(1, len(idle_shares) // 2)
+    return sum(idle_shares[-last:]) / last

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import MappingProxyType
 
 from bench.peers.base import SUBSCRIPTION, Step
 from bench.peers.tailrace import Tailrace
@@ -30,6 +31,7 @@ _PUBLISHED_BYTES = len(pack(Published(0, ((0, 0, 0),))))
 class TailraceBinary(Tailrace):
     batch_max = 1_000
     framed = True
+    chatter = MappingProxyType({pack(Ping()): pack(Pong())})
 
     def __init__(self, *, acked: bool = False, interpreted: bool = False, workers: int = 2) -> None:
         super().__init__(acked=acked, interpreted=interpreted, workers=workers)

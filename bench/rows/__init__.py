@@ -29,7 +29,7 @@ def make_rows(scale: Scale) -> list[Row]:
         LatencyRow(10_000),
         ConnectionsRow(2_000, scale.crowd_share),
         ConnectionsRow(8_000, scale.crowd_share),
-        ConnectionsRow(16_000, scale.crowd_share),
+        ConnectionsRow(16_000, scale.crowd_share, long=True),
         NeighbourRow(),
         RoundRobinRow(scale.streams),
         StreamsRow(scale.many_streams),

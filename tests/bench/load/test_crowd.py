@@ -8,7 +8,15 @@ from contextlib import contextmanager
 
 import pytest
 
-from bench.load.crowd import IDLE_SLOT_S, Crowd, gather, quiet_after_s
+from bench.load.crowd import (
+    HEARTBEAT_S,
+    IDLE_SLOT_S,
+    QUIET_SLOTS,
+    Crowd,
+    gather,
+    quiet_after_s,
+    settled_share,
+)
 from bench.load.limits import Deadline, LoadError, LoadTimeout, PeerClosed
 from bench.peers.base import Peer, make_payload
 from bench.peers.plain import Plain
@@ -148,7 +156,15 @@ def test_a_server_that_never_answers_ends_in_a_timeout() -> None:
         crowd.leave()
 
 
-def test_quiet_is_after_the_last_busy_slot() -> None:
-    assert quiet_after_s([0.5, 0.0, 0.02, 0.0, 0.009]) == 3 * IDLE_SLOT_S
-    assert quiet_after_s([0.0, 0.0]) == 0
-    assert quiet_after_s([0.0, 1.0]) == 2 * IDLE_SLOT_S
+def test_quiet_begins_with_several_slots_of_next_to_nothing() -> None:
+    quiet = [0.0] * QUIET_SLOTS
+    assert quiet_after_s([0.5, 0.0, 0.02, *quiet, 0.3]) == 3 * IDLE_SLOT_S
+    assert quiet_after_s(quiet) == 0
+    assert quiet_after_s([*quiet[1:], 1.0]) == QUIET_SLOTS * IDLE_SLOT_S
+
+
+def test_idle_use_is_that_of_one_heartbeat_if_there_was_time_for_it() -> None:
+    beat = round(HEARTBEAT_S / IDLE_SLOT_S)
+    assert settled_share([1.0, *[0.5] * beat]) == 0.5
+    assert settled_share([1.0, 1.0, 0.25, 0.75]) == 0.5
+    assert settled_share([0.5]) == 0.5
