@@ -7,16 +7,28 @@ import pytest
 from bench.peers.base import make_feed, make_payload, stream_names
 from bench.peers.tailrace_binary import TailraceBinary
 from broker.protocol.binary import ServerCodec
-from broker.protocol.messages import Ack, Hello, Open, Ping, Publish, Published, Request, Subscribe, Subscribed, pack
+from broker.protocol.messages import (
+    Ack,
+    Hello,
+    Malformed,
+    Open,
+    Ping,
+    Publish,
+    Published,
+    Request,
+    Subscribe,
+    Subscribed,
+    pack,
+)
 from broker.protocol.places import From
 
 NAME = "b.000000"
 PAYLOAD = make_payload(100)
 
 
-def _read(*parts: bytes) -> list[Request]:
+def _read(*parts: bytes) -> list[Request | Malformed]:
     """What a broker would understand."""
-    codec, requests = ServerCodec(64 << 20, 8 << 20), []
+    codec, requests = ServerCodec(64 << 20, 8 << 20), list[Request | Malformed]()
     for part in parts:
         for message in codec.feed(memoryview(bytearray(part)), len(part)):
             requests.append(message)
