@@ -21,7 +21,7 @@ _SKIPPED = (Op.SUBSCRIBED, Op.PING, Op.PONG)
 _ENVELOPE_BYTES_MAX = 64 * 1024  # of any kind but CHUNK
 _READS_MAX = 64  # of one connection, before the others get their turn
 # Small chunks come with one read; of large ones so much is copied, and the rest is not.
-_READ_BYTES = 16 * 1024
+_READ_BYTES = 4 * 1024
 
 
 class Drained:
