@@ -337,9 +337,9 @@ class BinaryClient(Connection):
         self.codec.restore_state(state["codec"])
         self.handles = dict(state["handles"])
 
-    def lose(self, key: int, name: bytes, why: str) -> None:
+    def lose(self, key: int, name: bytes, next_seq: int, why: str) -> None:
         self.worker.metrics.refused.add(Code.UNAVAILABLE)
-        self.say(pack(m.Ended(key, 0, Code.UNAVAILABLE, f"{name.decode()}: {why}")))
+        self.say(pack(m.Ended(key, next_seq, Code.UNAVAILABLE, f"{name.decode()}: {why}")))
 
 
 def _failed_publish(publication: FramePublication) -> m.Failed:

@@ -148,7 +148,7 @@ class Connection(ABC):
     def send_chunk(self, cursor: Cursor, chunk: Any) -> int: ...
 
     @abstractmethod
-    def lose(self, key: Any, name: bytes, why: str) -> None:
+    def lose(self, key: Any, name: bytes, next_seq: int, why: str) -> None:
         """A subscription that cannot go on in this worker."""
 
     @abstractmethod

@@ -72,7 +72,7 @@ def _restore_cursor(client: Connection, state: dict[str, Any]) -> None:
         if state["skip"]:
             client.close("damaged")
         else:
-            client.lose(key, name, str(error))
+            client.lose(key, name, state["seq"], str(error))
         return
     worker.fanout.look(cursor.feed)  # what was sent of a chunk may lie beyond the end that was known here
     cursor.offset, cursor.skip = state["offset"], state["skip"]

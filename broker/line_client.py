@@ -160,5 +160,5 @@ class LineClient(Connection):
     def restore_state(self, state: dict[str, Any]) -> None:
         self.codec.restore_state(state["codec"])
 
-    def lose(self, key: bytes, name: bytes, why: str) -> None:
+    def lose(self, key: bytes, name: bytes, next_seq: int, why: str) -> None:
         self.refuse(Code.UNAVAILABLE, f"{name.decode()}: {why}; the subscription has ended")

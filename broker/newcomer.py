@@ -104,7 +104,7 @@ class Newcomer(Connection):
     def send_chunk(self, cursor: Cursor, chunk: Any) -> int:
         raise AssertionError("a connection without subscriptions")
 
-    def lose(self, key: Any, name: bytes, why: str) -> None:
+    def lose(self, key: Any, name: bytes, next_seq: int, why: str) -> None:
         raise AssertionError("a connection without subscriptions")
 
     def export_state(self) -> dict[str, Any]:
