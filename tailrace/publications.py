@@ -2,7 +2,7 @@
 
 A publish that asks for an acknowledgement stays here, with its bytes, until its answer comes. When a connection is lost
 without it, it is sent again on the next one, in the order in which everything was published. What the broker could not
-do at this moment (`RETRIED`) is sent again after a pause, and until then nothing else goes to that stream.
+do at this moment (`RETRIED`) is sent again after a pause, and until it is answered nothing newer goes to its stream.
 """
 
 from __future__ import annotations
@@ -108,6 +108,7 @@ class Publications:
         self._random = random
         self._queue: list[Publication] = []  # to be sent, by number
         self._in_flight: dict[int, Publication] = {}  # by request
+        self._retried: dict[int, Publication] = {}  # those of either that were refused for the moment, by number
         self._numbers = 0
         self._earliest_s = math.inf  # no deadline is before it
 
@@ -127,7 +128,13 @@ class Publications:
     @property
     def due_s(self) -> float:
         """When `expire` or `sendable` has something to do that only time brings."""
-        return min(self._earliest_s, min((p.not_before_s for p in self._queue if p.tries), default=math.inf))
+        paused = (each.not_before_s for each in self._retried.values() if each.request not in self._in_flight)
+        return min(self._earliest_s, min(paused, default=math.inf)) if self._retried else self._earliest_s
+
+    @property
+    def has_queue(self) -> bool:
+        """Whether any wait to be sent."""
+        return bool(self._queue)
 
     def add(self, publication: Publication, now_s: float) -> None:
         self._numbers += 1
@@ -141,16 +148,19 @@ class Publications:
         """Those that may be sent now, in order. They are in flight from here on, each to be told `sent`."""
         if not self._queue:
             return []
-        held: set[str] = set()
+        retried = self._retried.values()
+        held = {stream for each in retried if each.request in self._in_flight for stream in each.streams}
         waiting: list[Publication] = []
         sendable: list[Publication] = []
         for publication in self._queue:
-            if publication.not_before_s > now_s or not held.isdisjoint(publication.streams):
-                held.update(publication.streams)
-                waiting.append(publication)
-            else:
+            may_go = publication.not_before_s <= now_s and held.isdisjoint(publication.streams)
+            if may_go:
                 sendable.append(publication)
                 self._in_flight[publication.request] = publication
+            else:
+                waiting.append(publication)
+            if publication.tries or not may_go:  # nothing of its streams may overtake it
+                held.update(publication.streams)
         self._queue = waiting
         return sendable
 
@@ -232,6 +242,7 @@ class Publications:
     def _try_again(self, publication: Publication, now_s: float) -> None:
         if publication.tries is None:
             publication.tries = Backoff(self._random)
+            self._retried[publication.number] = publication
         publication.not_before_s = now_s + publication.tries.next_s()
         insort(self._queue, publication, key=_by_number)
 
@@ -248,6 +259,7 @@ class Publications:
 
     def _done(self, publication: Publication) -> None:
         publication.done = True
+        self._retried.pop(publication.number, None)
         self.nbytes -= len(publication.frames)
         publication.frames = b""
         self.settled.append(publication)

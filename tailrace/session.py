@@ -181,6 +181,7 @@ class Session:
 
     def _close(self, failure: TailraceError | None) -> None:
         self.phase = Phase.CLOSED
+        self._phase_due_s = math.inf
         self.link = None
         self.failure = failure
         if failure is None:
@@ -295,6 +296,11 @@ class Session:
                 link.publish(publication)
                 self.publications.sent(publication)
 
+    def _send_held(self, now_s: float) -> None:
+        """Send what an answer to something else has set free."""
+        if self.publications.has_queue and self.phase is Phase.READY:
+            self._send_publications(now_s)
+
     def _grant(self, reading: Reading) -> None:
         nbytes = reading.take_grant()
         if nbytes and self.link is not None:
@@ -336,9 +342,10 @@ class Session:
         text = f"{len(publication.frames):,} bytes; the broker that is connected now takes {self._envelope_room:,}"
         return MessageTooLarge(text, publication.streams[0])
 
-    def _hear_published(self, link: Link, message: m.Published, _now_s: float) -> None:
+    def _hear_published(self, link: Link, message: m.Published, now_s: float) -> None:
         if self.publications.published(message.request, message.results):
             link.useful = True
+        self._send_held(now_s)
 
     def _hear_chunk(self, link: Link, message: m.Chunk, _now_s: float) -> None:
         reading = self.readings.get(message.id)
@@ -379,6 +386,7 @@ class Session:
         publications = self.publications
         told = link.refusal_of(publications.streams_of(message.id)) or message
         publications.failed(message.id, told.code, told.text, message.results, now_s)
+        self._send_held(now_s)
 
     def _subscribe_failed(self, message: m.Failed, now_s: float) -> None:
         reading = self.readings.get(message.id)

@@ -1,0 +1,171 @@
+"""A session and a broker in memory, joined without sockets, on a clock that a test moves."""
+
+from __future__ import annotations
+
+from broker.protocol.messages import Ack
+from tailrace.address import Address
+from tailrace.errors import TailraceError
+from tailrace.framing import make_publication
+from tailrace.headers import pack_headers
+from tailrace.link import Link
+from tailrace.message import Message
+from tailrace.options import Options
+from tailrace.places import START, EndPlace, StartPlace
+from tailrace.publications import Publication
+from tailrace.reading import Reading, State
+from tailrace.session import Phase, Session
+from tailrace.wishes import wish_of
+from tests.tailrace.model import MAX_MESSAGE_BYTES, Model, ModelConnection
+
+
+class Pair:
+    """`unreachable`: addresses that refuse; `cut_after`: bytes of the broker's after which the connection breaks."""
+
+    def __init__(
+        self, model: Model | None = None, addresses: int = 1, piece_bytes: int = 1 << 20, **options: object
+    ) -> None:
+        self.model = model or Model()
+        self.now_s = 100.0
+        self.addresses = [Address("model", port) for port in range(1, addresses + 1)]
+        self.unreachable: set[Address] = set()
+        self.dialled: list[Address] = []
+        self.cut_after: int | None = None
+        self.session = Session(self.addresses, Options(**options), lambda: 0.5, self.now_s)  # type: ignore[arg-type]
+        self._piece_bytes = piece_bytes
+        self._peer: ModelConnection | None = None
+        self._link: Link | None = None
+
+    # --- moving -----------------------------------------------------------------------------------------------------
+
+    @property
+    def peer(self) -> ModelConnection:
+        assert self._peer is not None
+        return self._peer
+
+    def run(self, until_s: float | None = None) -> Pair:
+        """Do all there is to do now; the clock goes on to `until_s`, stopping wherever something is due."""
+        while True:
+            while self._step():
+                pass
+            if until_s is None or self.session.due_s > until_s:
+                break
+            self.now_s = max(self.now_s, self.session.due_s)
+            self.session.tick(self.now_s)
+        if until_s is not None:
+            self.now_s = until_s
+        return self
+
+    def wait(self, seconds: float) -> Pair:
+        return self.run(self.now_s + seconds)
+
+    def cut(self) -> None:
+        """The connection breaks; what is on its way is lost."""
+        self._hang_up()
+        self.session.lost("cut", self.now_s)
+
+    def _step(self) -> bool:
+        """Move some bytes; whether there were any."""
+        session = self.session
+        if self._link is not session.link:
+            self._hang_up()
+        address = session.dial(self.now_s)
+        if address is not None:
+            self._dial(address)
+            return True
+        if self._peer is None or session.link is None:
+            return False
+        return self._to_broker(session.link) or self._to_client(self._peer)
+
+    def _dial(self, address: Address) -> None:
+        self.dialled.append(address)
+        if address in self.unreachable:
+            self.session.dial_failed("refused", self.now_s)
+            return
+        self._peer = self.model.connect()
+        self.session.dialled(self.now_s)
+        self._link = self.session.link
+
+    def _to_broker(self, link: Link) -> bool:
+        data = b"".join(link.outgoing.head())[: self._piece_bytes]
+        link.outgoing.sent(len(data))
+        if data and not self.peer.closed:
+            self.peer.feed(data)
+        return bool(data)
+
+    def _to_client(self, peer: ModelConnection) -> bool:
+        piece = bytes(peer.out[: self._piece_bytes])
+        if self.cut_after is not None:
+            piece = piece[: self.cut_after]
+            self.cut_after -= len(piece)
+        del peer.out[: len(piece)]
+        if piece:
+            self.session.receive(piece, self.now_s)
+        if self.cut_after == 0:
+            self.cut_after = None
+            self.cut()
+        elif peer.closed and not piece:
+            self._hang_up()
+            self.session.lost("the broker closed it", self.now_s)
+            return True
+        return bool(piece)
+
+    def _hang_up(self) -> None:
+        if self._peer is not None:
+            self._peer.closed = True
+            self.model.connections.remove(self._peer)
+        self._peer = self._link = None
+
+    # --- what a program does ----------------------------------------------------------------------------------------
+
+    def ready(self) -> Pair:
+        self.run()
+        assert self.session.phase is Phase.READY
+        return self
+
+    def publish(
+        self,
+        *payloads: bytes,
+        to: tuple[str, ...] = ("s",),
+        ack: Ack = Ack.APPENDED,
+        retry: bool = True,
+        timeout_s: float = 30.0,
+    ) -> Publication:
+        publication = make_publication(to, list(payloads), pack_headers(None), ack, timeout_s, retry, MAX_MESSAGE_BYTES)
+        self.session.publish(publication, self.now_s)
+        return publication
+
+    def subscribe(
+        self,
+        start: StartPlace = START,
+        end: EndPlace = None,
+        *,
+        stream: str = "s",
+        skip: int = 0,
+        credit_bytes: int = 1 << 20,
+        check_crc: bool = True,
+        raise_trimmed: bool = True,
+        timeout_s: float = 30.0,
+    ) -> Reading:
+        on_trimmed = "raise" if raise_trimmed else "skip"
+        wish = wish_of(stream, start, end, skip, credit_bytes, check_crc, on_trimmed, timeout_s)  # type: ignore[arg-type]
+        return self.session.subscribe(wish, self.now_s)
+
+    def read(self, reading: Reading) -> list[Message]:
+        """All there is now."""
+        messages: list[Message] = []
+        while reading.has_news:
+            batch = self.session.take_messages(reading)
+            if not batch:
+                assert reading.state is State.OVER
+                break
+            messages += batch
+            self.run()
+        return messages
+
+    def payloads(self, reading: Reading) -> list[bytes]:
+        return [message.payload for message in self.read(reading)]
+
+
+def error_of(publication: Publication) -> TailraceError:
+    assert publication.error is not None
+    return publication.error

@@ -1,0 +1,512 @@
+"""The session against a broker in memory, on a fake clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from broker.protocol import messages as m
+from broker.protocol.messages import Ack
+from tailrace.errors import (
+    ClientClosed,
+    ConnectFailed,
+    ConnectionLost,
+    Denied,
+    MessageTooLarge,
+    OperationTimeout,
+    Overloaded,
+    StreamDisabled,
+    StreamUnavailable,
+    TooManyHandles,
+)
+from tailrace.message import Receipt
+from tailrace.places import NOW, Seq
+from tailrace.session import Phase
+from tests.tailrace.model import Model, ModelConnection
+from tests.tailrace.pair import Pair, error_of
+
+# --- connecting -----------------------------------------------------------------------------------------------------
+
+
+def test_a_greeting_tells_limits_and_node() -> None:
+    pair = Pair(token="secret").ready()
+    hello = pair.model.received[0]
+    assert isinstance(hello, m.Hello)
+    assert (hello.version, hello.token, hello.client.partition("/")[0]) == (1, "secret", "tailrace-py")
+    assert pair.session.limits["max_envelope_bytes"] == 2 << 20
+    assert pair.session.welcome is not None and pair.session.welcome.node == "node-of-model"
+
+
+def test_addresses_are_tried_in_turn() -> None:
+    pair = Pair(addresses=3)
+    pair.unreachable = set(pair.addresses[:2])
+    assert pair.ready().dialled == pair.addresses
+
+
+def test_no_broker_anywhere_is_told_soon_with_every_reason() -> None:
+    pair = Pair(addresses=2)
+    pair.unreachable = set(pair.addresses)
+    pair.wait(1.0)
+    assert pair.session.phase is Phase.CLOSED
+    assert isinstance(pair.session.failure, ConnectFailed)
+    assert str(pair.session.failure) == "cannot connect to model:1: refused; model:2: refused"
+    assert len(pair.dialled) == 6
+
+
+def test_a_wrong_token_is_told_at_once() -> None:
+    model = Model()
+    model.token = "right"
+    pair = Pair(model, token="wrong").run()
+    assert isinstance(pair.session.failure, Denied)
+    assert len(pair.dialled) == 1
+
+
+def test_a_broker_that_does_not_greet_is_left() -> None:
+    model = Model()
+    model.on_message = lambda _connection, _message: True
+    pair = Pair(model, connect_timeout_s=2.0).run()
+    assert pair.session.phase is Phase.GREETING
+    pair.wait(7.0)
+    assert "no greeting within 2 s" in str(pair.session.failure)
+
+
+def test_a_dial_that_takes_too_long() -> None:
+    pair = Pair(connect_timeout_s=2.0)
+    session = pair.session
+    for _ in range(3):
+        pair.now_s = session.due_s
+        assert session.dial(pair.now_s) == pair.addresses[0]
+        assert session.due_s == pair.now_s + 2.0
+        pair.now_s += 2.0
+        session.tick(pair.now_s)
+    assert "no connection within 2 s" in str(session.failure)
+    session.dialled(pair.now_s)
+    session.dial_failed("late", pair.now_s)
+    assert session.link is None
+
+
+def test_what_is_no_broker() -> None:
+    pair = Pair()
+    pair.session.dial(pair.now_s)
+    pair.session.dialled(pair.now_s)
+    pair.session.receive(b"HTTP/1.1 400 Bad Request\r\n\r\n", pair.now_s)
+    assert pair.session.link is None
+    pair.session.receive(b"more", pair.now_s)  # of a connection that was left
+    pair.session.dial(pair.session.due_s)
+    assert pair.session.phase is Phase.DIALLING
+
+
+def test_a_second_welcome_is_a_fault_and_only_of_that_connection() -> None:
+    pair = Pair().ready()
+    pair.peer.say(m.Welcome(1, (), "", "", 0, {}))
+    pair.run()
+    assert pair.session.phase is Phase.WAITING
+    assert pair.wait(1.0).session.phase is Phase.READY
+
+
+# --- losing and finding the connection --------------------------------------------------------------------------------
+
+
+def test_a_good_connection_is_replaced_at_once() -> None:
+    pair = Pair().ready().wait(5.0)
+    pair.cut()
+    assert pair.run().session.phase is Phase.READY
+    assert pair.session.connections == 2
+
+
+def test_a_broker_that_is_gone_is_sought_with_growing_pauses_until_enough() -> None:
+    pair = Pair(reconnect_s=60.0).ready().wait(5.0)
+    pair.unreachable = set(pair.addresses)
+    lost = pair.publish(b"never", timeout_s=500.0)
+    pair.cut()
+    pair.wait(59.0)
+    assert pair.session.phase is not Phase.CLOSED
+    assert 10 < len(pair.dialled) < 25
+    pair.wait(10.0)
+    assert isinstance(pair.session.failure, ConnectionLost)
+    assert isinstance(error_of(lost), ConnectionLost)
+    assert "did not come back within 60 s (model:1: refused)" in str(error_of(lost))
+    with pytest.raises(ConnectionLost, match="given up"):
+        pair.publish(b"later")
+
+
+def test_a_broker_that_closes_sends_to_the_next_address() -> None:
+    pair = Pair(addresses=2).ready().wait(5.0)
+    pair.peer.end_with("closing")
+    pair.run()
+    assert pair.dialled == pair.addresses
+    assert pair.session.phase is Phase.READY
+
+
+def test_connections_that_die_young_are_not_replaced_in_a_hurry() -> None:
+    pair = Pair().ready()
+    pauses_s = []
+    for _ in range(5):
+        pair.cut()
+        assert pair.run().session.phase is Phase.WAITING
+        pauses_s.append(pair.session.due_s - pair.now_s)
+        pair.run(pair.session.due_s)
+    assert pauses_s == pytest.approx([0.0375, 0.075, 0.15, 0.3, 0.6])
+    assert pair.session.connections == 6
+
+
+def test_a_fatal_error_of_the_protocol_is_no_reason_to_hurry() -> None:
+    """What made the broker say so may be sent again."""
+    pair = Pair().ready()
+    pair.publish(b"x")
+    pair.run()
+    pair.peer.end_with("protocol")
+    assert pair.run().session.phase is Phase.WAITING
+
+
+def test_heartbeat_pings_a_silent_broker_and_leaves_a_dead_one() -> None:
+    pair = Pair(heartbeat_s=10.0).ready()
+    pair.wait(35.0)
+    assert len(pair.model.said(m.Ping)) == 3  # each was answered
+    pair.model.on_message = lambda _connection, message: isinstance(message, m.Ping)
+    pair.wait(34.0)
+    assert len(pair.model.said(m.Ping)) == 6
+    assert pair.session.connections == 1
+    pair.wait(1.0)
+    assert pair.session.connections == 2
+
+
+def test_a_ping_is_answered() -> None:
+    pair = Pair().ready()
+    pair.peer.say(m.Ping())
+    pair.run()
+    assert pair.model.said(m.Pong) == [m.Pong()]
+
+
+# --- publishing -------------------------------------------------------------------------------------------------------
+
+
+def test_a_receipt() -> None:
+    pair = Pair().ready()
+    pair.model.publish(b"s", b"before")
+    one, two = pair.publish(b"a", b"b"), pair.publish(b"c", ack=Ack.SYNCED)
+    pair.run()
+    assert one.outcome() == (Receipt("s", 1, 2, 1),)
+    assert two.outcome() == (Receipt("s", 3, 1, 1),)
+    assert pair.model.stream(b"s").payloads() == [b"before", b"a", b"b", b"c"]
+    assert len(pair.model.said(m.Open)) == 1
+    assert not pair.session.publications
+    assert pair.session.publications.nbytes == 0
+
+
+def test_to_several_streams() -> None:
+    pair = Pair().ready()
+    publication = pair.publish(b"a", to=("x", "y"))
+    pair.run()
+    assert publication.outcome() == (Receipt("x", 0, 1, 1), Receipt("y", 0, 1, 1))
+
+
+def test_without_acknowledgement_errors_are_counted() -> None:
+    pair = Pair().ready()
+    publication = pair.publish(b"a", ack=Ack.NONE)
+    assert publication.done
+    assert publication.outcome() == (Receipt("s", -1, 1, 0),)
+    pair.run()
+    pair.peer.fail("disabled", op=m.Op.PUBLISH, id=publication.request)
+    pair.run()
+    assert pair.session.publications.refused == 1
+    assert isinstance(pair.session.publications.last_refusal, StreamDisabled)
+
+
+def test_a_refusal_is_typed() -> None:
+    pair = Pair().ready()
+    pair.model.on_message = refuse_publishes("disabled")
+    publication = pair.publish(b"a")
+    pair.run()
+    assert isinstance(error_of(publication), StreamDisabled)
+    assert error_of(publication).stream == "s"  # type: ignore[attr-defined]
+
+
+def refuse_publishes(code: str, times: int = 1_000, handle: int = 1) -> Callable[[ModelConnection, m.Message], bool]:
+    left = [times]
+
+    def on_message(connection: ModelConnection, message: m.Message) -> bool:
+        if not isinstance(message, m.Publish) or message.handles != (handle,) or not left[0]:
+            return False
+        left[0] -= 1
+        connection.fail(code, op=m.Op.PUBLISH, id=message.request)
+        return True
+
+    return on_message
+
+
+def test_what_was_in_flight_is_sent_again_in_order() -> None:
+    pair = Pair().ready()
+    pair.model.on_message = lambda _connection, message: isinstance(message, m.Publish)
+    first = [pair.publish(b"%d" % number) for number in range(3)]
+    pair.run()
+    pair.cut()
+    later = pair.publish(b"3")
+    pair.model.on_message = lambda _connection, _message: False
+    pair.wait(1.0)
+    assert [each.outcome()[0].seq for each in (*first, later)] == [0, 1, 2, 3]
+    assert pair.model.stream(b"s").payloads() == [b"0", b"1", b"2", b"3"]
+
+
+def test_what_was_logged_but_not_acknowledged_is_there_twice() -> None:
+    pair = Pair().ready()
+    pair.cut_after = 1  # of the answer
+    publication = pair.publish(b"a")
+    pair.wait(1.0)
+    assert publication.outcome() == (Receipt("s", 1, 1, 1),)
+    assert pair.model.stream(b"s").payloads() == [b"a", b"a"]
+
+
+def test_nothing_is_sent_again_that_must_not_be() -> None:
+    pair = Pair().ready()
+    pair.cut_after = 1
+    publication = pair.publish(b"a", retry=False)
+    pair.wait(1.0)
+    assert isinstance(error_of(publication), ConnectionLost)
+    assert "may or may not be logged" in str(error_of(publication))
+    assert pair.model.stream(b"s").payloads() == [b"a"]
+
+
+def test_what_fails_for_a_moment_is_tried_again_and_keeps_its_stream_in_order() -> None:
+    pair = Pair().ready()
+    pair.model.on_message = refuse_publishes("unavailable", times=2, handle=1)
+    first = pair.publish(b"0")
+    pair.run()
+    others = [pair.publish(b"1"), pair.publish(b"x", to=("other",))]
+    pair.run()
+    assert [each.done for each in (first, *others)] == [False, False, True]
+    pair.wait(1.0)
+    assert pair.model.stream(b"s").payloads() == [b"0", b"1"]
+
+
+def test_what_fails_for_ever_times_out() -> None:
+    pair = Pair().ready()
+    pair.model.on_message = refuse_publishes("overloaded")
+    publication = pair.publish(b"0", timeout_s=5.0)
+    pair.wait(5.0)
+    assert isinstance(error_of(publication), OperationTimeout)
+    refused = pair.publish(b"1", retry=False)
+    pair.run()
+    assert isinstance(error_of(refused), Overloaded)
+
+
+def test_time_runs_out() -> None:
+    pair = Pair().ready()
+    pair.model.on_message = lambda _connection, message: isinstance(message, m.Publish)
+    short, long = pair.publish(b"0", timeout_s=1.0), pair.publish(b"1", timeout_s=9.0)
+    pair.wait(2.0)
+    assert isinstance(error_of(short), OperationTimeout)
+    assert not long.done
+    pair.peer.say(m.Published(short.request, ((0, 1, 1),)))  # too late: nobody waits
+    pair.peer.say(m.Published(long.request, ((1, 1, 1),)))
+    pair.run()
+    assert long.outcome() == (Receipt("s", 1, 1, 1),)
+
+
+def test_the_window() -> None:
+    pair = Pair(max_in_flight=2).ready()
+    pair.model.on_message = lambda _connection, message: isinstance(message, m.Publish)
+    assert pair.session.rooms == 2
+    pair.publish(b"a")
+    assert pair.session.is_open
+    pair.publish(b"b")
+    assert (pair.session.is_open, pair.session.rooms) == (False, 0)
+    pair.wait(31.0)
+    assert pair.session.is_open
+
+
+def test_the_window_counts_bytes_also_of_what_nobody_acknowledges() -> None:
+    pair = Pair(max_in_flight_bytes=1_000).ready()
+    pair.publish(bytes(999), ack=Ack.NONE)
+    assert not pair.session.is_open
+    pair.run()
+    assert pair.session.is_open
+
+
+def test_more_than_one_request_may_have_is_refused_here() -> None:
+    pair = Pair().ready()
+    with pytest.raises(MessageTooLarge, match="in several"):
+        pair.publish(*[bytes(1 << 20)] * 2)
+    assert not pair.session.publications
+
+
+def test_what_a_new_broker_would_not_take_is_refused_here() -> None:
+    pair = Pair().ready()
+    pair.cut()
+    waiting = pair.publish(bytes(1 << 20))
+    pair.model.limits = {"max_message_bytes": 1 << 16, "max_envelope_bytes": 1 << 17}
+    pair.wait(1.0)
+    assert isinstance(error_of(waiting), MessageTooLarge)
+
+
+def test_a_handle_that_is_refused_is_the_reason() -> None:
+    def on_message(connection: ModelConnection, message: m.Message) -> bool:
+        if isinstance(message, m.Open):
+            connection.fail("handles", op=m.Op.OPEN, id=message.id)
+            return True
+        if isinstance(message, m.Publish):
+            connection.fail("usage", op=m.Op.PUBLISH, id=message.request)
+            return True
+        return False
+
+    pair = Pair().ready()
+    pair.model.on_message = on_message
+    publication = pair.publish(b"a")
+    pair.run()
+    assert isinstance(error_of(publication), TooManyHandles)
+    pair.model.on_message = lambda _connection, _message: False
+    pair.cut()
+    again = pair.publish(b"a")
+    pair.wait(1.0)
+    assert again.receipts
+
+
+# --- ending -----------------------------------------------------------------------------------------------------------
+
+
+def test_closing_lets_the_broker_answer() -> None:
+    pair = Pair().ready()
+    publication, reading = pair.publish(b"a"), pair.subscribe()
+    pair.session.close(pair.now_s, 5.0)
+    with pytest.raises(ClientClosed):
+        pair.publish(b"b")
+    with pytest.raises(ClientClosed):
+        pair.subscribe()
+    pair.run()
+    assert pair.session.phase is Phase.CLOSED
+    assert publication.outcome() == (Receipt("s", 0, 1, 1),)
+    assert reading.has_news and pair.read(reading) == []
+    assert pair.session.failure is None
+
+
+def test_closing_does_not_wait_for_ever() -> None:
+    pair = Pair().ready()
+    pair.model.on_message = lambda _connection, _message: True
+    publication = pair.publish(b"a")
+    pair.session.close(pair.now_s, 5.0)
+    pair.wait(5.0)
+    assert pair.session.phase is Phase.CLOSED
+    assert isinstance(error_of(publication), ClientClosed)
+
+
+def test_closing_without_a_connection() -> None:
+    pair = Pair()
+    pair.session.close(pair.now_s, 5.0)
+    assert pair.session.phase is Phase.CLOSED
+    pair.session.close(pair.now_s, 5.0)
+    pair.session.abort()
+    assert pair.session.dial(pair.now_s) is None
+
+
+# --- subscribing over connections -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 1 << 20])
+def test_reading_goes_on_wherever_the_connection_is_cut(piece_bytes: int) -> None:
+    model = Model()
+    payloads = [b"%d" % number * number for number in range(8)]
+    model.publish(b"s", *payloads)
+    whole = Pair(model)
+    reading = whole.subscribe(Seq(0), NOW)
+    sent_bytes = count_bytes(whole, lambda: whole.read(reading))
+    assert sent_bytes > 500
+    for cut_after in range(1, sent_bytes + 1, 1 if piece_bytes == 1 << 20 else 13):
+        pair = Pair(model, piece_bytes=piece_bytes)
+        pair.cut_after = cut_after
+        reading = pair.subscribe(Seq(0), NOW)
+        pair.wait(1.0)
+        assert pair.payloads(reading) == payloads, cut_after
+
+
+def count_bytes(pair: Pair, then: Callable[[], object]) -> int:
+    """What the broker sends until the reading is over."""
+    pair.cut_after = 1 << 30
+    pair.run()
+    then()
+    return (1 << 30) - pair.cut_after
+
+
+def test_a_subscription_that_fails_for_a_moment_is_asked_for_again() -> None:
+    refusals = ["unavailable", "overloaded"]
+
+    def on_message(connection: ModelConnection, message: m.Message) -> bool:
+        if isinstance(message, m.Subscribe) and refusals:
+            connection.fail(refusals.pop(), op=m.Op.SUBSCRIBE, id=message.id)
+            return True
+        return False
+
+    pair = Pair().ready()
+    pair.model.publish(b"s", b"a")
+    pair.model.on_message = on_message
+    reading = pair.subscribe()
+    pair.run()
+    assert not reading.ready
+    pair.wait(1.0)
+    assert pair.payloads(reading) == [b"a"]
+
+
+def test_a_subscription_that_never_comes_times_out() -> None:
+    pair = Pair().ready()
+    pair.model.on_message = lambda _connection, message: isinstance(message, m.Subscribe)
+    reading = pair.subscribe(timeout_s=3.0)
+    pair.wait(3.0)
+    with pytest.raises(OperationTimeout, match="within 3 s"):
+        pair.read(reading)
+
+
+def test_a_stream_that_stays_away_is_given_up() -> None:
+    def on_message(connection: ModelConnection, message: m.Message) -> bool:
+        if isinstance(message, m.Subscribe):
+            connection.fail("unavailable", op=m.Op.SUBSCRIBE, id=message.id)
+        return isinstance(message, m.Subscribe)
+
+    pair = Pair(reconnect_s=20.0).ready()
+    reading = pair.subscribe()
+    pair.run()
+    pair.model.on_message = on_message
+    pair.cut()
+    pair.wait(19.0)
+    assert not reading.has_news
+    pair.wait(3.0)
+    with pytest.raises(StreamUnavailable):
+        pair.read(reading)
+
+
+def test_cancelling_tells_the_broker_and_what_still_comes_is_nobodys() -> None:
+    pair = Pair().ready()
+    reading = pair.subscribe()
+    pair.run()
+    pair.session.cancel(reading)
+    pair.model.publish(b"s", b"late")
+    pair.run()
+    assert pair.model.said(m.Unsubscribe) == [m.Unsubscribe(reading.id)]
+    assert pair.read(reading) == []
+    pair.session.cancel(reading)
+    pair.peer.fail("unsubscribed", op=m.Op.UNSUBSCRIBE, id=reading.id)
+    pair.peer.fail("unknown", op=m.Op.SUBSCRIBE, id=reading.id)
+    pair.run()
+    assert not pair.session.readings
+
+
+def test_nobody_is_asked_again_for_what_is_complete() -> None:
+    pair = Pair().ready()
+    pair.model.publish(b"s", b"a")
+    reading = pair.subscribe(end=NOW)
+    pair.model.on_message = lambda _connection, _message: False
+    pair.run()
+    pair.cut()
+    pair.wait(1.0)
+    assert pair.payloads(reading) == [b"a"]
+    assert len(pair.model.said(m.Subscribe)) == 1
+
+
+def test_readings_end_with_the_client() -> None:
+    pair = Pair(reconnect_s=1.0).ready()
+    reading = pair.subscribe()
+    pair.run()
+    pair.unreachable = set(pair.addresses)
+    pair.cut()
+    pair.wait(10.0)
+    with pytest.raises(ConnectionLost):
+        pair.read(reading)
