@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bench.load.counting import make_counter
 from bench.load.dial import dialled
-from bench.load.drain import read
+from bench.load.drain import read, send_some
 from bench.load.ingest import Target
 from bench.load.limits import Deadline, LoadError
 from bench.load.meter import Meter, Spent
@@ -68,7 +68,7 @@ class PushedLane:
         self._take = make_counter(peer, payload_bytes, sock).take
 
     def start(self) -> None:
-        self.sock.send(self._request)
+        send_some(self.sock, memoryview(self._request))
 
     def take(self) -> bool:
         """Whether it is through."""
@@ -88,7 +88,7 @@ class _PulledLane:
         self._due_messages = due_messages
 
     def start(self) -> None:
-        self.sock.send(self._puller.open())
+        send_some(self.sock, memoryview(self._puller.open()))
 
     def take(self) -> bool:
         """Whether it is through."""
@@ -98,7 +98,7 @@ class _PulledLane:
         if self._puller.messages > self._due_messages:
             raise LoadError(f"{self._puller.messages} messages replayed where {self._due_messages} were due")
         if request:
-            self.sock.send(request)
+            send_some(self.sock, memoryview(request))
         return self._puller.messages == self._due_messages
 
 

@@ -34,4 +34,4 @@ def test_a_server_that_is_gone_ends_it(tmp_path: Path, capfd: pytest.CaptureFixt
             with pytest.raises(LoadError, match="has ended"):
                 while noise.received_bytes:
                     deadline.check("waiting for its end")
-    assert "the server " in capfd.readouterr().err
+    assert "bench.load.limits." in capfd.readouterr().err
