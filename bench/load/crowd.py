@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from bench.load.dial import DIAL_AT_ONCE, dialled
 from bench.load.ingest import Target
 from bench.load.limits import Deadline, LoadError, PeerClosed
-from bench.load.meter import Meter, ProcessTree, Spent
+from bench.load.meter import ProcessTree, Spent
 from bench.peers.base import Peer, Step
 from broker.protocol.messages import CHUNK_HEAD
 
@@ -66,9 +66,9 @@ def gather(
             crowd.join(connections - warm)
             joined_s = time.perf_counter() - begin
             idle_shares = [crowd.idle_share(tree, IDLE_SLOT_S) for _ in range(max(2, round(idle_s / IDLE_SLOT_S)))]
-            meter = Meter(target.pid)
+            busy_s, begin = tree.busy_s(), time.perf_counter()
             heard_s = [crowd.hear(publisher, payload, number) for number in range(messages)]
-            spent = meter.stop()
+            spent = Spent(time.perf_counter() - begin, tree.busy_s() - busy_s)
             crowd.rest(_WAIT_S)
             resident_bytes = (tree.rss_bytes() - before_bytes) / (connections - warm)
             return Gathered((connections - warm) / joined_s, resident_bytes, idle_shares, heard_s, spent)

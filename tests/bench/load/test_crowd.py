@@ -35,6 +35,7 @@ def test_everybody_joins_and_hears_everything(silent_server: Server, silent: Pla
     assert all(0 <= share < 0.5 for share in done.idle_shares)
     assert done.joined_per_s > 0
     assert done.spent.wall_s >= sum(done.heard_s)
+    assert done.spent.cpu_s > 0
 
 
 class _Promising(Plain):
