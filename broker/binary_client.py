@@ -18,6 +18,7 @@ from broker.framing import FrameChunk, head_fields
 from broker.owner import Refused
 from broker.protocol import messages as m
 from broker.protocol.binary import ServerCodec
+from broker.protocol.envelope import HEAD_BYTES
 from broker.protocol.errors import Code
 from broker.protocol.messages import CHUNK_HEAD, Ack, Op, pack
 from broker.publish import FramePublication
@@ -51,6 +52,8 @@ class BinaryClient(Connection):
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def take(self, count: int) -> None:
+        if count == HEAD_BYTES and self._is_pong():
+            return
         published = False
         for message in self.codec.feed(self.worker.receive_view, count):
             published = type(message) is m.Publish
@@ -319,7 +322,24 @@ class BinaryClient(Connection):
     # --- the heartbeat (see `broker.heartbeat`) ---------------------------------------------------------------------
 
     def send_ping(self) -> None:
-        self.say(_PING)
+        """At once, where nothing is half out: with many quiet peers this is most of what an idle worker does."""
+        if self.current is not None or self.out or self.blocked:
+            self.say(_PING)
+            return
+        try:
+            sent = self.sock.send(_PING)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.close("reset")
+            return
+        self.traffic.bytes_out += sent
+        if sent < len(_PING):
+            self.say(_PING[sent:])
+
+    def _is_pong(self) -> bool:
+        """Whether a read of the length of a PONG is one, and nothing else: all there is to do then has been done."""
+        return self.worker.receive_view[:HEAD_BYTES] == _PONG and not self.codec.pending_bytes
 
     def drop_silent(self) -> None:
         self.close("silent")

@@ -396,3 +396,70 @@ def test_a_chunk_that_is_trimmed_while_it_is_half_out_is_finished(tmp_path: Path
         cut = seqs.index(590)
         assert seqs == [*range(cut), *range(590, 600)] and cut > 100
         assert all(payload == b"x" * 1_000 for _seq, payload in peer.got[1])
+
+
+# --- the heartbeat ----------------------------------------------------------------------------------------------------
+
+
+def silent_for(node: World, seconds: float) -> None:
+    """Let the loop see that so much time has passed."""
+    for worker in node.workers:
+        worker.heartbeats.tick(worker.now_s + seconds)
+
+
+def test_a_silent_peer_is_pinged_at_once_and_dropped_in_the_end(node: World) -> None:
+    peer = BinaryPeer(node)
+    peer.subscribe(1, "a")
+    client = node.binary_client_of(peer.peer)
+    heard: list[m.Response] = []
+    for number in range(3):
+        silent_for(node, 32 * (number + 1))
+        assert not client.out, "nothing was half out, so it is sent"
+        peer.peer.read()
+        heard += peer.take()
+    assert heard == [m.Ping()] * 3
+    silent_for(node, 32 * 4)
+    assert client.closed and not node.workers[0].clients and not node.workers[0].fanout.feeds
+    assert node.workers[0].metrics.dropped.counts == {"silent": 1}
+
+
+def test_a_pong_is_life_and_no_work(node: World) -> None:
+    peer = BinaryPeer(node)
+    silent_for(node, 32)
+    client = node.binary_client_of(peer.peer)
+    client.life_s = 0.0
+    peer.say(m.Pong())
+    node.settle()
+    assert client.life_s > 0.0 and peer.take() == [m.Ping()]
+
+
+def test_a_ping_waits_for_the_chunk_that_is_half_out(tmp_path: Path) -> None:
+    with world(tmp_path) as node:
+        node.fill("a", [b"x" * 1_000] * 200)
+        peer = BinaryPeer(node, small=True)
+        peer.peer.deaf = True
+        peer.say(m.Subscribe(1, b"a", FROM_START))
+        node.settle()
+        client = node.binary_client_of(peer.peer)
+        assert client.current is not None
+        client.send_ping()
+        peer.peer.deaf = False
+        node.settle()
+        answers = peer.take()
+        assert [type(each) for each in answers] == [m.Subscribed, m.Ping] and len(peer.got[1]) == 200
+
+
+def test_bytes_that_look_like_a_pong_are_one_only_between_requests(node: World) -> None:
+    """Within a payload they are part of it, also when they come alone."""
+    peer = BinaryPeer(node)
+    peer.open("a")
+    pong = m.pack(m.Pong())
+    frame = pack_frame(b"12345" + pong + b"67890")
+    whole = m.pack_publish(1, Ack.APPENDED, [1], frame) + frame
+    start = whole.index(pong)
+    for piece in (whole[:start], pong, whole[start + len(pong) :]):
+        peer.peer.send_raw(piece)
+        node.settle()
+    assert peer.take() == [m.Published(1, ((0, 1, 0),))]
+    peer.subscribe(1, "a")
+    assert peer.got[1] == [(0, b"12345" + pong + b"67890")]
