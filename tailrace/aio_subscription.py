@@ -79,6 +79,7 @@ class AsyncSubscription:
 
     def cancel(self) -> None:
         """End it: nothing more comes, and whoever iterates comes to the end."""
+        self._rest = iter(())
         self._drive.session.cancel(self._reading)
         self._drive.advance()
 

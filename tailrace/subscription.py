@@ -65,7 +65,7 @@ class Subscription:
 
     def cancel(self) -> None:
         """End it: nothing more comes, and whoever iterates comes to the end. May be called by any thread."""
-        pump = self._pump
+        pump, self._rest = self._pump, iter(())
         with pump.lock:
             pump.session.cancel(self._reading)
             pump.push()

@@ -1,0 +1,118 @@
+"""The window of publishes. What becomes of them over connections is in test_session.py."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from broker.protocol.messages import Ack
+from tailrace.errors import BrokerFault, ClientClosed, ConnectionLost, OperationTimeout, PartlyPublished
+from tailrace.message import Receipt
+from tailrace.publications import REQUEST_MAX, Publication, Publications
+
+
+def publications() -> Publications:
+    return Publications(10, 1_000, lambda: 0.5)
+
+
+def publication(*streams: str, ack: Ack = Ack.APPENDED, timeout_s: float = 30.0, retry: bool = True) -> Publication:
+    return Publication(streams or ("s",), bytes(40), 1, ack, timeout_s, retry=retry)
+
+
+def in_flight(window: Publications, *streams: str) -> Publication:
+    found = publication(*streams)
+    window.add(found, 0.0)
+    assert window.take_sendable(0.0) == [found]
+    window.sent(found)
+    return found
+
+
+def test_some_streams_took_it_and_some_did_not() -> None:
+    window = publications()
+    found = in_flight(window, "a", "b", "c")
+    window.failed(found.request, "full", "", ((7, 1, 2, "", ""), (0, 0, 0, "full", "no space"), (1, 1, 0, "", "")), 0.0)
+    with pytest.raises(PartlyPublished) as caught:
+        found.outcome()
+    outcomes = caught.value.outcomes
+    assert outcomes[0] == Receipt("a", 7, 1, 2)
+    assert str(outcomes[1]) == "full: no space"
+    assert outcomes[2] == Receipt("c", 1, 1, 0)
+
+
+def test_parts_that_failed_for_the_moment_are_not_sent_again() -> None:
+    """Those that took it would have it twice."""
+    window = publications()
+    found = in_flight(window, "a", "b")
+    window.failed(found.request, "unavailable", "", ((7, 1, 2, "", ""), (0, 0, 0, "unavailable", "")), 0.0)
+    assert isinstance(found.error, PartlyPublished)
+
+
+@pytest.mark.parametrize("answers", [0, 2])
+def test_a_broker_that_cannot_count(answers: int) -> None:
+    window = publications()
+    one, other = in_flight(window), in_flight(window)
+    assert window.published(one.request, ((0, 1, 1),) * answers)
+    window.failed(other.request, "full", "", ((0, 1, 1, "", ""),) * answers, 0.0)
+    assert isinstance(one.error, BrokerFault)
+    assert isinstance(other.error, BrokerFault)
+    assert "may or may not be logged" in str(one.error)
+
+
+def test_an_answer_to_nothing() -> None:
+    window = publications()
+    assert not window.published(5, ((0, 1, 1),))
+    window.failed(5, "full", "no space", None, 0.0)
+    assert window.refused == 1
+    assert str(window.last_refusal) == "full: no space"
+
+
+def test_what_was_lost_goes_before_what_waits() -> None:
+    window = publications()
+    first, second = in_flight(window), in_flight(window)
+    window.connection_lost(ConnectionLost("cut"))
+    third = publication()
+    window.add(third, 0.0)
+    assert window.take_sendable(0.0) == [first, second, third]
+
+
+def test_without_an_acknowledgement_waiting_too_long_is_counted() -> None:
+    window = publications()
+    found = publication(ack=Ack.NONE, timeout_s=1.0)
+    window.add(found, 0.0)
+    window.expire(1.0)
+    assert isinstance(found.error, OperationTimeout)
+    assert window.refused == 1
+
+
+def test_when_there_is_something_to_do() -> None:
+    window = publications()
+    assert window.due_s == math.inf
+    window.add(publication(timeout_s=9.0), 0.0)
+    window.add(publication(timeout_s=5.0), 0.0)
+    assert window.due_s == 5.0
+    window.expire(4.0)
+    window.expire(5.0)
+    assert window.due_s == 9.0
+    [found] = window.take_sendable(5.0)
+    window.failed(found.request, "unavailable", "", None, 5.0)
+    assert 5.0 < window.due_s < 6.0
+
+
+def test_numbers_come_round() -> None:
+    window = publications()
+    window._numbers = REQUEST_MAX - 2  # as after so many publishes
+    assert [in_flight(window).request for _ in range(3)] == [REQUEST_MAX, 1, 2]
+
+
+def test_failing_all() -> None:
+    window = publications()
+    flying = in_flight(window)
+    waiting = publication()
+    window.add(waiting, 0.0)
+    window.fail_all(lambda fate: ClientClosed(fate))
+    for each in (flying, waiting):
+        assert str(each.error) == "it may or may not be logged"
+    assert not window
+    assert window.settled == [flying, waiting]
+    assert window.nbytes == 0

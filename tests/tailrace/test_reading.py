@@ -1,0 +1,290 @@
+"""One subscription: its rule for seqs, its window, its ends."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.protocol import messages as m
+from shard.leaves import load
+from tailrace.errors import DamagedMessage, SeqFault, StreamBehind, Trimmed, UnknownStream
+from tailrace.message import Message
+from tailrace.places import NEW, NOW, START, Seq, StartPlace, Time
+from tailrace.reading import Reading, State
+from tailrace.wishes import wish_of
+from tests.tailrace.model import FIRST_TIME_US, Model
+from tests.tailrace.pair import Pair
+
+leaf = load("shard.frame_cy")
+FIRST = Seq(0)
+
+
+def frames_of(first_seq: int, *payloads: bytes) -> bytearray:
+    frames = bytearray(leaf.pack_frames(list(payloads), b""))
+    leaf.stamp(frames, first_seq, 1_000, 1, 0)
+    return frames
+
+
+def live(
+    start: StartPlace = FIRST, next_seq: int = 0, *, on_trimmed: str = "raise", window_bytes: int = 1_000
+) -> Reading:
+    """A subscription that the broker has answered."""
+    wish = wish_of("s", start, None, 0, window_bytes, True, on_trimmed, 30.0)  # type: ignore[arg-type]
+    reading = Reading(1, wish, lambda: 0.5, 0.0)
+    reading.request()
+    reading.subscribed(m.Subscribed(1, next_seq, 0, None))
+    return reading
+
+
+def feed(reading: Reading, first_seq: int, *payloads: bytes) -> None:
+    reading.chunk(m.Chunk(1, memoryview(frames_of(first_seq, *payloads))))
+
+
+def seqs(reading: Reading) -> list[int]:
+    found = []
+    while reading.has_news and (batch := reading.pop()):
+        found += [message.seq for message in batch]
+    return found
+
+
+# --- against the broker in memory -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("start", "skip", "first"),
+    [
+        (START, 0, 0),
+        (0, 0, 0),
+        (Seq(4), 0, 4),
+        (Time(FIRST_TIME_US + 3), 0, 3),
+        (Time(FIRST_TIME_US + 3), 2, 5),
+        (NEW, 0, 6),
+    ],
+)
+def test_from_anywhere(start: StartPlace, skip: int, first: int) -> None:
+    pair = Pair()
+    pair.model.publish(b"s", *(b"%d" % number for number in range(6)))
+    reading = pair.subscribe(start, skip=skip)
+    pair.run()
+    assert reading.start_seq == first
+    pair.model.publish(b"s", b"6")
+    pair.run()
+    assert pair.payloads(reading) == [b"%d" % number for number in range(first, 7)]
+
+
+@pytest.mark.parametrize("end", [NOW, Seq(4), Time(FIRST_TIME_US + 4)])
+def test_up_to_an_end(end: object) -> None:
+    pair = Pair()
+    pair.model.publish(b"s", b"0", b"1", b"2", b"3")
+    if end is not NOW:
+        pair.model.publish(b"s", b"4", b"5")
+    reading = pair.subscribe(end=end)  # type: ignore[arg-type]
+    pair.run()
+    pair.model.publish(b"s", b"later")
+    pair.run()
+    assert reading.end_seq == 4
+    assert pair.payloads(reading) == [b"0", b"1", b"2", b"3"]
+    assert reading.state is State.OVER
+    assert reading.pop() == []
+
+
+def test_what_a_message_has() -> None:
+    pair = Pair()
+    pair.model.publish(b"s", b"a", b"b")
+    reading = pair.subscribe(Seq(1))
+    pair.run()
+    assert pair.read(reading) == [Message("s", 1, FIRST_TIME_US + 1, b"b", b"")]
+
+
+@pytest.mark.parametrize("window_bytes", [1, 40, 100, 1_000])
+def test_the_broker_never_sends_more_ahead_than_the_window(window_bytes: int) -> None:
+    """At least one message, though, however large it is."""
+    model = Model()
+    model.publish(b"s", *(bytes(8) for _ in range(50)))
+    pair = Pair(model)
+    reading = pair.subscribe(Seq(0), NOW, credit_bytes=window_bytes)
+    pair.run()
+    held = 0
+    while reading.has_news and (batch := pair.session.take_messages(reading)):
+        assert len(batch) * 40 <= window_bytes + 40
+        held += len(batch)
+        pair.run()
+    assert held == 50
+    assert reading.state is State.OVER
+
+
+# --- its rule for seqs ------------------------------------------------------------------------------------------------
+
+
+def test_what_was_seen_is_dropped() -> None:
+    reading = live()
+    feed(reading, 0, b"0", b"1")
+    feed(reading, 0, b"0", b"1")
+    feed(reading, 1, b"1", b"2", b"3")
+    assert seqs(reading) == [0, 1, 2, 3]
+    assert reading.next_seq == 4
+
+
+def test_what_is_dropped_is_credited_too() -> None:
+    reading = live(window_bytes=80)
+    feed(reading, 0, b"0")
+    assert seqs(reading) == [0]
+    assert reading.take_grant() == 0
+    feed(reading, 0, b"0")
+    assert reading.take_grant() == 66
+
+
+def test_a_hole_ends_it_after_what_came_before() -> None:
+    reading = live()
+    feed(reading, 0, b"0")
+    feed(reading, 2, b"2")
+    feed(reading, 1, b"1")
+    assert reading.pop()[0].seq == 0
+    with pytest.raises(SeqFault, match="seq 2 came where 1 was next"):
+        reading.pop()
+    assert reading.pop() == []
+    assert reading.state is State.OVER
+
+
+def test_a_hole_that_was_told_is_a_trim() -> None:
+    reading = live()
+    feed(reading, 0, b"0")
+    reading.trimmed()
+    feed(reading, 5, b"5")
+    feed(reading, 6, b"6")
+    assert reading.pop()[0].seq == 0
+    with pytest.raises(Trimmed, match="messages 1 to 4 were trimmed") as caught:
+        reading.pop()
+    assert (caught.value.first_seq, caught.value.last_seq, caught.value.stream) == (1, 4, "s")
+    assert seqs(reading) == [5, 6]
+    feed(reading, 9, b"9")  # told once, good for one hole
+    with pytest.raises(SeqFault):
+        reading.pop()
+
+
+def test_a_trim_may_be_passed_over() -> None:
+    reading = live(on_trimmed="skip")
+    reading.trimmed()
+    feed(reading, 5, b"5")
+    assert seqs(reading) == [5]
+    assert reading.trimmed_count == 5
+
+
+def test_beginning_behind_what_was_trimmed() -> None:
+    with pytest.raises(Trimmed, match="messages 3 to 9"):
+        live(Seq(3), next_seq=10).pop()
+    assert live(START, next_seq=10).next_seq == 10
+
+
+def test_a_stream_that_ends_before_the_seq_asked_for() -> None:
+    with pytest.raises(StreamBehind, match="at seq 3, but the next seq is 2") as caught:
+        live(Seq(3), next_seq=2).pop()
+    assert (caught.value.asked_seq, caught.value.end_seq) == (3, 2)
+
+
+def test_a_stream_that_has_become_shorter() -> None:
+    reading = live()
+    feed(reading, 0, b"0", b"1", b"2")
+    reading.connection_lost()
+    assert reading.request().start == ("seq", 3)
+    reading.subscribed(m.Subscribed(1, 1, 0, None))
+    assert seqs_until_error(reading, StreamBehind) == [0, 1, 2]
+
+
+def seqs_until_error(reading: Reading, kind: type[Exception]) -> list[int]:
+    found = []
+    try:
+        while True:
+            found += [message.seq for message in reading.pop()]
+    except kind:
+        return found
+
+
+def test_a_stream_trimmed_while_the_connection_was_away() -> None:
+    reading = live()
+    feed(reading, 0, b"0")
+    reading.connection_lost()
+    reading.request()
+    reading.subscribed(m.Subscribed(1, 4, 4, None))
+    feed(reading, 4, b"4")
+    assert reading.pop()[0].seq == 0
+    with pytest.raises(Trimmed, match="messages 1 to 3"):
+        reading.pop()
+    assert seqs(reading) == [4]
+
+
+def test_a_wrong_checksum_ends_it() -> None:
+    reading = live()
+    frames = frames_of(0, b"0")
+    frames[-1] ^= 1
+    reading.chunk(m.Chunk(1, memoryview(frames)))
+    with pytest.raises(DamagedMessage, match="s: from seq 0 on: the frame at byte 0 of 33 is wrong: crc"):
+        reading.pop()
+
+
+def test_checksums_may_be_left_alone() -> None:
+    reading = Reading(1, wish_of("s", START, None, 0, 1, False, "raise", 1.0), lambda: 0.5, 0.0)
+    reading.request()
+    reading.subscribed(m.Subscribed(1, 0, 0, None))
+    frames = frames_of(0, b"0")
+    frames[-1] ^= 1
+    reading.chunk(m.Chunk(1, memoryview(frames)))
+    assert reading.pop()[0].payload == b"1"
+
+
+# --- asking and ending ------------------------------------------------------------------------------------------------
+
+
+def test_what_is_held_is_not_asked_for_again() -> None:
+    reading = live(window_bytes=100)
+    feed(reading, 0, b"0", b"1")
+    reading.connection_lost()
+    asked = reading.request()
+    assert (asked.start, asked.credit) == (("seq", 2), 34)
+    assert seqs(reading) == [0, 1]
+    assert reading.take_grant() == 0  # not answered yet
+    reading.subscribed(m.Subscribed(1, 2, 0, None))
+    assert reading.take_grant() == 66
+
+
+def test_an_answer_that_was_not_asked_for_means_nothing() -> None:
+    reading = live()
+    reading.subscribed(m.Subscribed(1, 7, 0, None))
+    assert reading.next_seq == 0
+    reading.cancel()
+    feed(reading, 0, b"0")
+    reading.refused("unknown", "", 0.0, 1.0)
+    reading.ended(m.Ended(1, 9), 0.0, 1.0)
+    reading.expire(1e9)
+    assert reading.pop() == []
+
+
+def test_the_broker_ends_it() -> None:
+    reading = live()
+    feed(reading, 0, b"0")
+    reading.ended(m.Ended(1, 1, "unknown", "it is gone"), 0.0, 60.0)
+    assert reading.pop()[0].seq == 0
+    with pytest.raises(UnknownStream, match="it is gone"):
+        reading.pop()
+
+
+def test_an_end_before_everything_came_is_a_fault() -> None:
+    reading = live()
+    reading.ended(m.Ended(1, 5), 0.0, 60.0)
+    with pytest.raises(SeqFault):
+        reading.pop()
+
+
+def test_an_end_behind_what_was_trimmed() -> None:
+    reading = live(on_trimmed="skip")
+    reading.trimmed()
+    reading.ended(m.Ended(1, 5), 0.0, 60.0)
+    assert reading.state is State.OVER
+    assert reading.pop() == []
+
+
+def test_a_slow_reader_is_resumed() -> None:
+    reading = live()
+    reading.ended(m.Ended(1, 0, "slow", "too slow"), 0.0, 60.0)
+    assert reading.state is State.WANTED
+    assert 0 < reading.not_before_s < 1
+    assert reading.deadline_s == 60.0
