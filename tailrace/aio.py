@@ -183,12 +183,7 @@ class AsyncClient(ClientInfo):
     ) -> tuple[Receipt, ...]:
         limit, wait_s = self._session.limits["max_message_bytes"], self._timeout(timeout_s)
         publication = make_publication(streams, payloads, pack_headers(headers), ack, wait_s, retry, limit)
-        drive = self._drive
-        await drive.wait_for_room()
-        self._session.publish(publication, drive.now_s())
-        drive.advance()
-        if ack is not Ack.NONE:
-            await drive.wait_for(publication)
+        await self._drive.publish(publication)
         return publication.outcome()
 
     # --- subscribing ------------------------------------------------------------------------------------------------

@@ -92,13 +92,14 @@ class AsyncBatcher:
     def _send_due(self) -> None:
         self._timer = None
         if self._batch.count:
-            if self._drive.session.is_open or self._drive.session.is_over:
+            if self._drive.has_room or self._drive.session.is_over:
                 self._publish()
             else:
                 self._linger(self._drive.now_s() + RETRY_S)
 
     async def _send(self) -> None:
-        await self._drive.wait_for_room()
+        drive = self._drive
+        await drive.wait_until(lambda: drive.has_room or drive.session.is_over)
         if self._batch.count:  # it may have been sent meanwhile
             self._publish()
 
@@ -107,8 +108,7 @@ class AsyncBatcher:
         try:
             drive.session.publish(publication, drive.now_s())
         except TailraceError as error:
-            publication.error = error
-            publication.done = True
+            publication.fail(error)
         drive.advance()
 
     def _tell(self) -> None:

@@ -114,8 +114,7 @@ class Batcher:
         try:
             pump.session.publish(publication, monotonic())
         except TailraceError as error:
-            publication.error = error
-            publication.done = True
+            publication.fail(error)
         pump.push()
 
     def _tell(self) -> None:

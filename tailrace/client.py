@@ -11,7 +11,7 @@ from broker.protocol.messages import Ack
 from tailrace.address import parse_addresses
 from tailrace.batch import LINGER_S, MAX_BYTES, MAX_MESSAGES, Batch, BatchLimits, BatchResult
 from tailrace.batcher import Batcher
-from tailrace.errors import ConnectFailed
+from tailrace.errors import ConnectFailed, OperationTimeout
 from tailrace.framing import (
     Payload,
     checked_payload,
@@ -166,7 +166,9 @@ class Client(ClientInfo):
         pump, session = self._pump, self._session
         with pump.lock:
             if not session.is_open:
-                pump.wait_until(lambda: session.is_open or session.is_over, monotonic() + wait_s)
+                deadline_s = monotonic() + wait_s
+                if not pump.wait_until(lambda: session.is_open or session.is_over, deadline_s):
+                    raise OperationTimeout(f"{streams[0]}: too much is under way; it was not sent")
             session.publish(publication, monotonic())
             pump.push()
             if ack is not Ack.NONE:

@@ -12,8 +12,10 @@ import socket
 from collections import deque
 from collections.abc import Callable
 
+from broker.protocol.messages import Ack
 from tailrace.address import Address
 from tailrace.dialer import why
+from tailrace.errors import OperationTimeout, TailraceError
 from tailrace.link import Link
 from tailrace.publications import Publication
 from tailrace.session import Session
@@ -33,7 +35,7 @@ class Drive:
         self._dialling: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = math.inf
-        self._room: deque[asyncio.Future[None]] = deque()  # who waits to publish
+        self._queue: deque[Publication] = deque()  # that the session has no room for yet
         self._waiting: set[asyncio.Future[None]] = set()  # who waits for anything else
         self._is_paused = False  # the transport holds enough already
 
@@ -56,16 +58,23 @@ class Drive:
                 self._waiting.discard(future)
         return True
 
-    async def wait_for_room(self) -> None:
-        """Wait until one more publish may be taken, or none ever."""
-        while not (self.session.is_open or self.session.is_over):
-            future = self.loop.create_future()
-            self._room.append(future)
-            await future
+    @property
+    def has_room(self) -> bool:
+        """Whether a publish would be taken now."""
+        return self.session.is_open and not self._queue
 
-    async def wait_for(self, publication: Publication) -> None:
-        """Wait until it is done. Who is cancelled here leaves it under way."""
-        if not publication.done:
+    async def publish(self, publication: Publication) -> None:
+        """Have it taken in its turn, and wait until it is done; without an acknowledgement, until it is taken.
+
+        Who is cancelled here leaves it under way. Raises ClientClosed, ConnectionLost, MessageTooLarge.
+        """
+        if self.has_room or self.session.is_over:
+            self.session.publish(publication, self.now_s())
+        else:
+            publication.deadline_s = self.now_s() + publication.timeout_s
+            self._queue.append(publication)
+        self.advance()
+        while not (publication.done or (publication.ack is Ack.NONE and publication.number)):
             publication.waiter = future = self.loop.create_future()
             await future
 
@@ -78,12 +87,27 @@ class Drive:
             session.tick(now_s)
         if self._transport is not None and self._link is not session.link:
             self._hang_up()
+        self._take_queue(now_s)
         address = session.dial(now_s)
         if address is not None:
             self._dialling = self.loop.create_task(self._dial(address))
         self._write()
         self._wake()
-        self._set_timer(session.due_s)
+        self._set_timer(min(session.due_s, self._queue[0].deadline_s) if self._queue else session.due_s)
+
+    def _take_queue(self, now_s: float) -> None:
+        """Give the session what it has room for, and whatever is late, for it to say what becomes of that."""
+        queue, session = self._queue, self.session
+        while queue and (session.is_open or session.is_over or queue[0].deadline_s <= now_s):
+            publication = queue.popleft()
+            if publication.deadline_s <= now_s:
+                publication.fail(OperationTimeout(f"{publication.streams[0]}: too much is under way; it was not sent"))
+            else:
+                try:
+                    session.publish(publication, now_s)
+                except TailraceError as error:
+                    publication.fail(error)
+            _resolve(publication.waiter)
 
     def _wake(self) -> None:
         session = self.session
@@ -94,9 +118,6 @@ class Drive:
             if isinstance(reading.waiter, asyncio.Event):
                 reading.waiter.set()
         session.woken.clear()
-        rooms = len(self._room) if session.is_over else session.rooms
-        for _ in range(min(rooms, len(self._room))):
-            _resolve(self._room.popleft())
         for future in self._waiting:
             _resolve(future)
 
@@ -179,6 +200,7 @@ class Drive:
     def abort(self) -> None:
         """End now."""
         self.session.abort()
+        self._take_queue(self.now_s())
         if self._dialling is not None and self._dialling is not asyncio.current_task():
             self._dialling.cancel()
         self._hang_up()

@@ -83,6 +83,11 @@ class Publication:
         self.error: TailraceError | None = None
         self.waiter: object = None  # whatever the shell wants to keep here
 
+    def fail(self, error: TailraceError) -> None:
+        """It is not even taken."""
+        self.error = error
+        self.done = True
+
     def outcome(self) -> tuple[Receipt, ...]:
         """Its receipts, one a stream; without an acknowledgement it need not be done for that. Raises its error."""
         if self.error is not None:
@@ -119,11 +124,6 @@ class Publications:
     def is_open(self) -> bool:
         """Whether there is room for one more."""
         return not self or (len(self) < self._max_count and self.nbytes < self._max_bytes)
-
-    @property
-    def rooms(self) -> int:
-        """For how many more there is room, at most."""
-        return self._max_count - len(self) if self.is_open else 0
 
     @property
     def due_s(self) -> float:

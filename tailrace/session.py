@@ -204,11 +204,6 @@ class Session:
         return self.publications.is_open and waiting_bytes < self.options.max_in_flight_bytes
 
     @property
-    def rooms(self) -> int:
-        """How many more may be taken now, at most."""
-        return self.publications.rooms if self.is_open else 0
-
-    @property
     def is_over(self) -> bool:
         """Whether it is closed for good."""
         return self.phase is Phase.CLOSED

@@ -149,13 +149,14 @@ class ModelConnection:
                 self.publish(message)
             case m.Subscribe():
                 self.subscribe(message)
+            case m.Unsubscribe(id=number) if number not in self.cursors:
+                self.fail("unsubscribed", op=m.Op.UNSUBSCRIBE, id=number)
             case m.Unsubscribe(id=number):
-                cursor = self.cursors.pop(number)
-                self.say(m.Ended(number, cursor.seq))
+                self.say(m.Ended(number, self.cursors.pop(number).seq))
             case m.Credit(id=number, nbytes=nbytes):
-                credit = self.cursors[number].credit
-                assert credit is not None
-                self.cursors[number].credit = credit + nbytes
+                cursor = self.cursors.get(number)
+                if cursor is not None:
+                    cursor.credit = (cursor.credit or 0) + nbytes
             case m.Ping():
                 self.say(m.Pong())
             case m.Close():

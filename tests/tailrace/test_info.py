@@ -1,0 +1,15 @@
+"""What a client says about its connection before there is one. The rest is in test_client.py."""
+
+from __future__ import annotations
+
+from tailrace.address import Address
+from tailrace.info import ClientInfo
+from tailrace.options import Options
+from tailrace.session import Session
+
+
+def test_before_there_is_a_connection() -> None:
+    info = ClientInfo(Session([Address()], Options(), lambda: 0.5, 0.0))
+    assert (info.is_connected, info.connections, info.node, info.worker, info.software) == (False, 0, "", -1, "")
+    assert (info.refused, info.last_refusal) == (0, None)
+    assert repr(info) == "<ClientInfo node='' WAITING>"
