@@ -98,7 +98,17 @@ class Subscriber(Protocol):
 class Feed:
     """A stream that somebody here is subscribed to: its end as known here, and the cursors that have reached it."""
 
-    __slots__ = ("caught_up", "cursors", "end_offset", "end_offset_seq", "end_seq", "name", "remote")
+    __slots__ = (
+        "caught_up",
+        "cursors",
+        "end_offset",
+        "end_offset_seq",
+        "end_seq",
+        "name",
+        "remote",
+        "woken",
+        "woken_seq",
+    )
 
     def __init__(self, name: bytes, end_seq: int, *, remote: bool) -> None:
         self.name = name
@@ -107,6 +117,8 @@ class Feed:
         self.end_offset_seq = -1
         self.caught_up: dict[Cursor, None] = {}
         self.cursors = 0
+        self.woken = 0  # how many had reached `woken_seq` when the stream grew beyond it
+        self.woken_seq = 0
         self.remote = remote
 
 
@@ -234,8 +246,9 @@ class FanOut:
             self.grew(name, 0, 0)
 
     def _wake(self, feed: Feed, end_seq: int) -> None:
-        feed.end_seq = end_seq
         woken, feed.caught_up = feed.caught_up, {}
+        feed.woken, feed.woken_seq = len(woken), feed.end_seq
+        feed.end_seq = end_seq
         runnable = self.runnable
         for cursor in woken:
             client = cursor.client

@@ -1,8 +1,9 @@
 """Chunks of a stream in the form a binary subscriber gets them: the very frames of the log, behind one small head.
 
-A small chunk is read once, or taken from what was just appended, and goes from memory to every subscriber that wants
-it. A large one is a place in the file: `sendfile` moves it, and its bytes never come here. What is kept of a chunk that
-a slow subscriber is in the middle of is where it ends: the file has the rest.
+What many subscribers want at once, and any small chunk, is read once, or taken from what was just appended, and goes
+from memory to all of them: it is in the processor's cache then. Any other chunk is a place in the file: `sendfile`
+moves it, and its bytes never come here. What is kept of a chunk that a slow subscriber is in the middle of is where it
+ends: the file has the rest.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from shard.index import Run
 from shard.reader import StreamReader
 
 SENDFILE_MIN_BYTES = 64 << 10  # below this, one sendmsg from memory costs less than a head and a sendfile
+SHARED_SUBSCRIBERS = 8  # so many that were woken together share what they are sent
+FAR_BEHIND_CHUNKS = 4  # who is further behind than this gets as much at once
 ENTRY_BYTES = 256  # what a kept chunk costs beside its frames
 
 _CHUNK = int(Op.CHUNK)
@@ -68,7 +71,8 @@ class FrameChunks:
         chunk = self._kept.get(key)
         if chunk is None:
             run = Run(cursor.seq, cursor.offset, feed.end_seq, feed.end_offset)
-            chunk = self._make(feed.name, run, self._chunk_bytes)
+            shared = feed.woken >= SHARED_SUBSCRIBERS and cursor.seq >= feed.woken_seq
+            chunk = self._make(feed.name, run, self._share(run), shared=shared)
             self._keep(key, chunk)
         return chunk
 
@@ -93,9 +97,14 @@ class FrameChunks:
         nbytes = self._chunk_bytes
         if cursor.credit_bytes is not None:
             nbytes = min(nbytes, cursor.credit_bytes)
-        return self._make(feed.name, Run(cursor.seq, cursor.offset, end_seq, end_offset), nbytes)
+        return self._make(feed.name, Run(cursor.seq, cursor.offset, end_seq, end_offset), nbytes, shared=False)
 
-    def _make(self, name: bytes, run: Run, nbytes: int) -> FrameChunk:
+    def _share(self, run: Run) -> int:
+        """How many bytes of a run one chunk may have: more for who is far behind, whose chunks cost less so."""
+        far = FAR_BEHIND_CHUNKS * self._chunk_bytes
+        return far if run.end_offset - run.offset > far else self._chunk_bytes
+
+    def _make(self, name: bytes, run: Run, nbytes: int, *, shared: bool) -> FrameChunk:
         reader = self._readers.get(name)
         first_seq = reader.first_seq()
         if run.seq < first_seq:
@@ -104,11 +113,11 @@ class FrameChunks:
         if next_offset - run.offset > nbytes:
             next_seq, next_offset = reader.cut(run, nbytes)
         chunk = _placed(run.offset, next_seq, next_offset)
-        if chunk.size > SENDFILE_MIN_BYTES:
+        if chunk.size > SENDFILE_MIN_BYTES and not shared:
             return chunk
         growth = self._fresh.get(name)
-        if growth is not None and growth.first_seq == run.seq and growth.next_seq == next_seq:
-            return chunk._replace(frames=growth.frames)
+        if growth is not None and growth.first_seq <= run.seq and next_seq <= growth.next_seq:
+            return chunk._replace(frames=_part(growth, chunk))
         frames = bytearray(chunk.size)
         if _fill(reader, memoryview(frames), run.offset) < chunk.size:
             raise reader.damaged(run.offset, f"the file ends within the frames of seq {run.seq} to {next_seq - 1}")
@@ -129,6 +138,14 @@ def head_fields(cursor: Cursor, chunk: FrameChunk) -> tuple[int, int, int]:
 def _placed(offset: int, next_seq: int, next_offset: int) -> FrameChunk:
     size = next_offset - offset
     return FrameChunk(next_seq, next_offset, CHUNK_HEAD.size + size, offset, size, None)
+
+
+def _part(growth: Growth, chunk: FrameChunk) -> Frames:
+    """The frames of a chunk, which are among those just appended."""
+    if chunk.size == len(growth.frames):
+        return growth.frames
+    start = chunk.offset - (growth.end_offset - len(growth.frames))
+    return memoryview(growth.frames)[start : start + chunk.size]
 
 
 def _cost(chunk: FrameChunk) -> int:
