@@ -53,15 +53,16 @@ class Whole:
 class Punch:
     """Giving back a stream's trimmed space waits for the disk, so it is done where syncs are."""
 
-    __slots__ = ("_log", "_seq", "name")
+    __slots__ = ("_log", "_sent", "_seq", "name")
 
-    def __init__(self, stream_log: StreamLog, seq: int) -> None:
+    def __init__(self, stream_log: StreamLog, seq: int, *, sent: bool) -> None:
         self._log = stream_log
         self._seq = seq
+        self._sent = sent
         self.name = stream_log.name
 
     def sync(self) -> int:
-        return self._log.punch(self._seq)
+        return self._log.punch(self._seq, sent=self._sent)
 
 
 class Upkeep:
@@ -139,12 +140,16 @@ class Upkeep:
         self._punches.append((self._clock() + self.owner.settings.trim_grace_s, stream.name, stream.log.first_seq))
 
     def punch_due(self) -> None:
-        """Give back the space of what was trimmed a grace period ago: no reader is in the middle of it any more."""
+        """Give back the space of what was trimmed a grace period ago: no reader is in the middle of it any more.
+
+        But what was sent may still lie in the socket of a slow one.
+        """
         now_s = self._clock()
         while self._punches and self._punches[0][0] <= now_s:
             _due, name, seq = self._punches.popleft()
             try:
-                self.syncer.request(Punch(self.owner.stream(name).log, seq), None)
+                stream_log = self.owner.stream(name).log
+                self.syncer.request(Punch(stream_log, seq, sent=self.owner.subscribers(name) > 0), None)
             except Refused as refused:
                 log.warning("cannot give back the trimmed space of stream %r: %s", name, refused)
 

@@ -38,6 +38,10 @@ from shard.synced import publish_synced_word
 
 PUNCH_PAGE_BYTES: Final = 4_096
 """Holes are punched in whole pages of this size."""
+FOLIO_MAX_BYTES: Final = 2 << 20
+"""The largest piece that the kernel caches as one, at a multiple of its size. Where a hole ends within a piece, the
+kernel zeroes the part of it in the hole at once, also under a socket that `sendfile` has given it to; a piece that is
+all in the hole is left to the socket as it is."""
 
 _stamp = load("shard.frame_cy").stamp
 _pwrite = os.pwrite
@@ -200,19 +204,21 @@ class StreamLog:
         self._content_words[CONTENT_FIRST_SEQ] = tagged(seq)
         self.first_seq = seq
 
-    def punch(self, before: int) -> int:
+    def punch(self, before: int, *, sent: bool = False) -> int:
         """Give back the whole pages of trimmed messages before seq `before`, and no more than was trimmed.
 
-        Call it when no reader is there any more. It waits for the disk, and may run in another thread, as `sync`. The
-        last message always stays: it tells the last timestamp. Gives the bytes that were freed. Raises OSError.
+        Call it when no reader is there any more. With `sent`, what sockets may still hold of the content stays as it
+        is, for which up to FOLIO_MAX_BYTES are not given back yet. It waits for the disk, and may run in another
+        thread, as `sync`. The last message always stays: it tells the last timestamp. Gives the bytes that were freed.
+        Raises OSError.
         """
         with self._lock:
             seq = min(before, self.first_seq, self.next_seq - 1)
             oldest = None if self.closed or seq <= self._base_seq else read_entry(self._index_fd, seq, self._base_seq)
             if oldest is None:
                 return 0  # also where the entry is damaged: that is for the readers of this message to find
-            content_end = _page_floor(oldest.offset)
-            index_end = _page_floor(entry_offset(seq, self._base_seq))
+            content_end = _floor(oldest.offset, FOLIO_MAX_BYTES if sent else PUNCH_PAGE_BYTES)
+            index_end = _floor(entry_offset(seq, self._base_seq), PUNCH_PAGE_BYTES)
         if content_end <= self._punched_content and index_end <= self._punched_index:
             return 0
         # What recovery starts from, the new beginning and a synced seq beyond the hole, is on the disk before the hole.
@@ -342,5 +348,5 @@ class StreamLog:
         return freed
 
 
-def _page_floor(offset: int) -> int:
-    return offset // PUNCH_PAGE_BYTES * PUNCH_PAGE_BYTES
+def _floor(offset: int, unit_bytes: int) -> int:
+    return offset // unit_bytes * unit_bytes

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import deque
 from pathlib import Path
 
+import pytest
+
 from broker.owner import Owner
 from broker.protocol.errors import Code
 from broker.settings import Durability, StreamPolicy
 from broker.syncer import Outcome, Syncable
 from broker.upkeep import Punch, Upkeep, Whole
 from shard.header import HEADER_PAGE_BYTES, STATE_CLOSED, parse_index
+from shard.log import FOLIO_MAX_BYTES
 from shard.stream_files import stream_paths
 from tests.broker.owning import Clock, make_owner, policies, publish
 
@@ -165,6 +168,23 @@ def test_trimmed_space_comes_back_after_the_grace_period(tmp_path: Path) -> None
     before = file.stat().st_blocks
     world.work()
     assert file.stat().st_blocks < before - 90 * 5_000 // 512 // 2
+    world.owner.release()
+
+
+@pytest.mark.parametrize("subscribers", [0, 1])
+def test_space_that_a_subscriber_may_still_be_sent_comes_back_in_large_pieces(tmp_path: Path, subscribers: int) -> None:
+    world = settled(tmp_path, trim_grace_s=1.0)
+    for _ in range(9):
+        world.publish(b"s", *(bytes(5_000) for _ in range(100)))
+    world.owner.subscribers = lambda _name: subscribers
+    world.owner.trim(world.owner.stream(b"s"), 890)
+    world.clock.now_s += 2.0
+    world.upkeep.punch_due()
+    file = Path(stream_paths(world.owner.shard_path(b"s"), "s").content_file)
+    before = file.stat().st_blocks
+    world.work()
+    freed_bytes = (before - file.stat().st_blocks) * 512
+    assert freed_bytes == pytest.approx(2 * FOLIO_MAX_BYTES if subscribers else 890 * 5_032, abs=8_192)
     world.owner.release()
 
 

@@ -258,6 +258,29 @@ def test_punch_gives_whole_pages_back_and_offsets_stay(tmp_path: Path) -> None:
     log.close()
 
 
+def test_what_sockets_may_hold_of_a_stream_stays_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No hole ends within a piece of the kernel's cache; once nobody has it, the rest is given back too."""
+    ends: list[tuple[bool, int]] = []
+    log = open_log(tmp_path)
+    content = os.stat(tmp_path / "stream.content").st_ino
+
+    def punched(fd: int, _start: int, end: int) -> bool:
+        ends.append((os.fstat(fd).st_ino == content, end))
+        return True
+
+    monkeypatch.setattr(log_module, "punch_hole", punched)
+    for _ in range(70):
+        append(log, *[b"x" * 1_000] * 100)
+    log.trim(6_900)
+    assert log.punch(1_000, sent=True) > 0 and [is_content for is_content, _end in ends] == [False]
+    log.punch(6_900, sent=True)
+    log.punch(6_900)
+    whole, part = [end for is_content, end in ends if is_content]
+    assert whole == 3 * log_module.FOLIO_MAX_BYTES
+    assert part == log.entry(6_900).offset // 4_096 * 4_096 > whole
+    log.close()
+
+
 def test_a_hole_comes_after_what_recovery_needs_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Frames, entries, the new beginning, then the synced seq beyond the hole: the machine may go down at any point."""
     log = open_log(tmp_path)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Iterator
 from itertools import groupby
+from pathlib import Path
 
 import pytest
 
@@ -21,6 +23,7 @@ pytestmark = pytest.mark.system
 WORKERS = 2
 MIB = 1 << 20
 CHUNK_BYTES = 65_536
+FAR_BEHIND_BYTES = 4 * CHUNK_BYTES  # at once, for who has more than that before it
 CONFIG = f"""
 [node]
 affinity = false
@@ -28,7 +31,7 @@ affinity = false
 chunk_bytes = {CHUNK_BYTES}
 chunk_cache_bytes = {MIB}
 [timing]
-trim_grace_s = 0.2
+trim_grace_s = 1.5
 """
 
 
@@ -185,7 +188,7 @@ def test_subscriptions_share_a_connection_fairly(node: Node, client: BinaryPeer)
     order = [chunk.id for chunk in client.chunks]
     longest = max(sum(1 for _ in group) for _, group in groupby(order[: len(order) // 2]))
     assert longest <= 4, "nobody has the socket for long"
-    assert all(chunk.nbytes <= CHUNK_BYTES for chunk in client.chunks)
+    assert all(chunk.nbytes <= FAR_BEHIND_BYTES for chunk in client.chunks)
 
 
 def test_unsubscribe_within_a_backlog(node: Node, client: BinaryPeer) -> None:
@@ -369,29 +372,39 @@ def test_a_place_that_was_trimmed_is_the_first_that_is_kept(node: Node, client: 
     assert not client.errors(), "where it begins is told in SUBSCRIBED, and no error"
 
 
-@pytest.mark.parametrize("slot", range(WORKERS))
-@pytest.mark.parametrize("nbytes", [1_000, 300_000])
-def test_a_reader_in_the_middle_of_a_chunk_that_is_trimmed(node: Node, slot: int, nbytes: int) -> None:
+def test_readers_in_the_middle_of_a_chunk_that_is_trimmed(node: Node) -> None:
     """The chunk that is half out comes whole; then the reader is told, and goes on with what is kept."""
-    name = name_of(0, WORKERS, f"cut{slot}-{nbytes}-")
-    count = 24 * MIB // nbytes
-    payloads = fill(node, name, count, nbytes)
-    kept_from = count - 20
-    with peer_of(node, slot, receive_buffer_bytes=16_384) as reader:
+    cases = [(slot, nbytes) for slot in range(WORKERS) for nbytes in (1_000, 300_000)]
+    names = [name_of(0, WORKERS, f"cut{slot}-{nbytes}-") for slot, nbytes in cases]
+    logs = [fill(node, name, 24 * MIB // nbytes, nbytes) for name, (_slot, nbytes) in zip(names, cases, strict=True)]
+    readers = [peer_of(node, slot, receive_buffer_bytes=16_384) for slot, _nbytes in cases]
+    for reader, name in zip(readers, names, strict=True):
         reader.subscribe(1, name)
         reader.read_messages(1, 2)
-        wait_for(lambda: parked(node, "socket") >= 1, "its socket is full")
-        trim(node, name, kept_from, 16 * MIB)
-        reader.read_until(lambda: reader.seqs(1)[-1] == count - 1)
-        gap = next(index for index, seq in enumerate(reader.seqs(1)) if seq != index)
-        assert reader.seqs(1) == [*range(gap), *range(kept_from, count)]
-        assert reader.payloads(1) == payloads[:gap] + payloads[kept_from:]
-        (error,) = reader.errors()
-        assert (error.code, error.op, error.id, error.fatal) == ("trimmed", Op.SUBSCRIBE, 1, False)
-        assert str(gap) in error.text and str(kept_from - 1) in error.text
+    wait_for(lambda: parked(node, "socket") >= len(cases), "their sockets are full")
+    full_bytes = [disk_bytes(node, name) for name in names]
+    for name, log in zip(names, logs, strict=True):
+        trim(node, name, len(log) - 20, 0)
+    for name, nbytes in zip(names, full_bytes, strict=True):
+        wait_for(lambda: disk_bytes(node, name) <= nbytes - 16 * MIB, "the space is back")  # noqa: B023
+    for reader, name, log in zip(readers, names, logs, strict=True):
+        check_told(reader, log)
         with peer(node) as publisher:
             publisher.publish(name, [b"on"])
-        assert reader.read_messages(1, gap + 21)[-1].payload == b"on"
+        reader.read_until(lambda: reader.messages[1][-1].payload == b"on")  # noqa: B023
+        reader.close()
+
+
+def check_told(reader: BinaryPeer, log: list[bytes]) -> None:
+    """It reads on to the end of the log, of which all but 20 messages were trimmed."""
+    count, kept_from = len(log), len(log) - 20
+    reader.read_until(lambda: reader.seqs(1)[-1] == count - 1)
+    gap = next(index for index, seq in enumerate(reader.seqs(1)) if seq != index)
+    assert reader.seqs(1) == [*range(gap), *range(kept_from, count)]
+    assert reader.payloads(1) == log[:gap] + log[kept_from:]
+    (error,) = reader.errors()
+    assert (error.code, error.op, error.id, error.fatal) == ("trimmed", Op.SUBSCRIBE, 1, False)
+    assert str(gap) in error.text and str(kept_from - 1) in error.text
 
 
 @pytest.mark.parametrize("slot", range(WORKERS))
@@ -419,3 +432,28 @@ def test_an_end_that_was_trimmed(node: Node, client: BinaryPeer) -> None:
     assert end.next_seq >= 100
     seqs = client.seqs(1)
     assert seqs == list(range(len(seqs))) and len(seqs) <= 100
+
+
+def test_what_a_slow_reader_was_sent_stays_as_it_was(tmp_path: Path) -> None:
+    """What waits in its socket are pieces of the kernel's cache, large ones where the file was read from the disk.
+    A hole that ended within one of them would turn a part of it to zeros, there too.
+    """
+    count, kept_from = 12_000, 2_303
+    with running(tmp_path / "data", workers=1, config="[timing]\ntrim_grace_s = 1.5") as node:
+        payloads = fill(node, "cold", count)
+        assert node.stop() == 0
+        (content,) = (tmp_path / "data").glob("*/cold.content")
+        with content.open("rb") as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        node.start()
+        with BinaryPeer(node.port, receive_buffer_bytes=16_384) as reader:
+            reader.subscribe(1, "cold")
+            reader.read_messages(1, 100)
+            wait_for(lambda: parked(node, "socket") == 1, "its socket is full")
+            trim(node, "cold", kept_from, MIB)
+            reader.read_until(lambda: reader.seqs(1)[-1] == count - 1)
+            seqs = reader.seqs(1)
+            gap = next((place for place, seq in enumerate(seqs) if seq != place), count)
+            assert seqs == [*range(gap), *range(max(gap, kept_from), count)], "every frame has its right checksum, too"
+            assert reader.payloads(1) == [payloads[seq] for seq in seqs]
