@@ -297,8 +297,11 @@ class BinaryClient(Connection):
 
     def _send_chunk(self, cursor: Cursor, chunk: FrameChunk) -> int:
         skip = cursor.skip
-        if chunk.frames is not None and not skip:
-            return self.sock.sendmsg((CHUNK_HEAD.pack(*head_fields(cursor, chunk)), chunk.frames))
+        if chunk.frames is not None:
+            if not skip:
+                return self.sock.sendmsg((CHUNK_HEAD.pack(*head_fields(cursor, chunk)), chunk.frames))
+            if skip >= CHUNK_HEAD.size:
+                return self.sock.send(memoryview(chunk.frames)[skip - CHUNK_HEAD.size :])
         sent = 0
         if skip < CHUNK_HEAD.size:
             head = CHUNK_HEAD.pack(*head_fields(cursor, chunk))[skip:]

@@ -106,8 +106,6 @@ class Feed:
         "end_seq",
         "name",
         "remote",
-        "woken",
-        "woken_seq",
     )
 
     def __init__(self, name: bytes, end_seq: int, *, remote: bool) -> None:
@@ -117,8 +115,6 @@ class Feed:
         self.end_offset_seq = -1
         self.caught_up: dict[Cursor, None] = {}
         self.cursors = 0
-        self.woken = 0  # how many had reached `woken_seq` when the stream grew beyond it
-        self.woken_seq = 0
         self.remote = remote
 
 
@@ -247,7 +243,6 @@ class FanOut:
 
     def _wake(self, feed: Feed, end_seq: int) -> None:
         woken, feed.caught_up = feed.caught_up, {}
-        feed.woken, feed.woken_seq = len(woken), feed.end_seq
         feed.end_seq = end_seq
         runnable = self.runnable
         for cursor in woken:

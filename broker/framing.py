@@ -1,9 +1,12 @@
 """Chunks of a stream in the form a binary subscriber gets them: the very frames of the log, behind one small head.
 
-What many subscribers want at once, and any small chunk, is read once, or taken from what was just appended, and goes
-from memory to all of them: it is in the processor's cache then. Any other chunk is a place in the file: `sendfile`
-moves it, and its bytes never come here. What is kept of a chunk that a slow subscriber is in the middle of is where it
-ends: the file has the rest.
+What many subscribers want at about the same time, and any small chunk, is read once, or taken from what was just
+appended, and goes from memory to all of them: it is in the processor's cache then. Any other chunk is a place in the
+file: `sendfile` moves it, and its bytes never come here. What is kept of a chunk that a slow subscriber is in the middle
+of is where it ends: the file has the rest.
+
+Chunks end where the file has multiples of their size, as nearly as messages allow, so that subscribers at different
+places soon want the same ones.
 """
 
 from __future__ import annotations
@@ -21,7 +24,8 @@ from shard.index import Run
 from shard.reader import StreamReader
 
 SENDFILE_MIN_BYTES = 64 << 10  # below this, one sendmsg from memory costs less than a head and a sendfile
-SHARED_SUBSCRIBERS = 8  # so many that were woken together share what they are sent
+SHARED_SUBSCRIBERS = 8  # so many of a stream share what they are sent,
+NEAR_BYTES = 4 << 20  # those that are no further behind than this
 FAR_BEHIND_CHUNKS = 4  # who is further behind than this gets as much at once
 ENTRY_BYTES = 256  # what a kept chunk costs beside its frames
 
@@ -62,17 +66,21 @@ class FrameChunks:
 
         Raises Trimmed when the place is gone, StreamDamaged, OSError.
         """
-        if cursor.cut is not None:
-            return _placed(cursor.offset, *cursor.cut)
         feed = cursor.feed
+        if cursor.cut is not None:
+            kept = self._kept.get((feed.name, cursor.seq))
+            if kept is not None and kept.next_seq == cursor.cut[0]:
+                return kept
+            return _placed(cursor.offset, *cursor.cut)
         if cursor.credit_bytes is not None or cursor.until_seq < feed.end_seq:
             return self._own(cursor)
         key = (feed.name, cursor.seq)
         chunk = self._kept.get(key)
         if chunk is None:
             run = Run(cursor.seq, cursor.offset, feed.end_seq, feed.end_offset)
-            shared = feed.woken >= SHARED_SUBSCRIBERS and cursor.seq >= feed.woken_seq
-            chunk = self._make(feed.name, run, self._share(run), shared=shared)
+            behind = run.end_offset - run.offset
+            shared = feed.cursors >= SHARED_SUBSCRIBERS and behind <= NEAR_BYTES
+            chunk = self._make(feed.name, run, self._share(run.offset, behind), shared=shared)
             self._keep(key, chunk)
         return chunk
 
@@ -99,10 +107,11 @@ class FrameChunks:
             nbytes = min(nbytes, cursor.credit_bytes)
         return self._make(feed.name, Run(cursor.seq, cursor.offset, end_seq, end_offset), nbytes, shared=False)
 
-    def _share(self, run: Run) -> int:
-        """How many bytes of a run one chunk may have: more for who is far behind, whose chunks cost less so."""
+    def _share(self, offset: int, behind_bytes: int) -> int:
+        """How many bytes one chunk may have: more for who is far behind, whose chunks cost less so."""
         far = FAR_BEHIND_CHUNKS * self._chunk_bytes
-        return far if run.end_offset - run.offset > far else self._chunk_bytes
+        size = far if behind_bytes > far else self._chunk_bytes
+        return size - offset % size
 
     def _make(self, name: bytes, run: Run, nbytes: int, *, shared: bool) -> FrameChunk:
         reader = self._readers.get(name)
