@@ -2,8 +2,8 @@
 
 What many subscribers want at about the same time, and any small chunk, is read once, or taken from what was just
 appended, and goes from memory to all of them: it is in the processor's cache then. Any other chunk is a place in the
-file: `sendfile` moves it, and its bytes never come here. What is kept of a chunk that a slow subscriber is in the middle
-of is where it ends: the file has the rest.
+file: `sendfile` moves it, and its bytes never come here. What is kept of a chunk that a slow subscriber is in the
+middle of is where it ends: the file has the rest.
 
 Chunks end where the file has multiples of their size, as nearly as messages allow, so that subscribers at different
 places soon want the same ones.
@@ -26,7 +26,7 @@ from shard.reader import StreamReader
 SENDFILE_MIN_BYTES = 64 << 10  # below this, one sendmsg from memory costs less than a head and a sendfile
 SHARED_SUBSCRIBERS = 8  # so many of a stream share what they are sent,
 NEAR_BYTES = 4 << 20  # those that are no further behind than this
-FAR_BEHIND_CHUNKS = 4  # who is further behind than this gets as much at once
+CHUNKS_AT_ONCE = 4  # of `chunk_bytes` in one of ours: frames cost nothing to make, so their chunks may be larger
 ENTRY_BYTES = 256  # what a kept chunk costs beside its frames
 
 _CHUNK = int(Op.CHUNK)
@@ -55,7 +55,7 @@ class FrameChunks:
         self, readers: Readers, chunk_bytes: int, cache_bytes: int, fresh: Mapping[bytes, Growth] | None = None
     ) -> None:
         self._readers = readers
-        self._chunk_bytes = chunk_bytes
+        self._chunk_bytes = CHUNKS_AT_ONCE * chunk_bytes
         self._cache_bytes = cache_bytes
         self._fresh = {} if fresh is None else fresh
         self._kept: OrderedDict[tuple[bytes, int], FrameChunk] = OrderedDict()
@@ -78,9 +78,8 @@ class FrameChunks:
         chunk = self._kept.get(key)
         if chunk is None:
             run = Run(cursor.seq, cursor.offset, feed.end_seq, feed.end_offset)
-            behind = run.end_offset - run.offset
-            shared = feed.cursors >= SHARED_SUBSCRIBERS and behind <= NEAR_BYTES
-            chunk = self._make(feed.name, run, self._share(run.offset, behind), shared=shared)
+            shared = feed.cursors >= SHARED_SUBSCRIBERS and run.end_offset - run.offset <= NEAR_BYTES
+            chunk = self._make(feed.name, run, self._most(run.offset), shared=shared)
             self._keep(key, chunk)
         return chunk
 
@@ -107,11 +106,10 @@ class FrameChunks:
             nbytes = min(nbytes, cursor.credit_bytes)
         return self._make(feed.name, Run(cursor.seq, cursor.offset, end_seq, end_offset), nbytes, shared=False)
 
-    def _share(self, offset: int, behind_bytes: int) -> int:
-        """How many bytes one chunk may have: more for who is far behind, whose chunks cost less so."""
-        far = FAR_BEHIND_CHUNKS * self._chunk_bytes
-        size = far if behind_bytes > far else self._chunk_bytes
-        return size - offset % size
+    def _most(self, offset: int) -> int:
+        """How many bytes the chunk at this offset may have: up to the next multiple, or to the one after a near one."""
+        left = self._chunk_bytes - offset % self._chunk_bytes
+        return left if left > self._chunk_bytes // CHUNKS_AT_ONCE else left + self._chunk_bytes
 
     def _make(self, name: bytes, run: Run, nbytes: int, *, shared: bool) -> FrameChunk:
         reader = self._readers.get(name)

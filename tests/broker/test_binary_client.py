@@ -378,7 +378,7 @@ def test_unsubscribed_in_the_middle_of_a_chunk(node: World) -> None:
 
 
 def test_a_chunk_that_is_trimmed_while_it_is_half_out_is_finished(tmp_path: Path) -> None:
-    with world(tmp_path, trim_grace_s=0.1) as node:
+    with world(tmp_path, trim_grace_s=0.1, chunk_bytes=64 << 10) as node:
         node.fill("a", [b"x" * 1_000] * 600)
         peer = BinaryPeer(node, small=True)
         peer.peer.deaf = True
