@@ -313,7 +313,7 @@ def test_the_node_is_killed_and_started_again(tmp_path: Path) -> None:
                 node.kill()
                 node.start()
             load.progress()
-        assert min(load.connections) >= 3
+        assert min(load.connections) >= 2, "3, but for who was still waiting to connect when it was killed again"
 
 
 def test_the_node_is_stopped_and_started_again(tmp_path: Path) -> None:
