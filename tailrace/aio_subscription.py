@@ -72,9 +72,13 @@ class AsyncSubscription:
         """The next message; None at the end. Raises OperationTimeout when none comes in time."""
         return await self._next(self._drive.now_s() + timeout_s)
 
+    async def receive_batch(self, timeout_s: float = math.inf) -> list[Message]:
+        """The messages that have come, at least one; [] at the end. Raises OperationTimeout."""
+        return list(self._rest) or await self._next_batch(self._drive.now_s() + timeout_s)
+
     async def batches(self) -> AsyncIterator[list[Message]]:
         """The same messages as lists, as they came: cheaper where there are many."""
-        while batch := list(self._rest) or await self._next_batch(math.inf):
+        while batch := await self.receive_batch():
             yield batch
 
     def cancel(self) -> None:

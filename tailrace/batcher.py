@@ -72,9 +72,6 @@ class Batcher:
         except TailraceError:
             if kind is None:
                 raise
-        finally:
-            with self._pump.lock:
-                self._pump.lingering.discard(self)
 
     def _add(self, payloads: list[bytes], metadata: bytes) -> None:
         batch, pump = self._batch, self._pump

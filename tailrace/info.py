@@ -42,6 +42,11 @@ class ClientInfo:
         return self._session.connections
 
     @property
+    def failure(self) -> TailraceError | None:
+        """Why this client has given up; None while it has not."""
+        return self._session.failure
+
+    @property
     def refused(self) -> int:
         """Errors that came for publishes without acknowledgement (`Ack.NONE`)."""
         return self._session.publications.refused

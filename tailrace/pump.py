@@ -280,6 +280,7 @@ class Pump:
                 if not self._turning:
                     self._turn(-math.inf)
                 now_s = monotonic()
+                self.lingering = {each for each in self.lingering if each.due_s < math.inf}
                 for each in [each for each in self.lingering if each.due_s <= now_s]:
                     each.send_due(now_s)
                 self._keeper_until_s = now_s + self._keeper_pause_s(now_s)

@@ -58,9 +58,13 @@ class Subscription:
         """The next message; None at the end. Raises OperationTimeout when none comes in time."""
         return self._next(monotonic() + timeout_s)
 
+    def receive_batch(self, timeout_s: float = math.inf) -> list[Message]:
+        """The messages that have come, at least one; [] at the end. Raises OperationTimeout."""
+        return list(self._rest) or self._next_batch(monotonic() + timeout_s)
+
     def batches(self) -> Iterator[list[Message]]:
         """The same messages as lists, as they came: cheaper where there are many."""
-        while batch := list(self._rest) or self._next_batch(math.inf):
+        while batch := self.receive_batch():
             yield batch
 
     def cancel(self) -> None:

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import click
 
+from tailrace.address import Address
 from tailrace.command.ending import NO_CONNECTION, OK, REFUSED, CommandError
 from tailrace.command.options import server_options
-from tailrace.connection import RECEIVE_BYTES, Server, choose_server, connect
-from tailrace.line_client import parse_error
-from tailrace.output import write_all
+from tailrace.command.output import write_all
+from tailrace.command.server import RECEIVE_BYTES, choose_server, connect_socket
 
 ANSWER_TIMEOUT_S = 60.0
 STDOUT = 1
@@ -42,7 +42,7 @@ def command(words: tuple[str, ...], server: str | None, host: str | None, port: 
         raise click.UsageError("a command is one line")
     chosen = choose_server(server, host, port)
     answer = Answer()
-    with connect(chosen) as sock:
+    with connect_socket(chosen) as sock:
         for received in _ask(sock, chosen, line.encode(errors="surrogateescape")):
             answer.take(received)
     if answer.is_cut:
@@ -50,7 +50,7 @@ def command(words: tuple[str, ...], server: str | None, host: str | None, port: 
     return REFUSED if answer.refused else OK
 
 
-def _ask(sock: socket.socket, server: Server, line: bytes) -> Iterator[bytes]:
+def _ask(sock: socket.socket, server: Address, line: bytes) -> Iterator[bytes]:
     """Send `line`, then whatever comes until the broker closes. Raises CommandError."""
     try:
         sock.settimeout(ANSWER_TIMEOUT_S)
@@ -64,8 +64,16 @@ def _ask(sock: socket.socket, server: Server, line: bytes) -> Iterator[bytes]:
         raise _lost(server, error.strerror or str(error)) from None
 
 
-def _lost(server: Server, reason: str) -> CommandError:
+def _lost(server: Address, reason: str) -> CommandError:
     return CommandError(f"connection to {server} lost ({reason}); the command may have been run", NO_CONNECTION)
+
+
+def parse_error(line: bytes) -> tuple[str, str] | None:
+    """(code, text) of a line `err CODE text`, None for any other line."""
+    if not line.startswith(b"err "):
+        return None
+    code, _, text = line[4:].decode("utf-8", "replace").partition(" ")
+    return code, text
 
 
 class Answer:

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import click
 
 from shard.names import InvalidName, is_reserved, validate_name
-from tailrace.connection import DEFAULT_HOST, DEFAULT_PORT, SERVER_VARIABLE
+from tailrace.address import DEFAULT_HOST, DEFAULT_PORT
+from tailrace.command.server import RECONNECT_S, SERVER_VARIABLE
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -24,12 +25,23 @@ def server_options(function: F) -> F:
     return click.option("--server", "-s", metavar="HOST:PORT", help=SERVER_HELP)(function)
 
 
+def reconnect_option(function: F) -> F:
+    """--reconnect, in seconds."""
+    text = "How many seconds a lost connection may stay lost."
+    return click.option(
+        "--reconnect", "reconnect_s", type=click.FloatRange(0), default=RECONNECT_S, show_default=True, help=text
+    )(function)
+
+
 def stream_argument(function: F) -> F:
     """STREAM, a valid name that is not the broker's own."""
-    return click.argument("stream", callback=_check_stream)(function)
+    return click.argument("stream", callback=check_stream)(function)
 
 
-def _check_stream(_ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
+def check_stream(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """For a click parameter: a stream's name, or none where it need not be given."""
+    if value is None:
+        return None
     try:
         validate_name(value)
     except InvalidName as error:

@@ -101,6 +101,12 @@ class Model:
         return [each for each in self.received if type(each) is kind]
 
 
+def hang_up(connection: ModelConnection, _message: Message) -> bool:
+    """As `on_message`: whatever comes, the connection ends."""
+    connection.closed = True
+    return True
+
+
 class ModelConnection:
     """`out` holds what is to be sent. `closed`: nothing more is taken, and the connection ends after `out`."""
 

@@ -56,6 +56,11 @@ def answering(answer: bytes, *, reset: bool = False, silent: bool = False) -> It
         server.close()
 
 
+def test_errors_are_told_apart() -> None:
+    assert admin.parse_error(b"err size s: too large") == ("size", "s: too large")
+    assert admin.parse_error(b"ok err") is None
+
+
 def test_an_answer_of_one_line(capfd: pytest.CaptureFixture[str]) -> None:
     with answering(b"ok trim s 1000\r\n") as server:
         assert main.run(["admin", "--port", server.port, "trim", "s", "#1000"]) == OK

@@ -3,33 +3,49 @@
 from __future__ import annotations
 
 import base64
+import json
 import os
 import select
 from json.encoder import encode_basestring
 
-from tailrace.line_client import Message
-from tailrace.start import to_iso
+from tailrace import Message
+from tailrace.command.start import to_iso
 
 
-def render_plain(messages: list[Message]) -> bytes:
-    """The payloads byte for byte, a line feed after each."""
-    lines = [message[2] for message in messages]
+def render_plain(messages: list[Message], *, with_headers: bool = False) -> bytes:
+    """The payloads byte for byte, a line feed after each; their headers before them, with a tab between."""
+    if with_headers:
+        lines = [b"%s\t%s" % (_headers(message).encode(), message.payload) for message in messages]
+    else:
+        lines = [message[3] for message in messages]
     lines.append(b"")
     return b"\n".join(lines)
 
 
-def render_json(messages: list[Message], stream: str) -> bytes:
+def render_json(messages: list[Message], *, with_headers: bool = False) -> bytes:
     """One object a line: stream, seq, timestamp_us, time, and payload (text) or payload_base64 (not UTF-8)."""
-    head = f'{{"stream": {encode_basestring(stream)}, "seq": '
     lines = []
     second, second_text = -1, ""
-    for seq, timestamp_us, payload in messages:
+    for message in messages:
+        stream, seq, timestamp_us, payload, _metadata = message
         if timestamp_us // 1_000_000 != second:  # most messages share theirs with the one before
             second = timestamp_us // 1_000_000
             second_text = to_iso(second * 1_000_000).partition(".")[0]
+            head = f'{{"stream": {encode_basestring(stream)}, "seq": '
         time = f"{second_text}.{timestamp_us % 1_000_000:06}Z" if second_text else ""
-        lines.append(f'{head}{seq}, "timestamp_us": {timestamp_us}, "time": "{time}", {_payload(payload)}}}\n')
+        headers = f'"headers": {_headers(message)}, ' if with_headers else ""
+        times = f'"timestamp_us": {timestamp_us}, "time": "{time}"'
+        lines.append(f"{head}{seq}, {times}, {headers}{_payload(payload)}}}\n")
     return "".join(lines).encode()
+
+
+def _headers(message: Message) -> str:
+    """As a JSON object; what is no text in base64."""
+    shown = {
+        key: value if isinstance(value, str) else base64.b64encode(value).decode()
+        for key, value in message.headers.items()
+    }
+    return json.dumps(shown, ensure_ascii=False)
 
 
 def _payload(payload: bytes) -> str:

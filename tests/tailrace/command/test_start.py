@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.start import BadStart, parse_start, to_iso, to_us
+from tailrace.command.start import BadStart, parse_start, to_iso
+from tailrace.places import NEW, Seq, StartPlace, Time, to_us
 
 NOW = datetime(2024, 5, 31, 12, 0, 0, 250_001, UTC)
 NOW_US = 1_717_156_800_250_001
@@ -18,25 +19,25 @@ NOW_US = 1_717_156_800_250_001
 @pytest.mark.parametrize(
     ("text", "start"),
     [
-        ("0", "0"),
-        ("new", "new"),
-        (" NEW ", "new"),
-        ("#17", "#17"),
-        ("1717156800250001", "1717156800250001"),
-        ("10m ago", str(NOW_US - 600_000_000)),
-        ("10 minutes ago", str(NOW_US - 600_000_000)),
-        ("90s ago", str(NOW_US - 90_000_000)),
-        ("1.5 h ago", str(NOW_US - 5_400_000_000)),
-        ("2 days ago", str(NOW_US - 172_800_000_000)),
-        ("1w ago", str(NOW_US - 604_800_000_000)),
-        ("9999999 weeks ago", "0"),
-        ("2024-05-31T12:00:00.250001Z", str(NOW_US)),
-        ("2024-05-31T14:00:00.250001+02:00", str(NOW_US)),
-        ("2024-05-31 12:00Z", str(NOW_US - 250_001)),
-        ("1960-01-01T00:00Z", "0"),
+        ("0", Time(0)),
+        ("new", NEW),
+        (" NEW ", NEW),
+        ("#17", Seq(17)),
+        ("1717156800250001", Time(NOW_US)),
+        ("10m ago", Time(NOW_US - 600_000_000)),
+        ("10 minutes ago", Time(NOW_US - 600_000_000)),
+        ("90s ago", Time(NOW_US - 90_000_000)),
+        ("1.5 h ago", Time(NOW_US - 5_400_000_000)),
+        ("2 days ago", Time(NOW_US - 172_800_000_000)),
+        ("1w ago", Time(NOW_US - 604_800_000_000)),
+        ("9999999 weeks ago", Time(0)),
+        ("2024-05-31T12:00:00.250001Z", Time(NOW_US)),
+        ("2024-05-31T14:00:00.250001+02:00", Time(NOW_US)),
+        ("2024-05-31 12:00Z", Time(NOW_US - 250_001)),
+        ("1960-01-01T00:00Z", Time(0)),
     ],
 )
-def test_places(text: str, start: str) -> None:
+def test_places(text: str, start: StartPlace) -> None:
     assert parse_start(text, NOW) == start
 
 
@@ -44,8 +45,8 @@ def test_a_time_without_a_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     time.tzset()
     try:
-        assert parse_start("2024-05-31T21:00:00.250001") == str(NOW_US)
-        assert parse_start("2024-05-31") == str(to_us(datetime(2024, 5, 31, tzinfo=timezone(timedelta(hours=9)))))
+        assert parse_start("2024-05-31T21:00:00.250001") == Time(NOW_US)
+        assert parse_start("2024-05-31") == Time(to_us(datetime(2024, 5, 31, tzinfo=timezone(timedelta(hours=9)))))
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -78,4 +79,4 @@ def test_microseconds_survive() -> None:
 
 @given(st.integers(0, 253_402_300_799_999_999))
 def test_a_printed_time_is_a_place(timestamp_us: int) -> None:
-    assert parse_start(to_iso(timestamp_us)) == str(timestamp_us)
+    assert parse_start(to_iso(timestamp_us)) == Time(timestamp_us)

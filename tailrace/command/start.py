@@ -1,9 +1,11 @@
-"""Where reading begins, as a person writes it, turned into the protocol's FROM."""
+"""Where reading begins, as a person writes it."""
 
 from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+
+from tailrace.places import NEW, PLACE_MAX, Seq, StartPlace, Time, to_us
 
 FORMS = '0, new, #SEQ, microseconds since 1970, "2024-05-31T12:00" (local unless it has a zone), "10m ago"'
 
@@ -22,27 +24,26 @@ _UNIT_S = {
     "week": 604_800,
 }
 _AGO = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?) ?([a-z]+?)s? ago")
-_NUMBER_MAX = (1 << 63) - 1
 
 
 class BadStart(ValueError):
     """Not a place to begin; the text says what is."""
 
 
-def parse_start(text: str, now: datetime | None = None) -> str:
-    """FROM for the `sub` command. `now` (with a zone) is for tests. Raises BadStart."""
+def parse_start(text: str, now: datetime | None = None) -> StartPlace:
+    """The place. `now` (with a zone) is for tests. Raises BadStart."""
     lowered = text.strip().lower()
     if lowered == "new":
-        return "new"
+        return NEW
     digits = lowered.removeprefix("#")
     if digits.isascii() and digits.isdigit():
-        if len(digits) > 19 or int(digits) > _NUMBER_MAX:
-            raise BadStart(f"{text!r} is too large: at most {_NUMBER_MAX}")
-        return lowered
+        if len(digits) > 19 or int(digits) > PLACE_MAX:
+            raise BadStart(f"{text!r} is too large: at most {PLACE_MAX}")
+        return Seq(int(digits)) if lowered.startswith("#") else Time(int(digits))
     ago = _AGO.fullmatch(lowered)
     if ago is not None:
-        return str(_ago_us(text, ago[1], ago[2], now or datetime.now(UTC)))
-    return str(_time_us(text))
+        return Time(_ago_us(text, ago[1], ago[2], now or datetime.now(UTC)))
+    return Time(_time_us(text))
 
 
 def _ago_us(text: str, number: str, unit: str, now: datetime) -> int:
@@ -57,12 +58,6 @@ def _time_us(text: str) -> int:
         return max(0, to_us(datetime.fromisoformat(text.strip()).astimezone()))
     except (ValueError, OverflowError, OSError):
         raise BadStart(f"{text!r} is no place to begin; write {FORMS}") from None
-
-
-def to_us(time: datetime) -> int:
-    """Microseconds since the Unix epoch, exact."""
-    since = time - datetime.fromtimestamp(0, UTC)
-    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def to_iso(timestamp_us: int) -> str:
