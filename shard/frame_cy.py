@@ -1,4 +1,4 @@
-"""Leaf: make, measure, stamp, check and take apart whole frames; CRC-32C. Stateless; bytes in, bytes out.
+"""Leaf: make, measure, stamp, check, admit and take apart whole frames; CRC-32C. Stateless; bytes in, bytes out.
 
 Compiled, the bodies are loops over pointers and the processor's CRC instruction (frame_cy.pxd). Interpreted, they are
 `struct`, slices and list comprehensions over the google-crc32c wheel. Both give the same bytes, which a property test
@@ -19,12 +19,14 @@ except ModuleNotFoundError:
 
 from shard.frame import (
     FAULT_CRC,
+    FAULT_EPOCH,
     FAULT_FLAGS,
     FAULT_LENGTH,
     FAULT_METADATA,
     FAULT_SEQ,
     FAULT_SHORT,
     FAULT_SIZE,
+    FAULT_TIME,
     HEADER_BYTES,
     INDEX_ENTRY,
     INDEX_ENTRY_BYTES,
@@ -122,6 +124,20 @@ def index_entries(frames: bytes | bytearray | memoryview, start: int, end: int, 
         return _entries_pointers(frames, start, end, offset)
     else:
         return _entries_slices(frames, start, end, offset)
+
+
+def admit(
+    frames: bytes | bytearray | memoryview, seq: int, timestamp_us: int, epoch: int, offset: int
+) -> tuple[bytearray, int, str]:
+    """Walk whole stamped frames that are to follow a message of this timestamp and epoch, being seq, seq+1, …
+
+    Gives (entries, bytes, fault): the index entries of the frames that may be taken, the first at content `offset`, how
+    many bytes those frames have, and what stopped the walk: as for `check`, or FAULT_TIME, or FAULT_EPOCH.
+    """
+    if cython.compiled:
+        return _admit_pointers(frames, seq, timestamp_us, epoch, offset)
+    else:
+        return _admit_slices(frames, seq, timestamp_us, epoch, offset)
 
 
 def measure(
@@ -249,6 +265,25 @@ if not cython.compiled:
             position += header[0]
         return bytearray(b"".join(entries))
 
+    def _admit_slices(
+        frames: bytes | bytearray | memoryview, seq: int, timestamp_us: int, epoch: int, offset: int
+    ) -> tuple[bytearray, int, str]:
+        source = bytes(frames)
+        _, size, fault = _check_slices(source, 0, len(source), seq)
+        position, entries = 0, []
+        epoch = max(epoch, 1)
+        while position < size:
+            length, _, _, at_us, its_epoch, _, _ = _HEADER_AT(source, position)
+            if at_us < timestamp_us:
+                fault = FAULT_TIME
+                break
+            if its_epoch < epoch:
+                fault = FAULT_EPOCH
+                break
+            timestamp_us, epoch = at_us, its_epoch
+            entries.append(INDEX_ENTRY.pack(at_us, offset + position, length, its_epoch))
+            position += length
+        return bytearray(b"".join(entries)), position, fault
 
     def _measure_slices(
         frames: bytes | bytearray | memoryview, start: int, end: int, max_message_bytes: int
@@ -461,6 +496,81 @@ def _entries_pointers(
     finally:
         PyBuffer_Release(cython.address(view))
     return entries
+
+
+@cython.cfunc
+def _admit_pointers(
+    frames: object,
+    seq: cython.ulonglong,
+    timestamp_us: cython.ulonglong,
+    epoch: cython.uint,
+    offset: cython.ulonglong,
+) -> tuple:
+    view: Py_buffer
+    PyObject_GetBuffer(frames, cython.address(view), PyBUF_SIMPLE)
+    frame: cython.p_uchar = cython.cast(cython.p_uchar, view.buf)
+    position: cython.Py_ssize_t = 0
+    length: cython.uint
+    fault: str = ""
+    if epoch == 0:
+        epoch = 1
+    try:
+        entries: bytearray = bytearray(_count_whole(frame, view.len) * _ENTRY)
+        first: cython.p_uchar = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(entries))
+        entry: cython.p_uchar = first
+        while position < view.len:
+            if view.len - position < 32:
+                fault = FAULT_SHORT
+                break
+            length = tr_load32(frame)
+            if length < _HEADER or length > _FRAME_MAX or tr_load16(frame + 30) > length - _HEADER:
+                fault = FAULT_LENGTH
+                break
+            if length > view.len - position:
+                fault = FAULT_SHORT
+                break
+            if crc32c_extend(0, frame + 8, length - 8) != tr_load32(frame + 4):
+                fault = FAULT_CRC
+                break
+            if tr_load64(frame + 8) != seq:
+                fault = FAULT_SEQ
+                break
+            if tr_load64(frame + 16) < timestamp_us:
+                fault = FAULT_TIME
+                break
+            if tr_load32(frame + 24) < epoch:
+                fault = FAULT_EPOCH
+                break
+            timestamp_us = tr_load64(frame + 16)
+            epoch = tr_load32(frame + 24)
+            tr_store64(entry, timestamp_us)
+            tr_store64(entry + 8, offset + position)
+            tr_store32(entry + 16, length)
+            tr_store32(entry + 20, epoch)
+            entry += 24
+            frame += length
+            position += length
+            seq += 1
+        del entries[entry - first :]
+    finally:
+        PyBuffer_Release(cython.address(view))
+    return entries, position, fault
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _count_whole(frame: cython.p_uchar, left: cython.Py_ssize_t) -> cython.Py_ssize_t:
+    """How many frames there are by their lengths, up to the first impossible one: room for their entries."""
+    count: cython.Py_ssize_t = 0
+    length: cython.uint
+    while left >= 32:
+        length = tr_load32(frame)
+        if length < _HEADER or length > _FRAME_MAX or length > left:
+            break
+        frame += length
+        left -= length
+        count += 1
+    return count
 
 
 @cython.cfunc

@@ -164,6 +164,46 @@ def test_both_bodies_judge_damage_the_same(frames: list[bytes], data: st.DataObj
         assert outcomes[0] == outcomes[1]
 
 
+def test_admit_gives_the_entries_that_stamp_gave(leaf: ModuleType) -> None:
+    frames = bytearray(pack_frame(b"one") + pack_frame(b"") + pack_frame(b"three", metadata=b"mm", flags=7))
+    entries = leaf.stamp(frames, 41, 1_234, 5, 8_192)
+    before = bytes(frames)
+    for taken in (frames, bytes(frames), memoryview(bytes(frames))):
+        assert leaf.admit(taken, 41, 1_234, 5, 8_192) == (entries, len(frames), "")
+        assert leaf.admit(taken, 41, 0, 0, 8_192) == (entries, len(frames), "")
+    assert frames == before
+    assert leaf.admit(b"", 41, 0, 0, 0) == (b"", 0, "")
+
+
+def test_admit_names_what_stops_it(leaf: ModuleType) -> None:
+    frames = stamped(leaf)  # seq 7, 8, 9 at 1,000 µs in epoch 2, 41 bytes each
+    entries = leaf.index_entries(frames, 0, len(frames), 0)
+    assert leaf.admit(frames, 8, 0, 0, 0) == (b"", 0, "seq")
+    assert leaf.admit(frames, 7, 1_001, 0, 0) == (b"", 0, "time")
+    assert leaf.admit(frames, 7, 0, 3, 0) == (b"", 0, "epoch")
+    assert leaf.admit(frames[:-1], 7, 0, 0, 0) == (entries[:48], 82, "short")
+    assert leaf.admit(frames[:83], 7, 0, 0, 0) == (entries[:48], 82, "short")
+    assert leaf.admit(frames + bytes(40), 7, 0, 0, 0) == (entries, 123, "length")
+    assert leaf.admit(frames[:41] + frames[82:], 7, 0, 0, 0) == (entries[:24], 41, "seq")
+    assert leaf.admit(frames[:41] + frames[:41], 7, 0, 0, 0) == (entries[:24], 41, "seq")
+    damaged = bytearray(frames)
+    damaged[-1] ^= 1
+    assert leaf.admit(damaged, 7, 0, 0, 0) == (entries[:48], 82, "crc")
+
+
+@pytest.mark.parametrize(("at_us", "epoch", "fault"), [(999, 2, "time"), (1_000, 1, "epoch"), (999, 1, "time")])
+def test_admit_sees_what_goes_back_within_a_batch(leaf: ModuleType, at_us: int, epoch: int, fault: str) -> None:
+    later = bytearray(pack_frame(b"back"))
+    leaf.stamp(later, 10, at_us, epoch, 0)
+    assert leaf.admit(stamped(leaf) + later, 7, 0, 0, 0)[1:] == (123, fault)
+
+
+def test_admit_takes_no_epoch_zero(leaf: ModuleType) -> None:
+    frames = bytearray(pack_frame(b"one"))
+    leaf.stamp(frames, 0, 1, 0, 0)
+    assert leaf.admit(frames, 0, 0, 0, 0) == (b"", 0, "epoch")
+
+
 def test_measure_counts_frames_that_may_be_taken(leaf: ModuleType) -> None:
     frames = pack_frame(b"one") + pack_frame(b"") + pack_frame(b"12345678", metadata=b"\x80\xc0")
     assert leaf.measure(frames, 0, len(frames), 10) == (3, "")
@@ -262,8 +302,31 @@ def test_both_bodies_parse_the_same(frames: list[bytes], seq: int, check_crc: bo
     assert outcomes[0] == outcomes[1]
 
 
+@settings(max_examples=300)
+@given(st.lists(st.tuples(frames_of, u48, u32), max_size=4), u48, u48, u32, st.data())
+def test_both_bodies_admit_the_same(
+    batches: list[tuple[list[bytes], int, int]], seq: int, timestamp_us: int, epoch: int, data: st.DataObject
+) -> None:
+    joined, next_seq = bytearray(), seq
+    for frames, at_us, its_epoch in sorted(batches, key=lambda each: each[1]):
+        part = bytearray(b"".join(frames))
+        LOADED.stamp(part, next_seq, at_us, its_epoch, 0)
+        next_seq += len(frames)
+        joined += part
+    if joined and data.draw(st.booleans()):
+        joined[data.draw(st.integers(0, len(joined) - 1))] ^= data.draw(st.integers(1, 255))
+    taken = joined[: data.draw(st.sampled_from([len(joined), data.draw(st.integers(0, len(joined)))]))]
+    for least_us, least in ((0, 0), (timestamp_us, epoch)):
+        found = LOADED.admit(taken, seq, least_us, least, 4_096)
+        assert found == SOURCE.admit(taken, seq, least_us, least, 4_096)
+        entries, size, _ = found
+        assert entries == LOADED.index_entries(taken, 0, size, 4_096)
+        assert LOADED.check(taken, 0, size, seq) == (len(entries) // 24, size, "")
+
+
 @given(st.binary(max_size=200))
 def test_both_bodies_judge_garbage_the_same(garbage: bytes) -> None:
+    assert LOADED.admit(garbage, 0, 0, 0, 0) == SOURCE.admit(garbage, 0, 0, 0, 0)
     assert LOADED.check(garbage, 0, len(garbage), 0) == SOURCE.check(garbage, 0, len(garbage), 0)
     assert LOADED.measure(garbage, 0, len(garbage), 9) == SOURCE.measure(garbage, 0, len(garbage), 9)
     assert _parsed(LOADED, garbage, 0, len(garbage), False) == _parsed(SOURCE, garbage, 0, len(garbage), False)
