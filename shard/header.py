@@ -55,6 +55,10 @@ INDEX_SYNCED_SEQ: Final = 66
 INDEX_BOOT: Final = 67
 INDEX_STATE: Final = 68
 INDEX_WORDS: Final = 5
+# Zeros, which are no word, until the stream's tail is set aside for the first time.
+INDEX_CUTS: Final = 69
+INDEX_CUT_SEQ: Final = 70
+INDEX_WORDS_MAX: Final = 7
 
 STATE_OPEN: Final = 1
 STATE_CLOSED: Final = 2
@@ -97,11 +101,16 @@ class ContentWords(NamedTuple):
 
 
 class IndexWords(NamedTuple):
+    """`cuts` grows by one when a tail begins to be cut off the stream and by one when that is done, so that it is odd
+    in between; `cut_seq` is where the last cut was made."""
+
     first_seq: int
     next_seq: int
     synced_seq: int
     boot: int
     state: int
+    cuts: int = 0
+    cut_seq: int = 0
 
 
 def tagged(value: int) -> int:
@@ -129,7 +138,12 @@ def read_boot_id() -> str:
 
 
 def pack_page(magic: bytes, fixed: FixedHeader, words: tuple[int, ...]) -> bytes:
-    """A whole header page; `words` are the values of the mutable words, in their order."""
+    """A whole header page; `words` are the values of the mutable words, in their order.
+
+    The words of cuts stay zeros where there was none, so that a program that knows nothing of them reads the page.
+    """
+    if magic == INDEX_MAGIC and not any(words[INDEX_WORDS:]):
+        words = words[:INDEX_WORDS]
     name = fixed.name.encode()
     numbers = (fixed.stream_id, fixed.base_seq, fixed.created_us, len(name))
     body = FIXED.pack(magic, FORMAT_VERSION, HEADER_PAGE_BYTES, *numbers, name, b"", 0)[:-4]
@@ -157,7 +171,7 @@ def parse_fixed(page: bytes, magic: bytes) -> FixedHeader:
 def parse_content(page: bytes) -> tuple[FixedHeader, ContentWords]:
     """A whole header page of a content file. Raises HeaderFault, also for words that contradict each other."""
     fixed = parse_fixed(page, CONTENT_MAGIC)
-    words = ContentWords._make(_parse_words(page, CONTENT_WORDS))
+    words = ContentWords._make(_parse_words(page, CONTENT_WORDS, CONTENT_WORDS))
     if not HEADER_PAGE_BYTES <= words.first_offset <= words.end_offset:
         raise HeaderFault(8 * CONTENT_FIRST_OFFSET, f"first_offset {words.first_offset}, end_offset {words.end_offset}")
     return fixed, words
@@ -166,7 +180,7 @@ def parse_content(page: bytes) -> tuple[FixedHeader, ContentWords]:
 def parse_index(page: bytes) -> tuple[FixedHeader, IndexWords]:
     """A whole header page of an index file. Raises HeaderFault, also for words that contradict each other."""
     fixed = parse_fixed(page, INDEX_MAGIC)
-    words = IndexWords._make(_parse_words(page, INDEX_WORDS))
+    words = IndexWords(*_parse_words(page, INDEX_WORDS, INDEX_WORDS_MAX))
     if not fixed.base_seq <= words.first_seq <= words.next_seq:
         raise HeaderFault(8 * INDEX_FIRST_SEQ, f"first_seq {words.first_seq}, next_seq {words.next_seq}")
     if not fixed.base_seq <= words.synced_seq <= words.next_seq:
@@ -186,13 +200,16 @@ def map_page(fd: int, *, writable: bool) -> tuple[mmap.mmap, memoryview]:
     return mapping, memoryview(mapping).cast("Q")
 
 
-def _parse_words(page: bytes, count: int) -> list[int]:
-    end = WORDS_OFFSET + 8 * count
+def _parse_words(page: bytes, count: int, count_max: int) -> list[int]:
+    """The values of the words; those past `count` may all be zeros together, and are left out then."""
+    if not any(page[WORDS_OFFSET + 8 * count : WORDS_OFFSET + 8 * count_max]):
+        count_max = count
+    end = WORDS_OFFSET + 8 * count_max
     if page[FIXED_BYTES:WORDS_OFFSET] != _ZEROS[FIXED_BYTES:WORDS_OFFSET] or page[end:] != _ZEROS[end:]:
         place = next(i for i in range(FIXED_BYTES, len(page)) if page[i] and not WORDS_OFFSET <= i < end)
         raise HeaderFault(place, "a reserved byte is not zero")
     values: list[int] = []
-    for i, word in enumerate(struct.unpack_from(f"<{count}Q", page, WORDS_OFFSET)):
+    for i, word in enumerate(struct.unpack_from(f"<{count_max}Q", page, WORDS_OFFSET)):
         try:
             values.append(untagged(word))
         except ValueError as error:

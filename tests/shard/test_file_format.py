@@ -20,6 +20,8 @@ from shard.header import (
     FORMAT_VERSION,
     HEADER_PAGE_BYTES,
     INDEX_BOOT,
+    INDEX_CUT_SEQ,
+    INDEX_CUTS,
     INDEX_FIRST_SEQ,
     INDEX_MAGIC,
     INDEX_NEXT_SEQ,
@@ -88,11 +90,12 @@ def test_the_fixed_part_of_the_header_pages() -> None:
 def test_the_mutable_words() -> None:
     content = (CONTENT_FIRST_SEQ, CONTENT_FIRST_OFFSET, CONTENT_END_OFFSET)
     assert [row[:2] for row in table("content words")] == words(content, ContentWords._fields)
-    index = (INDEX_FIRST_SEQ, INDEX_NEXT_SEQ, INDEX_SYNCED_SEQ, INDEX_BOOT, INDEX_STATE)
+    index = (INDEX_FIRST_SEQ, INDEX_NEXT_SEQ, INDEX_SYNCED_SEQ, INDEX_BOOT, INDEX_STATE, INDEX_CUTS, INDEX_CUT_SEQ)
     rows = table("index words")
     assert [row[:2] for row in rows] == words(index, IndexWords._fields)
-    assert rows[-1][2].startswith(f"{STATE_OPEN}: open")
-    assert f"{STATE_CLOSED}: closed" in rows[-1][2]
+    states = rows[index.index(INDEX_STATE)][2]
+    assert states.startswith(f"{STATE_OPEN}: open")
+    assert f"{STATE_CLOSED}: closed" in states
     assert f"start {TAG_START:#06X}".replace("0X", "0x") in PAGE
 
 

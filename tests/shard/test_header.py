@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from shard.header import (
     CONTENT_MAGIC,
     HEADER_PAGE_BYTES,
+    INDEX_CUTS,
     INDEX_MAGIC,
     STATE_CLOSED,
     STATE_OPEN,
@@ -27,6 +28,7 @@ from shard.header import (
 FIXED = FixedHeader(0x1122334455667788, 3, 1_700_000_000_000_000, "größe/25")
 CONTENT = ContentWords(5, 4_200, 9_000)
 INDEX = IndexWords(5, 77, 70, 12345, STATE_OPEN)
+CUT = INDEX._replace(cuts=2, cut_seq=60)
 
 
 @given(st.integers(0, VALUE_MAX))
@@ -55,6 +57,13 @@ def test_pages_give_back_what_was_packed() -> None:
     assert len(page) == HEADER_PAGE_BYTES
     assert parse_content(page) == (FIXED, CONTENT)
     assert parse_index(pack_page(INDEX_MAGIC, FIXED, INDEX)) == (FIXED, INDEX)
+    assert parse_index(pack_page(INDEX_MAGIC, FIXED, CUT)) == (FIXED, CUT)
+
+
+def test_a_stream_that_was_never_cut_has_zeros_where_others_have_words() -> None:
+    page = pack_page(INDEX_MAGIC, FIXED, INDEX)
+    assert not any(page[8 * INDEX_CUTS :])
+    assert len(parse_index(page)[1]) == 7
 
 
 def test_the_longest_name_fits() -> None:
@@ -62,8 +71,9 @@ def test_the_longest_name_fits() -> None:
     assert parse_content(pack_page(CONTENT_MAGIC, fixed, CONTENT))[0] == fixed
 
 
-def test_every_flipped_byte_of_a_page_is_found() -> None:
-    content, index = pack_page(CONTENT_MAGIC, FIXED, CONTENT), pack_page(INDEX_MAGIC, FIXED, INDEX)
+@pytest.mark.parametrize("words", [INDEX, CUT], ids=["never cut", "cut"])
+def test_every_flipped_byte_of_a_page_is_found(words: IndexWords) -> None:
+    content, index = pack_page(CONTENT_MAGIC, FIXED, CONTENT), pack_page(INDEX_MAGIC, FIXED, words)
     for position in range(HEADER_PAGE_BYTES):
         for page, parse in ((content, parse_content), (index, parse_index)):
             damaged = bytearray(page)
