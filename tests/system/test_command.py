@@ -199,7 +199,7 @@ def test_a_tail_that_outlives_the_node_says_where_to_go_on(tmp_path_factory: pyt
     node = Node(tmp_path_factory.mktemp("ending") / "data", workers=WORKERS).start()
     try:
         assert run_tailrace(node, "pub", "ending", given=b"one\ntwo\n").returncode == 0
-        command = tailrace(node, "tail", "ending")
+        command = tailrace(node, "tail", "ending", "--reconnect", "0.2")
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as tail:
             assert tail.stdout is not None and tail.stderr is not None
             assert tail.stdout.read(8) == b"one\ntwo\n"
