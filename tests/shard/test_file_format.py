@@ -104,7 +104,7 @@ def test_a_page_as_it_is_packed_has_its_words_there() -> None:
     page = pack_page(INDEX_MAGIC, FixedHeader(1, 0, 2, "x"), (3, 5, 4, 6, STATE_OPEN))
     for place, value in ((INDEX_FIRST_SEQ, 3), (INDEX_NEXT_SEQ, 5), (INDEX_SYNCED_SEQ, 4), (INDEX_BOOT, 6)):
         assert page[8 * place : 8 * place + 8] == tagged(value).to_bytes(8, "little")
-    assert parse_index(page)[1] == (3, 5, 4, 6, STATE_OPEN)
+    assert parse_index(page)[1] == (3, 5, 4, 6, STATE_OPEN, 0, 0)
 
 
 def test_the_meta_file() -> None:
