@@ -44,12 +44,25 @@ class AsyncBatcher:
 
     async def add(self, payload: Payload, headers: Mapping[str, str | bytes] | None = None) -> None:
         """Add a message, with these headers or those of the batcher. Waits when too much is under way."""
+        payload = checked_payload(payload)
         metadata = self._metadata if headers is None else pack_headers(headers)
-        await self._add([checked_payload(payload)], metadata)
+        batch, drive = self._batch, self._drive
+        if len(payload) + len(metadata) > drive.session.limits["max_message_bytes"]:
+            check_sizes([payload], metadata, drive.session.limits["max_message_bytes"], batch.stream)
+        batch.add_one(payload, metadata, drive.now_s)
+        await self._after_adding(was_empty=batch.count == 1)
+        self._tell()
 
     async def extend(self, payloads: Iterable[Payload]) -> None:
-        """Add many messages."""
-        await self._add(checked_payloads(payloads), self._metadata)
+        """Add many messages, all of them or, where one is too large, none."""
+        batch, drive, taken = self._batch, self._drive, 0
+        messages, metadata = checked_payloads(payloads), self._metadata
+        check_sizes(messages, metadata, drive.session.limits["max_message_bytes"], batch.stream)
+        while taken < len(messages):
+            was_empty = not batch.count
+            taken += batch.add(messages[taken:] if taken else messages, metadata, drive.now_s)
+            await self._after_adding(was_empty)
+        self._tell()
 
     async def flush(self) -> None:
         """Send what was added, and wait until everything is answered."""
@@ -70,19 +83,11 @@ class AsyncBatcher:
             if kind is None:
                 raise
 
-    async def _add(self, payloads: list[bytes], metadata: bytes) -> None:
-        batch, drive = self._batch, self._drive
-        check_sizes(payloads, metadata, drive.session.limits["max_message_bytes"], batch.stream)
-        taken = 0
-        while taken < len(payloads):
-            rest = payloads[taken:] if taken else payloads
-            was_empty = not batch.count
-            taken += batch.add(rest, metadata, drive.now_s)
-            if batch.is_full:
-                await self._send()
-            elif was_empty:
-                self._linger(batch.due_s)
-        self._tell()
+    async def _after_adding(self, was_empty: bool) -> None:
+        if self._batch.is_full:
+            await self._send()
+        elif was_empty:
+            self._linger(self._batch.due_s)
 
     def _linger(self, due_s: float) -> None:
         if self._timer is not None:

@@ -85,6 +85,18 @@ class Batch:
         self.added += len(head)
         return len(head)
 
+    def add_one(self, payload: bytes, metadata: bytes, now_s: Callable[[], float]) -> None:
+        """Take one message."""
+        if metadata is not self._metadata and metadata != self._metadata:
+            self._frame()
+            self._metadata = metadata
+        if not self.count:
+            self.due_s = now_s() + self._limits.linger_s
+        self._payloads.append(payload)
+        self._nbytes += HEADER_BYTES + len(metadata) + len(payload)
+        self.count += 1
+        self.added += 1
+
     def take(self) -> Publication:
         """What was added, as one publish that is under way from here on."""
         self._frame()

@@ -46,12 +46,27 @@ class Batcher:
 
     def add(self, payload: Payload, headers: Mapping[str, str | bytes] | None = None) -> None:
         """Add a message, with these headers or those of the batcher. Waits when too much is under way."""
+        payload = checked_payload(payload)
         metadata = self._metadata if headers is None else pack_headers(headers)
-        self._add([checked_payload(payload)], metadata)
+        batch, pump = self._batch, self._pump
+        if len(payload) + len(metadata) > pump.session.limits["max_message_bytes"]:
+            check_sizes([payload], metadata, pump.session.limits["max_message_bytes"], batch.stream)
+        with pump.lock:
+            batch.add_one(payload, metadata, monotonic)
+            self._after_adding(was_empty=batch.count == 1)
+        self._tell()
 
     def extend(self, payloads: Iterable[Payload]) -> None:
-        """Add many messages."""
-        self._add(checked_payloads(payloads), self._metadata)
+        """Add many messages, all of them or, where one is too large, none."""
+        batch, pump, taken = self._batch, self._pump, 0
+        messages, metadata = checked_payloads(payloads), self._metadata
+        check_sizes(messages, metadata, pump.session.limits["max_message_bytes"], batch.stream)
+        with pump.lock:
+            while taken < len(messages):
+                was_empty = not batch.count
+                taken += batch.add(messages[taken:] if taken else messages, metadata, monotonic)
+                self._after_adding(was_empty)
+        self._tell()
 
     def flush(self) -> None:
         """Send what was added, and wait until everything is answered."""
@@ -73,21 +88,6 @@ class Batcher:
             if kind is None:
                 raise
 
-    def _add(self, payloads: list[bytes], metadata: bytes) -> None:
-        batch, pump = self._batch, self._pump
-        taken = 0
-        check_sizes(payloads, metadata, pump.session.limits["max_message_bytes"], batch.stream)
-        with pump.lock:
-            while taken < len(payloads):
-                rest = payloads[taken:] if taken else payloads
-                was_empty = not batch.count
-                taken += batch.add(rest, metadata, monotonic)
-                if batch.is_full:
-                    self._send()
-                elif was_empty:
-                    pump.linger(self)
-        self._tell()
-
     # --- with the pump's lock held ----------------------------------------------------------------------------------
 
     @property
@@ -98,6 +98,12 @@ class Batcher:
         """Send what has lingered, unless it must wait for room."""
         if self._batch.count and self._pump.session.is_open:
             self._publish()
+
+    def _after_adding(self, was_empty: bool) -> None:
+        if self._batch.is_full:
+            self._send()
+        elif was_empty:
+            self._pump.linger(self)
 
     def _send(self) -> None:
         """Publish what was added, when there is room for it."""
