@@ -208,8 +208,19 @@ class Publisher(Party):
             if number % 3:
                 receipts = [client.publish(self.streams[number % len(self.streams)], payload)]
             else:
-                receipts = client.publish_to(self.streams[:2], payload)
+                receipts = self._publish_to_two(client, payload)
             self.acknowledged += [(receipt.stream, receipt.seq, payload) for receipt in receipts]
+
+    def _publish_to_two(self, client: tailrace.Client, payload: bytes) -> list[tailrace.Receipt]:
+        """What some of several streams have not taken is told, and this publishes it again to those."""
+        streams = self.streams[:2]
+        try:
+            return client.publish_to(streams, payload)
+        except tailrace.PartlyPublished as partly:
+            return [
+                outcome if isinstance(outcome, tailrace.Receipt) else client.publish(stream, payload)
+                for stream, outcome in zip(streams, partly.outcomes, strict=True)
+            ]
 
 
 class Batching(Publisher):
