@@ -48,6 +48,7 @@ class Publication:
         "not_before_s",
         "number",
         "receipts",
+        "refusal",
         "replicas",
         "retry",
         "streams",
@@ -78,6 +79,7 @@ class Publication:
         self.deadline_s = math.inf
         self.not_before_s = -math.inf
         self.tries: Backoff | None = None
+        self.refusal: BrokerError | None = None  # the latest that was not taken for an answer
         self.done = False
         self.receipts: tuple[Receipt, ...] = ()
         self.error: TailraceError | None = None
@@ -195,7 +197,7 @@ class Publications:
             return
         del self._in_flight[request]
         if code in RETRIED and publication.retry and parts is None:
-            self._try_again(publication, now_s)
+            self._try_again(publication, broker_error(code, text, publication.streams[0]), now_s)
         elif parts is None:
             self._fail(publication, broker_error(code, text, publication.streams[0]))
         elif len(parts) != len(publication.streams):
@@ -223,10 +225,12 @@ class Publications:
         if now_s < self._earliest_s:
             return
         for publication in [each for each in self._all() if each.deadline_s <= now_s]:
-            if self._in_flight.pop(publication.request, None) is None:
-                self._queue.remove(publication)
             text = f"{_shown(publication)}: no acknowledgement within {publication.timeout_s:g} s; {UNKNOWN}"
-            self._fail(publication, OperationTimeout(text))
+            if self._in_flight.pop(publication.request, None) is not None:
+                self._fail(publication, OperationTimeout(text))
+            else:
+                self._queue.remove(publication)
+                self._fail(publication, publication.refusal or OperationTimeout(text))
         self._earliest_s = min((each.deadline_s for each in self._all()), default=math.inf)
 
     def fail_all(self, error: Callable[[str], TailraceError]) -> None:
@@ -239,10 +243,11 @@ class Publications:
     def _all(self) -> list[Publication]:
         return [*self._in_flight.values(), *self._queue]
 
-    def _try_again(self, publication: Publication, now_s: float) -> None:
+    def _try_again(self, publication: Publication, refusal: BrokerError, now_s: float) -> None:
         if publication.tries is None:
             publication.tries = Backoff(self._random)
             self._retried[publication.number] = publication
+        publication.refusal = refusal
         publication.not_before_s = now_s + publication.tries.next_s()
         insort(self._queue, publication, key=_by_number)
 

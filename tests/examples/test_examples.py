@@ -1,0 +1,92 @@
+"""The examples run, against a real node, as the documents say."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tailrace
+from tests.system.node import PATIENCE_S, Node, running
+from tests.tidy import tree
+
+pytestmark = pytest.mark.system
+
+EXAMPLES = sorted((tree.ROOT / "examples").glob("*.py"))
+LINES_MAX = 30
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    with running(tmp_path_factory.mktemp("examples") / "data", workers=2) as node:
+        yield node
+
+
+@pytest.fixture
+def client(node: Node) -> Iterator[tailrace.Client]:
+    with tailrace.connect(f"127.0.0.1:{node.port}") as client:
+        yield client
+
+
+def start(node: Node, name: str, *words: str) -> subprocess.Popen[bytes]:
+    command = [sys.executable, str(tree.ROOT / "examples" / name), *words, f"127.0.0.1:{node.port}"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=tree.shown)
+def test_they_are_short_and_named(path: Path) -> None:
+    assert len(path.read_text().splitlines()) < LINES_MAX
+    assert f"examples/{path.name}" in (tree.ROOT / "docs" / "client.md").read_text()
+
+
+def test_hello(node: Node) -> None:
+    out, err = start(node, "hello.py").communicate(timeout=PATIENCE_S)
+    assert err == b""
+    published_0, published_1, first, second = out.decode().splitlines()
+    assert (published_0, published_1) == ("published as seq 0", "published as seq 1")
+    assert first.startswith("0 20") and first.endswith(" en hello")
+    assert second.endswith(" en hello again")
+
+
+def test_resume(node: Node, client: tailrace.Client, tmp_path: Path) -> None:
+    """Stopped after each message; every one is there."""
+    file = tmp_path / "next_seq"
+    seen = []
+    for number in range(3):
+        client.publish("work", b"task %d" % number)
+        process = start(node, "resume.py", "work", str(file))
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        while not file.exists() or int(file.read_text() or "0") <= number:
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE_S)
+        seen.append(line)
+    assert seen == [b"0 task 0\n", b"1 task 1\n", b"2 task 2\n"]
+
+
+def test_pipeline(node: Node, client: tailrace.Client) -> None:
+    """It goes on behind what it published before."""
+    results = client.subscribe("counted")
+    for texts in (["one two", "three"], ["", "four five six"]):
+        client.publish_many("text", [text.encode() for text in texts])
+        process = start(node, "pipeline.py", "text", "counted")
+        for text in texts:
+            message = results.receive(PATIENCE_S)
+            assert message is not None
+            assert json.loads(message.payload) == {"seq": message.seq, "words": len(text.split())}
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE_S)
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/client.md"])
+def test_the_first_program_of_the_documents(node: Node, document: str, capsys: pytest.CaptureFixture[str]) -> None:
+    program = (tree.ROOT / document).read_text().partition("```python\nimport tailrace\n")[2].partition("```")[0]
+    assert program.count("127.0.0.1:5050") == 1
+    exec("import tailrace\n" + program.replace("127.0.0.1:5050", f"127.0.0.1:{node.port}"), {})
+    assert "b'" in capsys.readouterr().out
