@@ -36,7 +36,7 @@ CREDIT_MAX_BYTES = 1 << 62  # of one subscription; more is as good as none
 class BinaryClient(Connection):
     protocol = "binary"
 
-    __slots__ = ("asked", "codec", "handles", "pings", "under_way")
+    __slots__ = ("asked", "codec", "handles", "last_word", "pings", "under_way")
 
     def __init__(self, worker: Worker, sock: socket.socket, peer: str, local: bool) -> None:
         super().__init__(worker, sock, peer, local)
@@ -46,6 +46,7 @@ class BinaryClient(Connection):
         self.handles: dict[int, bytes] = {}
         self.asked: dict[int, None] = {}  # subscriptions whose stream's owner has not answered yet
         self.under_way = 0  # publishes whose outcome is not known yet
+        self.last_word = b""  # a fatal error, which comes after every answer
         self.pings = 0  # the heartbeat's
         worker.heartbeats.add(self)
 
@@ -77,8 +78,10 @@ class BinaryClient(Connection):
         return self.codec.pending_bytes
 
     def end_of_input(self) -> None:
+        """What CLOSE does: whoever wants to go on listening does not end its output."""
         for malformed in self.codec.feed_eof():
             self.malformed(malformed)
+        self.finish()
 
     def forget_input(self) -> None:
         self.codec.feed_eof()
@@ -95,7 +98,14 @@ class BinaryClient(Connection):
         self.worker.note_answered(self)
 
     def tell(self, code: Code, text: str, *, fatal: bool = False) -> None:
-        self.say(pack(m.Failed(code, text, fatal)))
+        self._fail(m.Failed(code, text, fatal))
+
+    def _fail(self, failed: m.Failed) -> None:
+        """A fatal error waits for the publishes under way: whoever hears it listens no more."""
+        if failed.fatal and self.under_way:
+            self.last_word = pack(failed)
+        else:
+            self.say(pack(failed))
 
     def refuse_request(self, op: int, number: int, code: Code, text: str) -> None:
         self.worker.metrics.refused.add(code)
@@ -124,7 +134,7 @@ class BinaryClient(Connection):
 
     def malformed(self, message: m.Malformed) -> None:
         self.worker.metrics.refused.add(message.error.code)
-        self.say(pack(message.answer()))
+        self._fail(message.answer())
         if message.error.fatal:
             self.finish()
 
@@ -180,8 +190,9 @@ class BinaryClient(Connection):
             self.say(pack(_failed_publish(publication)))
         elif publication.wants_answer:
             self.say(m.pack_published(publication.request, publication.results))
-        elif not self.under_way:
-            self.worker.note_answered(self)  # what waited for this may go on
+        if not self.under_way:
+            self.say(self.last_word)  # or at least what waited for this may go on
+            self.last_word = b""
 
     # --- subscribing ------------------------------------------------------------------------------------------------
 
@@ -207,6 +218,9 @@ class BinaryClient(Connection):
         if self.closed or message.id not in self.asked:
             return  # closed, or unsubscribed, meanwhile
         del self.asked[message.id]
+        if self.lingering_since_s:
+            self.worker.note_answered(self)
+            return
         try:
             if isinstance(value, Refused):
                 raise value

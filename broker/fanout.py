@@ -58,7 +58,10 @@ class Delivery(Protocol):
         """
 
     def rest(self, cursor: Cursor, chunk: Any) -> tuple[bytes, int]:
-        """What must still go out before anything else can, and how many messages the peer then has of the chunk."""
+        """What must still go out before anything else can, and how many messages the peer then has of the chunk.
+
+        Raises StorageError, OSError where it cannot be had any more.
+        """
 
 
 class Subscriber(Protocol):
@@ -297,6 +300,9 @@ class FanOut:
             if cursor.credit_bytes is not None and cursor.credit_bytes <= 0:
                 self.starved[cursor] = None
                 return 0
+        elif cursor.skip and self._is_trimmed(cursor):
+            self._keep_cut_message(client, cursor)
+            return 0
         chunk = self._chunk(cursor)
         if chunk is None:
             return 0
@@ -397,7 +403,11 @@ class FanOut:
         if cursor.skip >= chunk.nbytes:  # of a larger rendering that another worker had made
             self._skip_whole(cursor, chunk)
             return
-        rest, messages = client.delivery.rest(cursor, chunk)
+        try:
+            rest, messages = client.delivery.rest(cursor, chunk)
+        except (StorageError, OSError) as error:  # the space was given back before anybody looked
+            self.give_up(cursor, Code.TRIMMED, str(error))
+            return
         client.keep(rest)
         client.current = None
         client.traffic.messages_out += messages

@@ -21,6 +21,7 @@ from broker.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, Op
 from broker.readers import Readers
 from shard.errors import Trimmed
 from shard.index import Run
+from shard.leaves import load
 from shard.reader import StreamReader
 
 SENDFILE_MIN_BYTES = 64 << 10  # below this, one sendmsg from memory costs less than a head and a sendfile
@@ -30,6 +31,7 @@ CHUNKS_AT_ONCE = 4  # of `chunk_bytes` in one of ours: frames cost nothing to ma
 ENTRY_BYTES = 256  # what a kept chunk costs beside its frames
 
 _CHUNK = int(Op.CHUNK)
+_check = load("shard.frame_cy").check
 
 Frames = bytes | bytearray | memoryview
 
@@ -84,12 +86,18 @@ class FrameChunks:
         return chunk
 
     def rest(self, cursor: Cursor, chunk: FrameChunk) -> tuple[bytes, int]:
-        """The rest of the chunk of which a cursor has sent a part, and how many messages the chunk has."""
-        head = CHUNK_HEAD.pack(*head_fields(cursor, chunk))
+        """The rest of the chunk of which a cursor has sent a part, and how many messages the chunk has.
+
+        Raises StreamDamaged when the file has not got it any more, OSError.
+        """
+        messages = chunk.next_seq - cursor.seq
         reader = self._readers.get(cursor.feed.name)
-        frames = memoryview(bytearray(chunk.size))
-        read = _fill(reader, frames, chunk.offset)
-        return (head + bytes(frames[:read]))[cursor.skip :], chunk.next_seq - cursor.seq
+        data = bytearray(CHUNK_HEAD.pack(*head_fields(cursor, chunk)) + bytes(chunk.size))
+        _fill(reader, memoryview(data)[CHUNK_HEAD.size :], chunk.offset)
+        found, _nbytes, fault = _check(data, CHUNK_HEAD.size, len(data), cursor.seq)
+        if found != messages:
+            raise reader.damaged(chunk.offset, f"the frames from seq {cursor.seq} are not there any more: {fault}")
+        return bytes(data[cursor.skip :]), messages
 
     def reader(self, name: bytes) -> StreamReader:
         return self._readers.get(name)

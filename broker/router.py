@@ -23,7 +23,7 @@ from shard.names import shard_of
 
 CODES = {code.value: code for code in Code}
 WINDOW_MESSAGES = 64  # of one client, over which it is seen where its streams live
-SCATTERED_STREAMS, SCATTERED_BYTES = 64, 16 << 10  # more streams than this, less than that for each
+SCATTERED_STREAMS, SCATTERED_BYTES = 64, 4 << 10  # more streams than this, less than that for each
 AWAY_SHARE = 0.75  # of a window, to one sibling: the client belongs there
 CALL_BYTES = 256  # what a call counts for in its route's window
 

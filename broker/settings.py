@@ -385,7 +385,7 @@ class Settings:
         Kind.SECONDS,
         5.0,
         "time between dropping messages and giving their space back",
-        low=0.1,
+        low=2,
         high=DAY_S,
     )
     retention_interval_s: float = setting(

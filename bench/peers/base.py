@@ -186,15 +186,18 @@ def shares(streams: int, messages: int) -> list[tuple[slice, int]]:
     return [(slice(0, rest), rounds + 1), (slice(rest, streams), rounds)]
 
 
-def make_feed(peer: Peer, names: Sequence[str], payload: bytes, bytes_min: int, messages_min: int = 0) -> Feed:
+def make_feed(
+    peer: Peer, names: Sequence[str], payload: bytes, bytes_min: int, messages_min: int = 0, batch_max: int = 1 << 30
+) -> Feed:
     """Publishes to `names` in turn: at least `messages_min` messages, and `bytes_min` bytes if each went alone.
 
-    What the feed holds of one stream goes in requests of up to `peer.batch_max` messages, as a client that gathered the
-    feed would send it.
+    What the feed holds of one stream goes in requests of up to `peer.batch_max` messages (and `batch_max`), as a client
+    that gathered the feed would send it.
     """
+    batch_max = min(batch_max, peer.batch_max)
     one_round = sum(len(peer.publish(name, payload)) for name in names)
     each = max(1, -(-bytes_min // one_round), -(-messages_min // len(names)))
-    counts = [min(peer.batch_max, each - start) for start in range(0, each, peer.batch_max)]
+    counts = [min(batch_max, each - start) for start in range(0, each, batch_max)]
     wanted = ((name, count) for count in counts for name in names)
     requests = [peer.publish_many(name, payload, count, serial) for serial, (name, count) in enumerate(wanted)]
     return Feed(b"".join(requests), each * len(names), len(requests))

@@ -1,4 +1,8 @@
-"""What it costs that messages go to many streams in turn instead of to one."""
+"""What it costs that messages go to many streams in turn instead of to one.
+
+Peers that take one message at a time get one message a stream in turn; those that take batches get one batch a stream
+in turn, of the same size as the one stream does.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,7 @@ from bench.rows.base import Measurement, Row, check_stored, cpu_us, run_ingest
 from bench.scale import Scale
 from bench.server import Server
 
+_BATCH_MESSAGES = 100
 _TURNS = 2  # one stream, many streams, one stream, many streams: what the machine does meanwhile falls on both
 
 
@@ -41,7 +46,9 @@ class RoundRobinRow(Row):
 
     def _push(self, peer: Peer, server: Server, names: list[str], scale: Scale) -> Pushed:
         payload = make_payload(scale.payload_bytes)
-        feed, warm = make_feed(peer, names, payload, scale.feed_bytes), make_feed(peer, names, payload, 0)
+        messages = min(_BATCH_MESSAGES, peer.batch_max) * len(names)
+        feed = make_feed(peer, names, payload, scale.feed_bytes, messages, _BATCH_MESSAGES)
+        warm = make_feed(peer, names, payload, 0)
         return run_ingest(peer, server, names, feed, Stop(seconds=scale.seconds / _TURNS), scale, warm)
 
 

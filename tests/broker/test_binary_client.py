@@ -463,3 +463,46 @@ def test_bytes_that_look_like_a_pong_are_one_only_between_requests(node: World) 
     assert peer.take() == [m.Published(1, ((0, 1, 0),))]
     peer.subscribe(1, "a")
     assert peer.got[1] == [(0, b"12345" + pong + b"67890")]
+
+
+def test_a_chunk_that_is_gone_before_anybody_looked_ends_the_connection(tmp_path: Path) -> None:
+    """The owner has given the space back while a worker stood still: no byte that is not the message's may go out."""
+    with world(tmp_path, chunk_bytes=64 << 10) as node:
+        node.fill("a", [b"x" * 1_000] * 600)
+        peer = BinaryPeer(node, small=True)
+        peer.peer.deaf = True
+        peer.subscribe(1, "a")
+        worker = node.workers[0]
+        node.ask(node.connect(), "trim a #590")
+        worker.owner.stream(b"a").log.punch(590)
+        peer.peer.deaf = False
+        node.settle()
+        peer.take()  # whose check of every CRC would fail
+        assert peer.peer.ended and all(payload == b"x" * 1_000 for _seq, payload in peer.got.get(1, []))
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_fatal_error_comes_after_every_answer(node: World) -> None:
+    peer = BinaryPeer(node)
+    peer.open(node.name(1))
+    peer.publish(1, b"x")
+    peer.peer.send_raw(b"\x05\xff\xff\xff\xff")
+    node.settle()
+    answers = peer.take()
+    assert answers[0] == m.Published(1, ((0, 1, 0),)) and failed(answers[1:]) == [("size", Op.PUBLISH, 0, True)]
+    assert peer.peer.ended
+
+
+def test_the_end_of_input_is_the_end(node: World) -> None:
+    name = node.name(1)
+    peer = BinaryPeer(node)
+    peer.open(name)
+    peer.subscribe(1, node.name(0))
+    peer.publish(1, b"x")
+    peer.say(m.Subscribe(2, name.encode(), FROM_START))
+    peer.peer.sock.shutdown(1)
+    node.settle()
+    assert peer.take() == [m.Published(1, ((0, 1, 0),))] and peer.peer.ended
+    assert not node.workers[0].fanout.feeds and node.workers[0].siblings.subscribers(node.name(0).encode()) == 0

@@ -18,7 +18,7 @@ WORKERS = 2
 KIB, MIB = 1 << 10, 1 << 20
 CONFIG = """
 [timing]
-trim_grace_s = 0.2
+trim_grace_s = 2
 retention_interval_s = 0.2
 async_sync_s = 3600
 [[stream]]

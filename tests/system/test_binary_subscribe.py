@@ -31,7 +31,7 @@ affinity = false
 chunk_bytes = {CHUNK_BYTES}
 chunk_cache_bytes = {MIB}
 [timing]
-trim_grace_s = 1.5
+trim_grace_s = 2
 """
 
 
@@ -439,7 +439,7 @@ def test_what_a_slow_reader_was_sent_stays_as_it_was(tmp_path: Path) -> None:
     A hole that ended within one of them would turn a part of it to zeros, there too.
     """
     count, kept_from = 12_000, 2_303
-    with running(tmp_path / "data", workers=1, config="[timing]\ntrim_grace_s = 1.5") as node:
+    with running(tmp_path / "data", workers=1, config="[timing]\ntrim_grace_s = 2") as node:
         payloads = fill(node, "cold", count)
         assert node.stop() == 0
         (content,) = (tmp_path / "data").glob("*/cold.content")

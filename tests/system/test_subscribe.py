@@ -24,7 +24,7 @@ affinity = false
 chunk_bytes = {CHUNK_BYTES}
 chunk_cache_bytes = {MIB}
 [timing]
-trim_grace_s = 1.5
+trim_grace_s = 2
 """
 
 
