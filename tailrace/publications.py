@@ -103,7 +103,7 @@ class Publication:
 
 
 class Publications:
-    """Those of one client. `settled` collects what is done, for the shell to take away."""
+    """Those of one client. `settled` collects those that somebody may wait for, for the shell to take away."""
 
     def __init__(self, max_count: int, max_bytes: int, random: Callable[[], float]) -> None:
         self.settled: list[Publication] = []
@@ -170,7 +170,7 @@ class Publications:
         """It is on its way. Without an acknowledgement to wait for it is done."""
         if publication.ack is Ack.NONE:
             del self._in_flight[publication.request]
-            self._settle(publication, tuple(Receipt(each, -1, publication.count, 0) for each in publication.streams))
+            self._done(publication)
 
     def published(self, request: int, results: tuple[Result, ...]) -> bool:
         """The answer to a request; whether anybody waited for it."""
@@ -254,6 +254,7 @@ class Publications:
     def _settle(self, publication: Publication, receipts: tuple[Receipt, ...]) -> None:
         publication.receipts = receipts
         self._done(publication)
+        self.settled.append(publication)
 
     def _fail(self, publication: Publication, error: TailraceError) -> None:
         publication.error = error
@@ -261,13 +262,13 @@ class Publications:
             self.refused += 1
             self.last_refusal = error
         self._done(publication)
+        self.settled.append(publication)
 
     def _done(self, publication: Publication) -> None:
         publication.done = True
         self._retried.pop(publication.number, None)
         self.nbytes -= len(publication.frames)
         publication.frames = b""
-        self.settled.append(publication)
 
 
 def _miscounted(answers: int, publication: Publication) -> BrokerFault:

@@ -85,7 +85,10 @@ class Pump:
     def push(self) -> None:
         """After a change to the session: send what can be sent now, and let whoever waits know of the rest."""
         self._send()
-        if self._turning and (self._unsent or self.session.due_s < self._waiting_until_s):
+        news = self._forget_news()
+        if news:
+            self._turned.notify_all()
+        if self._turning and (news or self._unsent or self.session.due_s < self._waiting_until_s):
             self._alarm.send(b"!")
 
     def linger(self, what: Lingering) -> None:

@@ -27,6 +27,11 @@ Examples:
   tailrace check ./data
 
 \b
+Environment:
+  TAILRACE_SERVER  the broker, where no option names one
+  TAILRACE_TOKEN   what a broker asks of connections from elsewhere, if it does
+
+\b
 Exit codes:
   0    done
   1    refused by the broker, faults found by a check, or any other failure

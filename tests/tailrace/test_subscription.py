@@ -126,6 +126,21 @@ def test_cancelled_by_another_thread(client: Client) -> None:
     assert seen == list(range(10))
 
 
+def test_cancelling_needs_no_answer(client: Client, server: ModelServer) -> None:
+    subscription = client.subscribe("s", tailrace.NEW)
+    server.model.on_message = lambda _connection, _message: True
+    threads = [threading.Thread(target=lambda: list(subscription.batches())) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    while not client._pump._turning:
+        time.sleep(0.001)
+    subscription.cancel()
+    for thread in threads:
+        thread.join(2.0)
+        assert not thread.is_alive()
+    client.close(timeout_s=0.01)
+
+
 def test_a_context_ends_it(client: Client, server: ModelServer) -> None:
     with client.subscribe("s") as subscription:
         next(subscription)
