@@ -218,9 +218,6 @@ class BinaryClient(Connection):
         if self.closed or message.id not in self.asked:
             return  # closed, or unsubscribed, meanwhile
         del self.asked[message.id]
-        if self.lingering_since_s:
-            self.worker.note_answered(self)
-            return
         try:
             if isinstance(value, Refused):
                 raise value
@@ -235,7 +232,10 @@ class BinaryClient(Connection):
         if until_seq is not None:
             cursor.until_seq = until_seq = max(until_seq, cursor.seq)
         self.say(pack(m.Subscribed(message.id, cursor.seq, first_seq, until_seq)))
-        self.worker.subscribing.start(self, cursor)
+        if self.lingering_since_s:  # CLOSE has come meanwhile
+            self.unsubscribe(m.Unsubscribe(message.id))
+        else:
+            self.worker.subscribing.start(self, cursor)
 
     def _bounds(self, message: m.Subscribe, end_seq: int) -> tuple[int, int | None]:
         """The oldest seq that is kept, and the one at which this subscription is to end. Raises Refused."""

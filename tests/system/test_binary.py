@@ -13,6 +13,7 @@ import pytest
 from broker.protocol.messages import (
     Ack,
     Close,
+    Ended,
     Failed,
     Hello,
     Open,
@@ -109,7 +110,7 @@ def test_everything_may_be_said_before_anything_is_heard(node: Node, piece_bytes
             client.send_raw(said[start : start + piece_bytes])
         client.read_to_end()
         kinds = {type(answer) for answer in client.answers}
-        assert kinds == {Welcome, Opened, Published, Subscribed, Pong}
+        assert kinds - {Ended} == {Welcome, Opened, Published, Subscribed, Pong}
         assert isinstance(client.answers[0], Welcome)
         assert Published(1, ((0, 2, 0),)) in client.answers
 
@@ -122,15 +123,12 @@ def test_what_was_asked_is_answered_before_a_close(client: BinaryPeer) -> None:
     assert sum(isinstance(each, Pong) for each in client.answers) == 1, "what comes after CLOSE is not heard"
 
 
-def test_who_stops_sending_still_gets_its_answers_and_messages(node: Node, client: BinaryPeer) -> None:
+def test_who_stops_sending_still_gets_its_answers(client: BinaryPeer) -> None:
     client.subscribe(1, "halfclosed")
     requests = [client.send_publish("halfclosed", [b"%d" % number]) for number in range(50)]
     client.sock.shutdown(socket.SHUT_WR)
     client.read_until(lambda: sum(isinstance(each, Published) for each in client.answers) == len(requests))
-    client.read_messages(1, 50)
-    with peer(node) as other:
-        other.publish("halfclosed", [b"more"])
-    assert client.read_messages(1, 51)[-1].payload == b"more"
+    client.read_to_end()
 
 
 def test_pings(client: BinaryPeer) -> None:
