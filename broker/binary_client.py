@@ -190,7 +190,7 @@ class BinaryClient(Connection):
             self.say(pack(_failed_publish(publication)))
         elif publication.wants_answer:
             self.say(m.pack_published(publication.request, publication.results))
-        if not self.under_way:
+        if not self.under_way and (self.paused or self.lingering_since_s):
             self.say(self.last_word)  # or at least what waited for this may go on
             self.last_word = b""
 

@@ -300,7 +300,7 @@ class Connection(ABC):
         self._account()
         if not done:
             return
-        if self.paused & Pause.ANSWERS and self.awaited <= ANSWERS_PENDING_MAX // 2:
+        if self.paused and self.paused & Pause.ANSWERS and self.awaited <= ANSWERS_PENDING_MAX // 2:
             self.resume(Pause.ANSWERS)
         self._close_when_done()
 
