@@ -118,6 +118,7 @@ class Publications:
         self._retried: dict[int, Publication] = {}  # those of either that were refused for the moment, by number
         self._numbers = 0
         self._earliest_s = math.inf  # no deadline is before it
+        self.resume_s = math.inf  # when `take_sendable` gives some that must wait until then
 
     def __len__(self) -> int:
         return len(self._queue) + len(self._in_flight)
@@ -129,9 +130,8 @@ class Publications:
 
     @property
     def due_s(self) -> float:
-        """When `expire` or `sendable` has something to do that only time brings."""
-        paused = (each.not_before_s for each in self._retried.values() if each.request not in self._in_flight)
-        return min(self._earliest_s, min(paused, default=math.inf)) if self._retried else self._earliest_s
+        """When `expire` may have something to do."""
+        return self._earliest_s
 
     @property
     def has_queue(self) -> bool:
@@ -148,6 +148,7 @@ class Publications:
 
     def take_sendable(self, now_s: float) -> list[Publication]:
         """Those that may be sent now, in order. They are in flight from here on, each to be told `sent`."""
+        self.resume_s = math.inf
         if not self._queue:
             return []
         retried = self._retried.values()
@@ -161,6 +162,8 @@ class Publications:
                 self._in_flight[publication.request] = publication
             else:
                 waiting.append(publication)
+                if publication.not_before_s > now_s:
+                    self.resume_s = min(self.resume_s, publication.not_before_s)
             if publication.tries or not may_go:  # nothing of its streams may overtake it
                 held.update(publication.streams)
         self._queue = waiting
@@ -249,6 +252,7 @@ class Publications:
             self._retried[publication.number] = publication
         publication.refusal = refusal
         publication.not_before_s = now_s + publication.tries.next_s()
+        self.resume_s = min(self.resume_s, publication.not_before_s)
         insort(self._queue, publication, key=_by_number)
 
     def _settle(self, publication: Publication, receipts: tuple[Receipt, ...]) -> None:

@@ -88,7 +88,7 @@ class Session:
         if self.phase is Phase.WAITING:
             due_s = self._dialling.due_s
         elif self.phase is Phase.READY and self.link is not None:
-            due_s = min(due_s, self.link.heartbeat.due_s)
+            due_s = min(due_s, self.link.heartbeat.due_s, self.publications.resume_s)
         for reading in self._unanswered.values():
             due_s = min(due_s, reading.deadline_s)
             if reading.state is State.WANTED and self.phase is Phase.READY:

@@ -44,11 +44,14 @@ class Pair:
 
     def run(self, until_s: float | None = None) -> Pair:
         """Do all there is to do now; the clock goes on to `until_s`, stopping wherever something is due."""
+        ticks = 0
         while True:
             while self._step():
                 pass
             if until_s is None or self.session.due_s > until_s:
                 break
+            ticks = 0 if self.session.due_s > self.now_s else ticks + 1
+            assert ticks < 5, "something stays due, whatever is done: this would be a loop without end"
             self.now_s = max(self.now_s, self.session.due_s)
             self.session.tick(self.now_s)
         if until_s is not None:

@@ -96,7 +96,9 @@ def test_when_there_is_something_to_do() -> None:
     assert window.due_s == 9.0
     [found] = window.take_sendable(5.0)
     window.failed(found.request, "unavailable", "", None, 5.0)
-    assert 5.0 < window.due_s < 6.0
+    assert 5.0 < window.resume_s < 6.0
+    assert window.take_sendable(window.resume_s) == [found]
+    assert window.resume_s == math.inf
 
 
 def test_numbers_come_round() -> None:
