@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from tailrace.connector import Phase
 from tailrace.errors import TailraceError
-from tailrace.session import Phase, Session
+from tailrace.session import Session
 
 
 class ClientInfo:

@@ -19,6 +19,7 @@ from tailrace.errors import (
     BrokerError,
     BrokerFault,
     ConnectionLost,
+    MessageTooLarge,
     OperationTimeout,
     PartlyPublished,
     TailraceError,
@@ -217,11 +218,12 @@ class Publications:
             else:
                 self._fail(publication, ConnectionLost(f"{error}; {UNKNOWN}"))
 
-    def refuse_larger(self, max_bytes: int, refusal: Callable[[Publication], TailraceError]) -> None:
-        """Fail what is queued with more than `max_bytes`: the broker would refuse the connection with it."""
-        for publication in [each for each in self._queue if len(each.frames) > max_bytes]:
+    def refuse_larger(self, room: Callable[[Publication], int]) -> None:
+        """Fail what is queued with more bytes than a request may have: a broker would end the connection for it."""
+        for publication in [each for each in self._queue if len(each.frames) > room(each)]:
             self._queue.remove(publication)
-            self._fail(publication, refusal(publication))
+            text = f"{len(publication.frames):,} bytes; the broker that is connected now takes {room(publication):,}"
+            self._fail(publication, MessageTooLarge(text, publication.streams[0]))
 
     def expire(self, now_s: float) -> None:
         """Fail what has waited too long."""

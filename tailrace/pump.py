@@ -21,10 +21,11 @@ from time import monotonic
 from typing import Protocol
 
 from tailrace.address import Address
+from tailrace.connector import Phase
 from tailrace.dialer import Dialer, DialError, is_numeric, resolve
 from tailrace.link import Link
 from tailrace.reading import Reading
-from tailrace.session import Phase, Session
+from tailrace.session import Session
 
 RECEIVE_BYTES = 512 << 10
 KEEPER_S = 1.0

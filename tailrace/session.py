@@ -14,24 +14,14 @@ The clock is any that never goes back, in seconds; each call that needs the time
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Sequence
-from enum import Enum
 from typing import Any, Final
 
 from broker.protocol import messages as m
-from broker.protocol.errors import PeerError
+from broker.protocol.envelope import HEAD_BYTES
 from tailrace.address import Address
-from tailrace.dialling import Dialling
-from tailrace.errors import (
-    BrokerFault,
-    ClientClosed,
-    ConnectionLost,
-    MessageTooLarge,
-    TailraceError,
-    broker_error,
-)
-from tailrace.heartbeat import Beat
+from tailrace.connector import Connector, Phase
+from tailrace.errors import ClientClosed, ConnectionLost, MessageTooLarge, TailraceError, broker_error
 from tailrace.link import Link
 from tailrace.message import Message
 from tailrace.options import Options
@@ -40,160 +30,44 @@ from tailrace.reading import Reading, State, Wish
 
 log = logging.getLogger("tailrace")
 
-PUBLISH_HEAD_BYTES: Final = 64
-"""What an envelope with a publish to one stream has beside its frames, generously."""
-HARMLESS: Final = frozenset({"closing", "slow"})
-"""Codes that end a connection without saying that the next one will end like it."""
-DEFAULT_LIMITS: Final = {"max_message_bytes": 8 << 20, "max_envelope_bytes": 16 << 20}
-"""Until a broker tells its own, which it does before anything is published."""
 
-
-class Phase(Enum):
-    WAITING = 0  # for the time to dial
-    DIALLING = 1
-    GREETING = 2  # HELLO is on its way
-    READY = 3
-    CLOSING = 4  # CLOSE is on its way: the broker answers what was asked, then closes
-    CLOSED = 5  # for good
-
-
-class Session:
+class Session(Connector):
     """One a client."""
 
     def __init__(
         self, addresses: Sequence[Address], options: Options, random: Callable[[], float], now_s: float
     ) -> None:
-        self.options = options
-        self.phase = Phase.WAITING
-        self.link: Link | None = None
-        self.limits: dict[str, int] = dict(DEFAULT_LIMITS)
-        self.welcome: m.Welcome | None = None  # the latest
-        self.failure: TailraceError | None = None  # why it is CLOSED, when nobody asked for that
-        self.connections = 0  # that were greeted
+        super().__init__(addresses, options, random, now_s)
         self.publications = Publications(options.max_in_flight, options.max_in_flight_bytes, random)
         self.readings: dict[int, Reading] = {}
-        self._unanswered: dict[int, Reading] = {}  # those of them that are to be asked for, or wait for the answer
         self.woken: list[Reading] = []  # that have news
-        self._random = random
-        self._dialling = Dialling(addresses, options.reconnect_s, random, now_s)
-        self._phase_due_s = math.inf  # when dialling, greeting or closing has taken too long
+        self._unanswered: dict[int, Reading] = {}  # readings that are to be asked for, or wait for the answer
         self._reading_numbers = 0
+        self._random = random
 
-    # --- the connection ---------------------------------------------------------------------------------------------
+    # --- time -------------------------------------------------------------------------------------------------------
 
     @property
     def due_s(self) -> float:
         """When to call `tick` or `dial`; infinity for never."""
-        due_s = self._phase_due_s
-        if self.phase is Phase.WAITING:
-            due_s = self._dialling.due_s
-        elif self.phase is Phase.READY and self.link is not None:
-            due_s = min(due_s, self.link.heartbeat.due_s, self.publications.resume_s)
+        due_s, is_ready = super().due_s, self.phase is Phase.READY
+        if is_ready:
+            due_s = min(due_s, self.publications.resume_s)
         for reading in self._unanswered.values():
             due_s = min(due_s, reading.deadline_s)
-            if reading.state is State.WANTED and self.phase is Phase.READY:
+            if is_ready and reading.state is State.WANTED:
                 due_s = min(due_s, reading.not_before_s)
         return min(due_s, self.publications.due_s) if self.publications else due_s
 
-    def dial(self, now_s: float) -> Address | None:
-        """The address to connect to now, or None."""
-        if self.phase is not Phase.WAITING or now_s < self._dialling.due_s:
-            return None
-        self.phase = Phase.DIALLING
-        self._phase_due_s = now_s + self.options.connect_timeout_s
-        return self._dialling.address
-
-    def dialled(self, now_s: float) -> None:
-        """There is a connection."""
-        if self.phase is Phase.DIALLING:
-            self.phase = Phase.GREETING
-            self.link = Link(self.options.token, self.options.heartbeat_s, now_s)
-
-    def dial_failed(self, reason: str, now_s: float) -> None:
-        if self.phase is Phase.DIALLING:
-            self._disconnect(ConnectionLost(reason), now_s)
-
-    def lost(self, reason: str, now_s: float) -> None:
-        """The connection ended, or broke."""
-        if self.link is not None:
-            self._disconnect(ConnectionLost(reason), now_s)
-
-    def receive(self, data: bytes | bytearray | memoryview, now_s: float) -> None:
-        """What came on the connection."""
-        link = self.link
-        if link is None:
-            return
-        link.heartbeat.heard(now_s)
-        try:
-            for message in link.codec.feed(data):
-                _HANDLERS[type(message)](self, link, message, now_s)
-                if self.link is not link:
-                    return
-        except PeerError as error:
-            self._disconnect(BrokerFault(f"not what a tailrace broker sends: {error}"), now_s)
-
     def tick(self, now_s: float) -> None:
         """Whatever time brings."""
-        if now_s >= self._phase_due_s:
-            self._phase_timeout(now_s)
+        super().tick(now_s)
         self.publications.expire(now_s)
         for reading in [each for each in self._unanswered.values() if each.deadline_s <= now_s]:
             reading.expire(now_s)
             self._look(reading)
-        if self.phase is Phase.READY and self.link is not None:
-            self._beat(self.link, now_s)
+        if self.phase is Phase.READY:
             self._ask_and_send(now_s)
-
-    def _phase_timeout(self, now_s: float) -> None:
-        if self.phase is Phase.CLOSING:
-            self._close(None)
-            return
-        what = "no connection" if self.phase is Phase.DIALLING else "no greeting"
-        self._disconnect(ConnectionLost(f"{what} within {self.options.connect_timeout_s:g} s"), now_s)
-
-    def _beat(self, link: Link, now_s: float) -> None:
-        beat = link.heartbeat.beat(now_s)
-        if beat is Beat.PING:
-            link.send(m.Ping())
-        elif beat is Beat.DEAD:
-            self._disconnect(ConnectionLost("the broker answers no more"), now_s)
-
-    def _disconnect(self, error: TailraceError, now_s: float, *, move_on: bool = False) -> None:
-        """The connection, or the attempt, is over: go on to the next, or end."""
-        link, self.link = self.link, None
-        phase, self.phase = self.phase, Phase.WAITING
-        self._phase_due_s = math.inf
-        if phase is Phase.CLOSING:
-            self._close(None)
-            return
-        if phase is Phase.READY and link is not None:
-            log.info("connection lost: %s", error)
-            was_useful = link.useful and getattr(error, "code", "closing") in HARMLESS
-            self._dialling.lost(error, now_s, was_useful=was_useful, move_on=move_on)
-            self.publications.connection_lost(error)
-            for reading in list(self.readings.values()):
-                reading.connection_lost()
-                self._look(reading)
-            return
-        failure = self._dialling.failed(error, now_s)
-        if failure is not None:
-            self._close(failure)
-
-    def _close(self, failure: TailraceError | None) -> None:
-        self.phase = Phase.CLOSED
-        self._phase_due_s = math.inf
-        self.link = None
-        self.failure = failure
-        if failure is None:
-            self.publications.fail_all(lambda fate: ClientClosed(f"the client was closed; {fate}"))
-        else:
-            self.publications.fail_all(lambda fate: ConnectionLost(f"{failure}; {fate}"))
-        for reading in list(self.readings.values()):
-            if failure is None:
-                reading.cancel()
-            else:
-                reading.fail(ConnectionLost(str(failure)))
-            self._look(reading)
 
     # --- what a program wants -----------------------------------------------------------------------------------------
 
@@ -203,28 +77,20 @@ class Session:
         waiting_bytes = 0 if self.link is None else self.link.outgoing.nbytes
         return self.publications.is_open and waiting_bytes < self.options.max_in_flight_bytes
 
-    @property
-    def is_over(self) -> bool:
-        """Whether it is closed for good."""
-        return self.phase is Phase.CLOSED
-
     def publish(self, publication: Publication, now_s: float) -> None:
         """Take it, and send it as soon as may be. Raises ClientClosed, ConnectionLost, MessageTooLarge."""
-        self._check_alive()
-        self.check_envelope(len(publication.frames))
+        self.check_alive()
+        room = self._room(publication)
+        if len(publication.frames) > room:
+            text = f"{len(publication.frames):,} bytes of messages in one request; the broker takes {room:,}"
+            raise MessageTooLarge(f"{text}: publish them in several, as a batcher does", publication.streams[0])
         self.publications.add(publication, now_s)
         if self.phase is Phase.READY:
             self._send_publications(now_s)
 
-    def check_envelope(self, frame_bytes: int) -> None:
-        """Raises MessageTooLarge for more frames than one request may have."""
-        if frame_bytes > self._envelope_room:
-            text = f"{frame_bytes:,} bytes of messages in one request; the broker takes {self._envelope_room:,}"
-            raise MessageTooLarge(f"{text}: publish them in several, as a batcher does")
-
     def subscribe(self, wish: Wish, now_s: float) -> Reading:
         """Subscribe, as soon as may be. Raises ClientClosed, ConnectionLost."""
-        self._check_alive()
+        self.check_alive()
         self._reading_numbers += 1
         reading = Reading(self._reading_numbers, wish, self._random, now_s)
         self.readings[reading.id] = self._unanswered[reading.id] = reading
@@ -249,31 +115,12 @@ class Session:
         if was_asked and self.phase is Phase.READY and self.link is not None:
             self.link.send(m.Unsubscribe(reading.id))
 
-    def close(self, now_s: float, timeout_s: float) -> None:
-        """Let the broker answer what was asked, for at most so long, and end. Without a connection, end at once."""
-        if self.phase is Phase.READY and self.link is not None:
-            self.phase = Phase.CLOSING
-            self._phase_due_s = now_s + timeout_s
-            self.link.send(m.Close())
-        elif self.phase is not Phase.CLOSED:
-            self._close(None)
+    # --- sending ----------------------------------------------------------------------------------------------------
 
-    def abort(self) -> None:
-        """End now, whatever is in flight."""
-        if self.phase is not Phase.CLOSED:
-            self._close(None)
-
-    def _check_alive(self) -> None:
-        if self.failure is not None:
-            raise ConnectionLost(f"this client has given up: {self.failure}; make another one")
-        if self.phase in (Phase.CLOSING, Phase.CLOSED):
-            raise ClientClosed("this client is closed; make another one")
-
-    @property
-    def _envelope_room(self) -> int:
-        return self.limits["max_envelope_bytes"] - PUBLISH_HEAD_BYTES
-
-    # --- sending ------------------------------------------------------------------------------------------------------
+    def _room(self, publication: Publication) -> int:
+        """The bytes of frames that one request to so many streams may have."""
+        head_bytes = HEAD_BYTES + m.PUBLISH_HEAD.size + m.HANDLE_BYTES * len(publication.streams)
+        return self.limits["max_envelope_bytes"] - head_bytes
 
     def _ask_and_send(self, now_s: float) -> None:
         self._ask(now_s)
@@ -317,25 +164,34 @@ class Session:
         if reading.state is State.OVER and self.link is not None:
             self.link.send(m.Unsubscribe(reading.id))
 
-    # --- what the broker says -----------------------------------------------------------------------------------------
+    # --- what becomes of the connection -----------------------------------------------------------------------------
 
-    def _hear_welcome(self, link: Link, message: m.Welcome, now_s: float) -> None:
-        if self.phase is not Phase.GREETING or message.version != m.VERSION:
-            text = f"WELCOME to version {message.version} in phase {self.phase.name}"
-            self._disconnect(BrokerFault(text), now_s)
-            return
-        link.welcome = self.welcome = message
-        self.limits = {**self.limits, **message.limits}
-        self.connections += 1
-        self.phase = Phase.READY
-        self._phase_due_s = math.inf
-        self._dialling.greeted(now_s)
-        self.publications.refuse_larger(self._envelope_room, self._too_large)
+    def _connected(self, now_s: float) -> None:
+        self.publications.refuse_larger(self._room)
         self._ask_and_send(now_s)
 
-    def _too_large(self, publication: Publication) -> TailraceError:
-        text = f"{len(publication.frames):,} bytes; the broker that is connected now takes {self._envelope_room:,}"
-        return MessageTooLarge(text, publication.streams[0])
+    def _disconnected(self, error: TailraceError) -> None:
+        self.publications.connection_lost(error)
+        for reading in list(self.readings.values()):
+            reading.connection_lost()
+            self._look(reading)
+
+    def _closed(self, failure: TailraceError | None) -> None:
+        if failure is None:
+            self.publications.fail_all(lambda fate: ClientClosed(f"the client was closed; {fate}"))
+        else:
+            self.publications.fail_all(lambda fate: ConnectionLost(f"{failure}; {fate}"))
+        for reading in list(self.readings.values()):
+            if failure is None:
+                reading.cancel()
+            else:
+                reading.fail(ConnectionLost(str(failure)))
+            self._look(reading)
+
+    # --- what the broker says ---------------------------------------------------------------------------------------
+
+    def _hear(self, link: Link, message: Any, now_s: float) -> None:
+        _HANDLERS[type(message)](self, link, message, now_s)
 
     def _hear_published(self, link: Link, message: m.Published, now_s: float) -> None:
         if self.publications.published(message.request, message.results):
@@ -401,7 +257,7 @@ class Session:
 
 
 _HANDLERS: Final[dict[type, Callable[[Session, Link, Any, float], None]]] = {
-    m.Welcome: Session._hear_welcome,
+    m.Welcome: Session._greeted,
     m.Opened: Session._hear_nothing_new,
     m.Published: Session._hear_published,
     m.Subscribed: Session._hear_subscribed,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from broker.protocol.messages import Ack
 from tailrace.address import Address
+from tailrace.connector import Phase
 from tailrace.errors import TailraceError
 from tailrace.framing import make_publication
 from tailrace.headers import pack_headers
@@ -13,7 +14,7 @@ from tailrace.options import Options
 from tailrace.places import START, EndPlace, StartPlace
 from tailrace.publications import Publication
 from tailrace.reading import Reading, State
-from tailrace.session import Phase, Session
+from tailrace.session import Session
 from tailrace.wishes import wish_of
 from tests.tailrace.model import MAX_MESSAGE_BYTES, Model, ModelConnection
 

@@ -11,12 +11,13 @@ import pytest
 from broker.protocol import messages as m
 from broker.protocol.messages import Ack
 from tailrace.address import Address
+from tailrace.connector import Phase
 from tailrace.drive import Drive
 from tailrace.errors import ClientClosed, OperationTimeout
 from tailrace.framing import publication_of
 from tailrace.options import Options
 from tailrace.publications import Publication
-from tailrace.session import Phase, Session
+from tailrace.session import Session
 from tests.tailrace.model_server import ModelServer
 
 

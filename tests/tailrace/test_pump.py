@@ -9,9 +9,10 @@ import time
 import pytest
 
 from tailrace.address import Address
+from tailrace.connector import Phase
 from tailrace.options import Options
 from tailrace.pump import Pump
-from tailrace.session import Phase, Session
+from tailrace.session import Session
 from tests.tailrace.model_server import ModelServer
 
 PATIENCE_S = 20.0
