@@ -265,7 +265,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 def disk_node(disk: Path) -> Node:
     """Its data on the small disk, its log elsewhere; trimmed space comes back soon."""
-    node = Node(disk / "data", "--trim-grace-s", "0.1")
+    node = Node(disk / "data", "--trim-grace-s", "2")
     node.log_path = disk.parent / "node.log"
     return node
 
