@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import random
 import shutil
 import signal
 import socket
@@ -26,16 +27,28 @@ from bench.peers.base import Peer, Site
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
 _PROBE_S = 0.02
+_PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # those of connections
+_PORTS_FIRST, _PORTS_END = 10_000, 32_000
+_PORT_TRIES_MAX = 100
 _LOG_TAIL_BYTES = 2000
 _PR_SET_PDEATHSIG = 1
 
 
 def free_port() -> int:
-    """A loopback TCP port nobody listens on now."""
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        port: int = sock.getsockname()[1]
+    """A loopback TCP port nobody has now, and that the kernel gives to nobody who connects.
+
+    A port that the kernel had chosen could be some connection's own before the server listens on it.
+    """
+    last = min(int(_PORT_RANGE.read_text().split()[0]), _PORTS_END) - 1
+    for _ in range(_PORT_TRIES_MAX):
+        port = random.randint(_PORTS_FIRST, last)
+        with socket.socket() as sock:
+            try:
+                sock.bind(("127.0.0.1", port))
+            except OSError:  # somebody has it
+                continue
         return port
+    raise OSError(f"no port from {_PORTS_FIRST} to {last} is free")
 
 
 @contextmanager

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from bench.server import free_port
+
 PATIENCE_S = 20.0
 RECEIVE_BYTES = 1 << 18
 
@@ -28,12 +30,6 @@ def wait_for(condition: Callable[[], object], what: str, patience_s: float = PAT
         if time.monotonic() > deadline_s:
             raise AssertionError(f"after {patience_s} s still not so: {what}")
         time.sleep(step_s)
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 class Message(NamedTuple):
