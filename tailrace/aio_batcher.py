@@ -66,8 +66,7 @@ class AsyncBatcher:
 
     async def flush(self) -> None:
         """Send what was added, and wait until everything is answered."""
-        if self._batch.count:
-            await self._send()
+        await self._send()
         await self._drive.wait_until(lambda: self._batch.is_settled)
         self._tell()
 
@@ -96,24 +95,24 @@ class AsyncBatcher:
 
     def _send_due(self) -> None:
         self._timer = None
-        if self._batch.count:
-            if self._drive.has_room or self._drive.session.is_over:
-                self._publish()
-            else:
-                self._linger(self._drive.now_s() + RETRY_S)
+        if self._drive.has_room or self._drive.session.is_over:
+            self._publish()
+        else:
+            self._linger(self._drive.now_s() + RETRY_S)
 
     async def _send(self) -> None:
         drive = self._drive
         await drive.wait_until(lambda: drive.has_room or drive.session.is_over)
-        if self._batch.count:  # it may have been sent meanwhile
-            self._publish()
+        self._publish()
 
     def _publish(self) -> None:
-        drive, publication = self._drive, self._batch.take()
-        try:
-            drive.session.publish(publication, drive.now_s())
-        except TailraceError as error:
-            publication.fail(error)
+        drive = self._drive
+        self._batch.take()
+        for publication in self._batch.unsent(drive.session.publications.holds):
+            try:
+                drive.session.publish(publication, drive.now_s())
+            except TailraceError as error:
+                publication.fail(error)
         drive.advance()
 
     def _tell(self) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from tailrace.drive import Drive
 from tailrace.errors import OperationTimeout
 from tailrace.message import Message
-from tailrace.reading import Reading, State
+from tailrace.reading import Arrived, Reading, State
 
 
 class AsyncSubscription:
@@ -26,6 +26,7 @@ class AsyncSubscription:
         self._reading = reading
         self._news = asyncio.Event()
         self._rest: Iterator[Message] = iter(())
+        self._given: Arrived | None = None  # where `_rest` comes from
         reading.waiter = self._news
 
     @property
@@ -57,10 +58,8 @@ class AsyncSubscription:
         while True:
             for message in self._rest:
                 yield message
-            batch = await self._next_batch(math.inf)
-            if not batch:
+            if not await self._fetch(math.inf):
                 return
-            self._rest = iter(batch)
 
     async def __anext__(self) -> Message:
         message = await self._next(math.inf)
@@ -74,7 +73,9 @@ class AsyncSubscription:
 
     async def receive_batch(self, timeout_s: float = math.inf) -> list[Message]:
         """The messages that have come, at least one; [] at the end. Raises OperationTimeout."""
-        return list(self._rest) or await self._next_batch(self._drive.now_s() + timeout_s)
+        if rest := list(self._rest):
+            return rest
+        return list(self._rest) if await self._fetch(self._drive.now_s() + timeout_s) else []
 
     async def batches(self) -> AsyncIterator[list[Message]]:
         """The same messages as lists, as they came: cheaper where there are many."""
@@ -99,25 +100,31 @@ class AsyncSubscription:
         reading = self._reading
         await self._wait(lambda: reading.ready or reading.has_news, math.inf)
         if not reading.ready:
-            self._drive.session.take_messages(reading)
+            reading.first()  # raises why not
         return self
 
     async def _next(self, deadline_s: float) -> Message | None:
         for message in self._rest:
             return message
-        self._rest = iter(await self._next_batch(deadline_s))
-        return next(self._rest, None)
+        return next(self._rest, None) if await self._fetch(deadline_s) else None
 
-    async def _next_batch(self, deadline_s: float) -> list[Message]:
-        """At least one message; [] at the end."""
+    async def _fetch(self, deadline_s: float) -> bool:
+        """Put what comes next into `_rest`; False at the end."""
         reading, drive = self._reading, self._drive
-        if not await self._wait(lambda: reading.has_news, deadline_s):
-            raise OperationTimeout(f"{reading.stream}: no message came in time; seq {reading.next_seq} is next")
-        try:
-            return drive.session.take_messages(reading)
-        finally:
+        while True:
+            arrived = drive.session.next_arrived(reading, self._given)
             if drive.session.link is not None and drive.session.link.outgoing.nbytes:
                 drive.advance()
+            if arrived is not None or reading.has_news:
+                break
+            if not await self._wait(lambda: reading.has_news, deadline_s):
+                raise OperationTimeout(f"{reading.stream}: no message came in time; seq {reading.next_seq} is next")
+        if arrived is None:
+            return False
+        self._given, self._rest = arrived, iter(arrived.messages)
+        if arrived.trimmed is not None:
+            raise arrived.trimmed
+        return True
 
     async def _wait(self, done: Callable[[], bool], deadline_s: float) -> bool:
         while not done():

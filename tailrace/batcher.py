@@ -53,7 +53,11 @@ class Batcher:
             check_sizes([payload], metadata, pump.session.limits["max_message_bytes"], batch.stream)
         with pump.lock:
             batch.add_one(payload, metadata, monotonic)
-            self._after_adding(was_empty=batch.count == 1)
+            if batch.is_full:
+                with pump.step:
+                    self._send()
+            elif batch.count == 1:
+                pump.linger(self)
         self._tell()
 
     def extend(self, payloads: Iterable[Payload]) -> None:
@@ -61,18 +65,20 @@ class Batcher:
         batch, pump, taken = self._batch, self._pump, 0
         messages, metadata = checked_payloads(payloads), self._metadata
         check_sizes(messages, metadata, pump.session.limits["max_message_bytes"], batch.stream)
-        with pump.lock:
+        with pump.lock, pump.step:
             while taken < len(messages):
                 was_empty = not batch.count
                 taken += batch.add(messages[taken:] if taken else messages, metadata, monotonic)
-                self._after_adding(was_empty)
+                if batch.is_full:
+                    self._send()
+                elif was_empty:
+                    pump.linger(self)
         self._tell()
 
     def flush(self) -> None:
         """Send what was added, and wait until everything is answered."""
-        with self._pump.lock:
-            if self._batch.count:
-                self._send()
+        with self._pump.lock, self._pump.step:
+            self._send()
             self._pump.wait_until(lambda: self._batch.is_settled)
         self._tell()
 
@@ -96,29 +102,24 @@ class Batcher:
 
     def send_due(self, now_s: float) -> None:
         """Send what has lingered, unless it must wait for room."""
-        if self._batch.count and self._pump.session.is_open:
+        if self._pump.session.is_open:
             self._publish()
-
-    def _after_adding(self, was_empty: bool) -> None:
-        if self._batch.is_full:
-            self._send()
-        elif was_empty:
-            self._pump.linger(self)
 
     def _send(self) -> None:
         """Publish what was added, when there is room for it."""
         pump = self._pump
         pump.wait_until(lambda: pump.session.is_open or pump.session.is_over)
-        if self._batch.count:  # the keeper may have sent it meanwhile
-            self._publish()
+        self._publish()
 
     def _publish(self) -> None:
-        pump, publication = self._pump, self._batch.take()
-        try:
-            pump.session.publish(publication, monotonic())
-        except TailraceError as error:
-            publication.fail(error)
-        pump.push()
+        session = self._pump.session
+        self._batch.take()
+        for publication in self._batch.unsent(session.publications.holds):
+            try:
+                session.publish(publication, monotonic())
+            except TailraceError as error:
+                publication.fail(error)
+        self._pump.push()
 
     def _tell(self) -> None:
         """Tell what became of batches. Not with the lock held: whoever hears it may call anything."""

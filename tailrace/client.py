@@ -71,7 +71,7 @@ class Client(ClientInfo):
         super().__init__(session)
         timeout_s = session.options.timeout_s
         self._pump = pump = Pump(session)
-        with pump.lock:
+        with pump.lock, pump.step:
             try:
                 pump.wait_until(lambda: session.connections > 0 or session.is_over, monotonic() + timeout_s)
                 if not session.connections:
@@ -164,7 +164,7 @@ class Client(ClientInfo):
         limit, wait_s = self._session.limits["max_message_bytes"], self._timeout(timeout_s)
         publication = make_publication(streams, payloads, pack_headers(headers), ack, wait_s, retry, limit)
         pump, session = self._pump, self._session
-        with pump.lock:
+        with pump.lock, pump.step:
             if not session.is_open:
                 deadline_s = monotonic() + wait_s
                 if not pump.wait_until(lambda: session.is_open or session.is_over, deadline_s):
@@ -199,20 +199,20 @@ class Client(ClientInfo):
         wait_s = self._timeout(timeout_s)
         wish = wish_of(stream, start, end, skip, credit_bytes, check_crc, on_trimmed, wait_s)
         pump, session = self._pump, self._session
-        with pump.lock:
+        with pump.lock, pump.step:
             reading = session.subscribe(wish, monotonic())
             subscription = Subscription(pump, reading)
             pump.push()
             pump.wait_until(lambda: reading.ready or reading.has_news)
             if not reading.ready:
-                session.take_messages(reading)
+                reading.first()  # raises why not
         return subscription
 
     # --- the connection ---------------------------------------------------------------------------------------------
 
     def close(self, timeout_s: float | None = None) -> None:
         """Wait until everything that was published is answered, then close. Iterations come to their end."""
-        with self._pump.lock:
+        with self._pump.lock, self._pump.step:
             self._pump.close(self._timeout(timeout_s))
         self._pump.join()
 

@@ -24,6 +24,7 @@ log = logging.getLogger("tailrace")
 
 HARMLESS: Final = frozenset({"closing", "slow"})
 """Codes that end a connection without saying that the next one will end like it."""
+INTERRUPTED: Final = "it was given up when an exception interrupted this client"
 DEFAULT_LIMITS: Final = {"max_message_bytes": 8 << 20, "max_envelope_bytes": 16 << 20}
 """Until a broker tells its own, which it does before anything is published."""
 
@@ -124,6 +125,20 @@ class Connector:
         """End now, whatever is in flight."""
         if self.phase is not Phase.CLOSED:
             self._close(None)
+
+    def recover(self, now_s: float) -> None:
+        """An exception from elsewhere, such as KeyboardInterrupt, has left a step in its middle: the connection is of
+        no use any more, and the next one begins with what cannot be half done.
+        """
+        if self.phase is Phase.CLOSED:
+            self._closed(self.failure)
+        elif self.phase is Phase.CLOSING:
+            self._close(None)
+        else:
+            self.link = None
+            self.phase = Phase.WAITING
+            self._phase_due_s = math.inf
+            self._dialling.lost(ConnectionLost(INTERRUPTED), now_s, was_useful=True, move_on=False)
 
     def check_alive(self) -> None:
         """Raises ConnectionLost, ClientClosed when nothing more can be done."""

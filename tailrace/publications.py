@@ -56,6 +56,7 @@ class Publication:
         "timeout_s",
         "tries",
         "waiter",
+        "was_sent",
     )
 
     def __init__(
@@ -81,6 +82,7 @@ class Publication:
         self.not_before_s = -math.inf
         self.tries: Backoff | None = None
         self.refusal: BrokerError | None = None  # the latest that was not taken for an answer
+        self.was_sent = False  # or may have been
         self.done = False
         self.receipts: tuple[Receipt, ...] = ()
         self.error: TailraceError | None = None
@@ -114,6 +116,7 @@ class Publications:
         self._max_count = max_count
         self._max_bytes = max_bytes
         self._random = random
+        self._undone: dict[int, Publication] = {}  # all of them, by number; the others are made of it
         self._queue: list[Publication] = []  # to be sent, by number
         self._in_flight: dict[int, Publication] = {}  # by request
         self._retried: dict[int, Publication] = {}  # those of either that were refused for the moment, by number
@@ -122,7 +125,7 @@ class Publications:
         self.resume_s = math.inf  # when `take_sendable` gives some that must wait until then
 
     def __len__(self) -> int:
-        return len(self._queue) + len(self._in_flight)
+        return len(self._undone)
 
     @property
     def is_open(self) -> bool:
@@ -144,8 +147,13 @@ class Publications:
         publication.number = self._numbers
         publication.deadline_s = now_s + publication.timeout_s
         self._earliest_s = min(self._earliest_s, publication.deadline_s)
+        self._undone[publication.number] = publication
         self._queue.append(publication)
         self.nbytes += len(publication.frames)
+
+    def holds(self, publication: Publication) -> bool:
+        """Whether it was taken, and is not done."""
+        return publication.number in self._undone
 
     def take_sendable(self, now_s: float) -> list[Publication]:
         """Those that may be sent now, in order. They are in flight from here on, each to be told `sent`."""
@@ -160,6 +168,7 @@ class Publications:
             may_go = publication.not_before_s <= now_s and held.isdisjoint(publication.streams)
             if may_go:
                 sendable.append(publication)
+                publication.was_sent = True
                 self._in_flight[publication.request] = publication
             else:
                 waiting.append(publication)
@@ -218,6 +227,17 @@ class Publications:
             else:
                 self._fail(publication, ConnectionLost(f"{error}; {UNKNOWN}"))
 
+    def recover(self, error: TailraceError) -> None:
+        """A step was left in its middle, and the connection with it: go by what cannot be half done."""
+        undone = [each for each in self._undone.values() if not each.done]
+        self._undone = {each.number: each for each in undone}
+        self._retried = {each.number: each for each in undone if each.tries is not None}
+        self._in_flight = {each.request: each for each in undone if each.was_sent}
+        self._queue = [each for each in undone if not each.was_sent]
+        self.nbytes = sum(len(each.frames) for each in undone)
+        self._earliest_s = min((each.deadline_s for each in undone), default=math.inf)
+        self.connection_lost(error)
+
     def refuse_larger(self, room: Callable[[Publication], int]) -> None:
         """Fail what is queued with more bytes than a request may have: a broker would end the connection for it."""
         for publication in [each for each in self._queue if len(each.frames) > room(each)]:
@@ -229,24 +249,21 @@ class Publications:
         """Fail what has waited too long."""
         if now_s < self._earliest_s:
             return
-        for publication in [each for each in self._all() if each.deadline_s <= now_s]:
+        for publication in [each for each in self._undone.values() if each.deadline_s <= now_s]:
             text = f"{_shown(publication)}: no acknowledgement within {publication.timeout_s:g} s; {UNKNOWN}"
             if self._in_flight.pop(publication.request, None) is not None:
                 self._fail(publication, OperationTimeout(text))
             else:
                 self._queue.remove(publication)
                 self._fail(publication, publication.refusal or OperationTimeout(text))
-        self._earliest_s = min((each.deadline_s for each in self._all()), default=math.inf)
+        self._earliest_s = min((each.deadline_s for each in self._undone.values()), default=math.inf)
 
     def fail_all(self, error: Callable[[str], TailraceError]) -> None:
         """There is no connection any more, and none will be."""
-        for publication in self._all():
+        for publication in list(self._undone.values()):
             self._fail(publication, error(UNKNOWN))
         self._queue.clear()
         self._in_flight.clear()
-
-    def _all(self) -> list[Publication]:
-        return [*self._in_flight.values(), *self._queue]
 
     def _try_again(self, publication: Publication, refusal: BrokerError, now_s: float) -> None:
         if publication.tries is None:
@@ -272,6 +289,7 @@ class Publications:
 
     def _done(self, publication: Publication) -> None:
         publication.done = True
+        self._undone.pop(publication.number, None)
         self._retried.pop(publication.number, None)
         self.nbytes -= len(publication.frames)
         publication.frames = b""

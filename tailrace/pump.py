@@ -5,7 +5,7 @@ turns to end. So an answer needs no second thread to arrive. A keeper thread of 
 nobody waits: it answers pings, connects again, sends what lingers. It does so at intervals and without waiting for the
 socket, so that it is in nobody's way.
 
-`lock` guards the session; it is released while a thread waits for the socket.
+`lock` guards the session, and is held with `step`; it is released while a thread waits for the socket.
 """
 
 from __future__ import annotations
@@ -18,11 +18,13 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
+from types import TracebackType
 from typing import Protocol
 
 from tailrace.address import Address
 from tailrace.connector import Phase
-from tailrace.dialer import Dialer, DialError, is_numeric, resolve
+from tailrace.dialer import Dialer, DialError, SocketAddress, is_numeric, resolve
+from tailrace.errors import TailraceError
 from tailrace.link import Link
 from tailrace.reading import Reading
 from tailrace.session import Session
@@ -45,12 +47,41 @@ class Lingering(Protocol):
         """Called by the keeper, with the lock held; must not wait."""
 
 
+class Step:
+    """The context, within the lock, of whatever touches the session or the socket.
+
+    KeyboardInterrupt may come between any two calls of the main thread. When it, or anything else that is no error of
+    ours, leaves a step in its middle, the step stays `torn`, and whoever comes next mends that first.
+    """
+
+    __slots__ = ("_pump", "torn")
+
+    def __init__(self, pump: Pump) -> None:
+        self._pump = pump
+        self.torn = False
+
+    def begin(self) -> None:
+        if self.torn:
+            self._pump.mend()
+        self.torn = True
+
+    def __enter__(self) -> None:
+        self.begin()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if kind is None or issubclass(kind, TailraceError):
+            self.torn = False
+
+
 class Pump:
-    """One a client. Methods are called with `lock` held, but for `start`."""
+    """One a client. Methods are called with `lock` held and within `step`, but for `start`, `linger` and `join`."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.lock = threading.Lock()
+        self.lock = threading.RLock()  # by the owner's name, so that what is interrupted can tell whether it has it
+        self.step = Step(self)
         self.abandoned: deque[Reading] = deque()  # whose iterators are gone; may be added to without the lock
         self.lingering: set[Lingering] = set()
         self._turned = threading.Condition(self.lock)
@@ -75,8 +106,7 @@ class Pump:
         """Move bytes, or let another thread do so, until `done()`. False when it is not so in time."""
         while not done():
             if self._turning:
-                left_s = deadline_s - monotonic()
-                self._turned.wait(None if left_s == math.inf else max(0.0, left_s))
+                self._wait_for_turn(deadline_s - monotonic())
             else:
                 self._turn(deadline_s)
             if monotonic() >= deadline_s:
@@ -119,11 +149,36 @@ class Pump:
         self._keeper_called.notify()
         while self._turning:
             self._alarm.send(b"!")
-            self._turned.wait()
+            self._wait_for_turn(math.inf)
         self._hang_up()
         self._alarm.close()
         self._alarmed.close()
         self._turned.notify_all()
+
+    def mend(self) -> None:
+        """A step was left in its middle by an exception: let the session begin anew with what it can be sure of."""
+        self.session.recover(monotonic())
+        self._turned.notify_all()
+        if self._turning:
+            self._alarm.send(b"!")
+
+    # --- without the lock for a while ---------------------------------------------------------------------------------
+
+    def _wait_for_turn(self, timeout_s: float) -> None:
+        """Until another thread's turn has ended."""
+        self.step.torn = False
+        try:
+            self._turned.wait(None if timeout_s == math.inf else max(0.0, timeout_s))
+        finally:
+            self._regain()
+        self.step.begin()
+
+    def _regain(self) -> None:
+        """Have the lock again, also where an exception came between releasing and acquiring it."""
+        try:
+            self._turned.notify(0)
+        except RuntimeError:
+            self.lock.acquire()
 
     # --- a turn -------------------------------------------------------------------------------------------------------
 
@@ -140,7 +195,8 @@ class Pump:
                 self._handle(monotonic())
                 self._forget_news()
         finally:
-            self._turning = False
+            self._turning = False  # first of all, and no call: nothing can come between
+            self._regain()
             self._turned.notify_all()
 
     def _advance(self, now_s: float) -> None:
@@ -149,7 +205,7 @@ class Pump:
             session.cancel(self.abandoned.popleft())
         if now_s >= session.due_s:
             session.tick(now_s)
-        if self._sock is not None and self._link is not session.link:
+        if self._sock is not None and (self._link is None or self._link is not session.link):
             self._hang_up()
         if self._dialer is not None and session.phase is not Phase.DIALLING:
             self._hang_up()
@@ -167,11 +223,11 @@ class Pump:
         elif self._sock is not None:
             poller.register(self._sock, select.POLLIN | (select.POLLOUT if self._unsent else 0))
         timeout_ms = None if timeout_s == math.inf else math.ceil(max(0.0, timeout_s) * 1_000)
-        self.lock.release()
-        try:
-            events = poller.poll(timeout_ms)
-        finally:
-            self.lock.acquire()
+        self.step.torn = False
+        self.lock.release()  # `_turn` sees to it that it is regained
+        events = poller.poll(timeout_ms)
+        self.lock.acquire()
+        self.step.begin()
         if any(fd == self._alarmed.fileno() for fd, _ in events):
             self._alarmed.recv(ALARM_BYTES)
             return len(events) > 1
@@ -199,16 +255,22 @@ class Pump:
             if is_numeric(address.host):
                 candidates = resolve(address)
             else:
-                self.lock.release()
-                try:
-                    candidates = resolve(address)
-                finally:
-                    self.lock.acquire()
+                candidates = self._resolve(address)
             self._dialer = Dialer(candidates)
         except DialError as error:
             self.session.dial_failed(str(error), monotonic())
             return
         self._dial_on(self._dialer, monotonic())
+
+    def _resolve(self, address: Address) -> list[SocketAddress]:
+        """Ask the resolver, which may take its time."""
+        self.step.torn = False
+        self.lock.release()
+        try:
+            return resolve(address)
+        finally:
+            self._regain()
+            self.step.begin()
 
     def _dial_on(self, dialer: Dialer, now_s: float) -> None:
         try:
@@ -281,13 +343,14 @@ class Pump:
     def _keep(self) -> None:
         with self.lock:
             while self.session.phase is not Phase.CLOSED:
-                if not self._turning:
-                    self._turn(-math.inf)
-                now_s = monotonic()
-                self.lingering = {each for each in self.lingering if each.due_s < math.inf}
-                for each in [each for each in self.lingering if each.due_s <= now_s]:
-                    each.send_due(now_s)
-                self._keeper_until_s = now_s + self._keeper_pause_s(now_s)
+                with self.step:
+                    if not self._turning:
+                        self._turn(-math.inf)
+                    now_s = monotonic()
+                    self.lingering = {each for each in self.lingering if each.due_s < math.inf}
+                    for each in [each for each in self.lingering if each.due_s <= now_s]:
+                        each.send_due(now_s)
+                    self._keeper_until_s = now_s + self._keeper_pause_s(now_s)
                 self._keeper_called.wait(max(0.0, self._keeper_until_s - now_s))
                 self._keeper_until_s = -math.inf
 

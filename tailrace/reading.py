@@ -4,7 +4,7 @@ Its rule for seqs: the first chunk begins where the broker said it would, and fr
 that was seen before is dropped. One that is missing ends the subscription with an error, unless the broker told of a
 trim: then reading goes on behind the hole, after a Trimmed error or, where that was chosen, silently.
 
-The broker may send only so much ahead of the reader (`window_bytes`); what is taken out by `pop` is granted again.
+The broker may send only so much ahead of the reader (`window_bytes`); what the reader is done with is granted again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.protocol.fields import NUMBER_MAX
 from broker.protocol.messages import Chunk, Ended, Place, Subscribe, Subscribed
@@ -66,15 +66,23 @@ class Wish:
                 raise InvalidArgument(f"{name} is {value!r}; it is a number from {least} to {NUMBER_MAX}")
 
 
+class Arrived(NamedTuple):
+    """Messages in a row, and the seq after them; or a hole that was trimmed, and the error that tells of it."""
+
+    messages: list[Message]
+    nbytes: int  # of their frames
+    next_seq: int
+    trimmed: Trimmed | None = None
+
+
 class Reading:
-    """`ready` once the broker has answered. After OVER `pop` gives what is left, then raises the error, if any."""
+    """`ready` once the broker has answered. After OVER `first` gives what is left, then raises the error, if any."""
 
     def __init__(self, number: int, wish: Wish, random: Callable[[], float], now_s: float) -> None:
         self.id = number
         self.stream = wish.stream
         self.state = State.WANTED
         self.ready = False
-        self.next_seq = -1  # of the next message to come in, once ready
         self.start_seq = -1  # of the first message, once ready
         self.end_seq: int | None = None
         self.trimmed_count = 0  # messages that were missed by trims
@@ -84,11 +92,17 @@ class Reading:
         self.waiter: object = None  # whatever the shell wants to keep here
         self._wish = wish
         self._backoff = Backoff(random)
-        self._batches: deque[tuple[list[Message], int] | Trimmed] = deque()
+        self._arrived: deque[Arrived] = deque()
+        self._base_seq = -1  # of the next message to come in, where nothing that has arrived says it
         self._held_bytes = 0
         self._owed_bytes = 0
         self._trim_told = False
         self._refusal: TailraceError | None = None
+
+    @property
+    def next_seq(self) -> int:
+        """Of the next message to come in, once ready."""
+        return self._arrived[-1].next_seq if self._arrived else self._base_seq
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
@@ -109,6 +123,11 @@ class Reading:
             if self.ready and self.next_seq == self.end_seq:
                 self.state = State.OVER
 
+    def recover(self) -> None:
+        """A step was left in its middle, and the connection with it: go by what cannot be half done."""
+        self._held_bytes = sum(each.nbytes for each in self._arrived)
+        self.connection_lost()
+
     # --- what the broker says ---------------------------------------------------------------------------------------
 
     def subscribed(self, answer: Subscribed) -> None:
@@ -119,12 +138,12 @@ class Reading:
         if not self.ready:
             self.end_seq = answer.end_seq
             self.start_seq = answer.next_seq
+            self._base_seq = expected
+            self.ready = True
         self.state = State.LIVE
-        self.ready = True
         self.deadline_s = math.inf
         self._backoff.reset()
         self._refusal = None
-        self.next_seq = expected
         if answer.next_seq < expected and expected != self.end_seq:
             self.fail(StreamBehind(self.stream, expected, answer.next_seq))
         elif answer.next_seq > expected:
@@ -147,17 +166,12 @@ class Reading:
             if found[0][0] > self.next_seq and not self._hole(found[0][0]):
                 return
         stream, make = self.stream, tuple.__new__
-        self._batches.append(
-            (
-                [
-                    make(Message, (stream, seq, timestamp_us, payload, metadata))
-                    for seq, timestamp_us, _epoch, _flags, metadata, payload in found
-                ],
-                nbytes,
-            )
-        )
+        messages = [
+            make(Message, (stream, seq, timestamp_us, payload, metadata))
+            for seq, timestamp_us, _epoch, _flags, metadata, payload in found
+        ]
+        self._arrived.append(Arrived(messages, nbytes, found[-1][0] + 1))
         self._held_bytes += nbytes
-        self.next_seq = found[-1][0] + 1
 
     def trimmed(self) -> None:
         """The broker says that messages were dropped before it could send them."""
@@ -199,30 +213,35 @@ class Reading:
         """What is held is let go, and iteration ends."""
         self.state = State.OVER
         self.error = None
-        self._batches.clear()
+        self._base_seq = self.next_seq
+        self._arrived.clear()
         self._held_bytes = 0
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
     @property
     def has_news(self) -> bool:
-        """Whether `pop` has something to give or to raise, or can say that nothing more comes."""
-        return bool(self._batches) or self.state is State.OVER
+        """Whether `first` has something to give or to raise, or can say that nothing more comes."""
+        return bool(self._arrived) or self.state is State.OVER
 
-    def pop(self) -> list[Message]:
-        """The next messages; [] for none now, or for ever when OVER. Raises what went wrong, once."""
-        if not self._batches:
-            error, self.error = self.error, None
-            if error is not None:
-                raise error
-            return []
-        head = self._batches.popleft()
-        if isinstance(head, Trimmed):
-            raise head
-        messages, nbytes = head
-        self._held_bytes -= nbytes
-        self._owed_bytes += nbytes
-        return messages
+    def first(self) -> Arrived | None:
+        """What has arrived first, until it is `done_with`; None for nothing now, or for ever when OVER.
+
+        Raises what went wrong, behind all that came before it.
+        """
+        if self._arrived:
+            return self._arrived[0]
+        if self.error is not None:
+            raise self.error
+        return None
+
+    def done_with(self, arrived: Arrived | None) -> None:
+        """The program has it. May be told again."""
+        if arrived is not None and self._arrived and self._arrived[0] is arrived:
+            self._base_seq = arrived.next_seq
+            self._arrived.popleft()
+            self._held_bytes -= arrived.nbytes
+            self._owed_bytes += arrived.nbytes
 
     def take_grant(self) -> int:
         """The bytes of credit to give now; 0 while it is too little to speak of."""
@@ -247,8 +266,9 @@ class Reading:
     def _miss(self, seq: int) -> None:
         first_seq, last_seq = self.next_seq, seq - 1
         self.trimmed_count += seq - first_seq
-        self.next_seq = seq
+        trimmed = None
         if self._wish.raise_trimmed:
             text = f"{self.stream}: messages {first_seq} to {last_seq} were trimmed before they were read; "
             text += 'iterate again to go on behind them, or subscribe with on_trimmed="skip"'
-            self._batches.append(Trimmed(text, self.stream, "", first_seq, last_seq))
+            trimmed = Trimmed(text, self.stream, "", first_seq, last_seq)
+        self._arrived.append(Arrived([], 0, seq, trimmed))

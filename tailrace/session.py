@@ -20,13 +20,12 @@ from typing import Any, Final
 from broker.protocol import messages as m
 from broker.protocol.envelope import HEAD_BYTES
 from tailrace.address import Address
-from tailrace.connector import Connector, Phase
+from tailrace.connector import INTERRUPTED, Connector, Phase
 from tailrace.errors import ClientClosed, ConnectionLost, MessageTooLarge, TailraceError, broker_error
 from tailrace.link import Link
-from tailrace.message import Message
 from tailrace.options import Options
 from tailrace.publications import Publication, Publications
-from tailrace.reading import Reading, State, Wish
+from tailrace.reading import Arrived, Reading, State, Wish
 
 log = logging.getLogger("tailrace")
 
@@ -69,6 +68,14 @@ class Session(Connector):
         if self.phase is Phase.READY:
             self._ask_and_send(now_s)
 
+    def recover(self, now_s: float) -> None:
+        """See `Connector.recover`."""
+        self.publications.recover(ConnectionLost(INTERRUPTED))
+        for reading in list(self.readings.values()):
+            reading.recover()
+            self._look(reading)
+        super().recover(now_s)
+
     # --- what a program wants -----------------------------------------------------------------------------------------
 
     @property
@@ -98,16 +105,19 @@ class Session(Connector):
             self._ask(now_s)
         return reading
 
-    def take_messages(self, reading: Reading) -> list[Message]:
-        """What `reading.pop` gives or raises; the broker is told that there is room again."""
-        try:
-            return reading.pop()
-        finally:
+    def next_arrived(self, reading: Reading, before: Arrived | None) -> Arrived | None:
+        """What has arrived after `before`, which the program has; None for nothing now. Raises as `reading.first`."""
+        while True:
+            reading.done_with(before)
             self._grant(reading)
+            before = reading.first()
+            if before is None or before.messages or before.trimmed is not None:
+                return before
 
     def cancel(self, reading: Reading) -> None:
         """End a subscription; its iteration ends too."""
-        if self.readings.pop(reading.id, None) is None:
+        if reading.state is State.OVER:
+            reading.cancel()
             return
         was_asked = reading.state in (State.ASKED, State.LIVE)
         reading.cancel()

@@ -10,7 +10,7 @@ from types import TracebackType
 from tailrace.errors import OperationTimeout
 from tailrace.message import Message
 from tailrace.pump import Pump
-from tailrace.reading import Reading, State
+from tailrace.reading import Arrived, Reading, State
 
 
 class Subscription:
@@ -24,6 +24,7 @@ class Subscription:
         self._pump = pump
         self._reading = reading
         self._rest: Iterator[Message] = iter(())
+        self._given: Arrived | None = None  # where `_rest` comes from
 
     @property
     def stream(self) -> str:
@@ -43,10 +44,8 @@ class Subscription:
         while True:
             for message in self._rest:  # noqa: UP028 (what is left when the caller breaks is taken later)
                 yield message
-            batch = self._next_batch(math.inf)
-            if not batch:
+            if not self._fetch(math.inf):
                 return
-            self._rest = iter(batch)
 
     def __next__(self) -> Message:
         message = self._next(math.inf)
@@ -60,7 +59,9 @@ class Subscription:
 
     def receive_batch(self, timeout_s: float = math.inf) -> list[Message]:
         """The messages that have come, at least one; [] at the end. Raises OperationTimeout."""
-        return list(self._rest) or self._next_batch(monotonic() + timeout_s)
+        if rest := list(self._rest):
+            return rest
+        return list(self._rest) if self._fetch(monotonic() + timeout_s) else []
 
     def batches(self) -> Iterator[list[Message]]:
         """The same messages as lists, as they came: cheaper where there are many."""
@@ -70,7 +71,7 @@ class Subscription:
     def cancel(self) -> None:
         """End it: nothing more comes, and whoever iterates comes to the end. May be called by any thread."""
         pump, self._rest = self._pump, iter(())
-        with pump.lock:
+        with pump.lock, pump.step:
             pump.session.cancel(self._reading)
             pump.push()
 
@@ -92,16 +93,26 @@ class Subscription:
     def _next(self, deadline_s: float) -> Message | None:
         for message in self._rest:
             return message
-        self._rest = iter(self._next_batch(deadline_s))
-        return next(self._rest, None)
+        return next(self._rest, None) if self._fetch(deadline_s) else None
 
-    def _next_batch(self, deadline_s: float) -> list[Message]:
-        """At least one message; [] at the end."""
+    def _fetch(self, deadline_s: float) -> bool:
+        """Put what comes next into `_rest`; False at the end. Whatever is interrupted here is there the next time."""
+        arrived = self._next_arrived(deadline_s)
+        if arrived is None:
+            return False
+        rest = iter(arrived.messages)
+        self._given, self._rest = arrived, rest
+        if arrived.trimmed is not None:
+            raise arrived.trimmed
+        return True
+
+    def _next_arrived(self, deadline_s: float) -> Arrived | None:
         pump, reading = self._pump, self._reading
-        with pump.lock:
-            if not reading.has_news and not pump.wait_until(lambda: reading.has_news, deadline_s):
-                raise OperationTimeout(f"{reading.stream}: no message came in time; seq {reading.next_seq} is next")
-            try:
-                return pump.session.take_messages(reading)
-            finally:
+        with pump.lock, pump.step:
+            while True:
+                arrived = pump.session.next_arrived(reading, self._given)
                 pump.push()
+                if arrived is not None or reading.has_news:
+                    return arrived
+                if not pump.wait_until(lambda: reading.has_news, deadline_s):
+                    raise OperationTimeout(f"{reading.stream}: no message came in time; seq {reading.next_seq} is next")

@@ -13,7 +13,7 @@ from tailrace.message import Message
 from tailrace.options import Options
 from tailrace.places import START, EndPlace, StartPlace
 from tailrace.publications import Publication
-from tailrace.reading import Reading, State
+from tailrace.reading import Arrived, Reading
 from tailrace.session import Session
 from tailrace.wishes import wish_of
 from tests.tailrace.model import MAX_MESSAGE_BYTES, Model, ModelConnection
@@ -157,14 +157,15 @@ class Pair:
     def read(self, reading: Reading) -> list[Message]:
         """All there is now."""
         messages: list[Message] = []
-        while reading.has_news:
-            batch = self.session.take_messages(reading)
-            if not batch:
-                assert reading.state is State.OVER
-                break
-            messages += batch
+        arrived: Arrived | None = None
+        while True:
+            arrived = self.session.next_arrived(reading, arrived)
+            if arrived is None:
+                return messages
+            if arrived.trimmed is not None:
+                raise arrived.trimmed
+            messages += arrived.messages
             self.run()
-        return messages
 
     def payloads(self, reading: Reading) -> list[bytes]:
         return [message.payload for message in self.read(reading)]

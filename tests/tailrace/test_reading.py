@@ -39,9 +39,20 @@ def feed(reading: Reading, first_seq: int, *payloads: bytes) -> None:
     reading.chunk(m.Chunk(1, memoryview(frames_of(first_seq, *payloads))))
 
 
+def pop(reading: Reading) -> list[Message]:
+    """What comes next, which is done with at once; [] for nothing."""
+    while (arrived := reading.first()) is not None:
+        reading.done_with(arrived)
+        if arrived.trimmed is not None:
+            raise arrived.trimmed
+        if arrived.messages:
+            return arrived.messages
+    return []
+
+
 def seqs(reading: Reading) -> list[int]:
     found = []
-    while reading.has_news and (batch := reading.pop()):
+    while reading.has_news and (batch := pop(reading)):
         found += [message.seq for message in batch]
     return found
 
@@ -84,7 +95,7 @@ def test_up_to_an_end(end: object) -> None:
     assert reading.end_seq == 4
     assert pair.payloads(reading) == [b"0", b"1", b"2", b"3"]
     assert reading.state is State.OVER
-    assert reading.pop() == []
+    assert pop(reading) == []
 
 
 def test_what_a_message_has() -> None:
@@ -103,12 +114,14 @@ def test_the_broker_never_sends_more_ahead_than_the_window(window_bytes: int) ->
     pair = Pair(model)
     reading = pair.subscribe(Seq(0), NOW, credit_bytes=window_bytes)
     pair.run()
-    held = 0
-    while reading.has_news and (batch := pair.session.take_messages(reading)):
-        assert len(batch) * 40 <= window_bytes + 40
-        held += len(batch)
+    count, before = 0, None
+    while (arrived := pair.session.next_arrived(reading, before)) is not None or reading.state is not State.OVER:
+        if arrived is not None:
+            assert len(arrived.messages) * 40 <= window_bytes + 40
+            count += len(arrived.messages)
+        before = arrived
         pair.run()
-    assert held == 50
+    assert count == 50
     assert reading.state is State.OVER
 
 
@@ -138,10 +151,10 @@ def test_a_hole_ends_it_after_what_came_before() -> None:
     feed(reading, 0, b"0")
     feed(reading, 2, b"2")
     feed(reading, 1, b"1")
-    assert reading.pop()[0].seq == 0
-    with pytest.raises(SeqFault, match="seq 2 came where 1 was next"):
-        reading.pop()
-    assert reading.pop() == []
+    assert pop(reading)[0].seq == 0
+    for _ in range(2):
+        with pytest.raises(SeqFault, match="seq 2 came where 1 was next"):
+            pop(reading)
     assert reading.state is State.OVER
 
 
@@ -151,14 +164,14 @@ def test_a_hole_that_was_told_is_a_trim() -> None:
     reading.trimmed()
     feed(reading, 5, b"5")
     feed(reading, 6, b"6")
-    assert reading.pop()[0].seq == 0
+    assert pop(reading)[0].seq == 0
     with pytest.raises(Trimmed, match="messages 1 to 4 were trimmed") as caught:
-        reading.pop()
+        pop(reading)
     assert (caught.value.first_seq, caught.value.last_seq, caught.value.stream) == (1, 4, "s")
     assert seqs(reading) == [5, 6]
     feed(reading, 9, b"9")  # told once, good for one hole
     with pytest.raises(SeqFault):
-        reading.pop()
+        pop(reading)
 
 
 def test_a_trim_may_be_passed_over() -> None:
@@ -171,13 +184,13 @@ def test_a_trim_may_be_passed_over() -> None:
 
 def test_beginning_behind_what_was_trimmed() -> None:
     with pytest.raises(Trimmed, match="messages 3 to 9"):
-        live(Seq(3), next_seq=10).pop()
+        pop(live(Seq(3), next_seq=10))
     assert live(START, next_seq=10).next_seq == 10
 
 
 def test_a_stream_that_ends_before_the_seq_asked_for() -> None:
     with pytest.raises(StreamBehind, match="at seq 3, but the next seq is 2") as caught:
-        live(Seq(3), next_seq=2).pop()
+        pop(live(Seq(3), next_seq=2))
     assert (caught.value.asked_seq, caught.value.end_seq) == (3, 2)
 
 
@@ -194,7 +207,7 @@ def seqs_until_error(reading: Reading, kind: type[Exception]) -> list[int]:
     found = []
     try:
         while True:
-            found += [message.seq for message in reading.pop()]
+            found += [message.seq for message in pop(reading)]
     except kind:
         return found
 
@@ -206,9 +219,9 @@ def test_a_stream_trimmed_while_the_connection_was_away() -> None:
     reading.request()
     reading.subscribed(m.Subscribed(1, 4, 4, None))
     feed(reading, 4, b"4")
-    assert reading.pop()[0].seq == 0
+    assert pop(reading)[0].seq == 0
     with pytest.raises(Trimmed, match="messages 1 to 3"):
-        reading.pop()
+        pop(reading)
     assert seqs(reading) == [4]
 
 
@@ -218,7 +231,7 @@ def test_a_wrong_checksum_ends_it() -> None:
     frames[-1] ^= 1
     reading.chunk(m.Chunk(1, memoryview(frames)))
     with pytest.raises(DamagedMessage, match="s: from seq 0 on: the frame at byte 0 of 33 is wrong: crc"):
-        reading.pop()
+        pop(reading)
 
 
 def test_checksums_may_be_left_alone() -> None:
@@ -228,7 +241,7 @@ def test_checksums_may_be_left_alone() -> None:
     frames = frames_of(0, b"0")
     frames[-1] ^= 1
     reading.chunk(m.Chunk(1, memoryview(frames)))
-    assert reading.pop()[0].payload == b"1"
+    assert pop(reading)[0].payload == b"1"
 
 
 # --- asking and ending ------------------------------------------------------------------------------------------------
@@ -255,23 +268,23 @@ def test_an_answer_that_was_not_asked_for_means_nothing() -> None:
     reading.refused("unknown", "", 0.0, 1.0)
     reading.ended(m.Ended(1, 9), 0.0, 1.0)
     reading.expire(1e9)
-    assert reading.pop() == []
+    assert pop(reading) == []
 
 
 def test_the_broker_ends_it() -> None:
     reading = live()
     feed(reading, 0, b"0")
     reading.ended(m.Ended(1, 1, "unknown", "it is gone"), 0.0, 60.0)
-    assert reading.pop()[0].seq == 0
+    assert pop(reading)[0].seq == 0
     with pytest.raises(UnknownStream, match="it is gone"):
-        reading.pop()
+        pop(reading)
 
 
 def test_an_end_before_everything_came_is_a_fault() -> None:
     reading = live()
     reading.ended(m.Ended(1, 5), 0.0, 60.0)
     with pytest.raises(SeqFault):
-        reading.pop()
+        pop(reading)
 
 
 def test_an_end_behind_what_was_trimmed() -> None:
@@ -279,7 +292,7 @@ def test_an_end_behind_what_was_trimmed() -> None:
     reading.trimmed()
     reading.ended(m.Ended(1, 5), 0.0, 60.0)
     assert reading.state is State.OVER
-    assert reading.pop() == []
+    assert pop(reading) == []
 
 
 def test_a_slow_reader_is_resumed() -> None:

@@ -10,7 +10,7 @@ from broker.protocol import messages as m
 from tailrace.errors import TailraceError
 from tailrace.places import NOW, Seq
 from tailrace.publications import Publication
-from tailrace.reading import Reading
+from tailrace.reading import Arrived, Reading
 from tests.tailrace.model import ModelConnection
 from tests.tailrace.pair import Pair
 
@@ -30,6 +30,7 @@ class Life:
         self.refusals = self.chance.choice([0.0, 0.1])
         self.published: dict[str, list[tuple[bytes, Publication]]] = {stream: [] for stream in STREAMS}
         self.readings: list[tuple[Reading, list[int]]] = []
+        self.given: dict[Reading, Arrived] = {}
 
     def refuse_sometimes(self, connection: ModelConnection, message: m.Message) -> bool:
         if self.chance.random() < self.refusals:
@@ -42,7 +43,7 @@ class Life:
         return False
 
     def step(self) -> None:
-        choice = self.chance.randrange(12)
+        choice = self.chance.randrange(13)
         stream = self.chance.choice(STREAMS)
         if choice < 4 and self.pair.session.is_open:
             payload = b"%s %d" % (stream.encode(), len(self.published[stream]))
@@ -64,13 +65,18 @@ class Life:
             self.pair.cut()
         elif choice == 9:
             self.pair.wait(self.chance.random() * 3)
+        elif choice == 10:
+            self.pair.session.recover(self.pair.now_s)
         else:
             self.pair.run()
 
     def take(self) -> None:
         for reading, seqs in self.readings:
-            if reading.has_news:
-                seqs += [message.seq for message in self.pair.session.take_messages(reading)]
+            given = self.given.get(reading)
+            arrived = self.pair.session.next_arrived(reading, given)
+            if arrived is not None:
+                self.given[reading] = arrived
+                seqs += [message.seq for message in arrived.messages]
 
     def finish(self) -> None:
         """No more faults; everything comes to its end."""

@@ -117,7 +117,7 @@ def test_cancelled_by_another_thread(client: Client) -> None:
     thread.start()
     deadline_s = time.monotonic() + PATIENCE_S
     while len(seen) < 10 and time.monotonic() < deadline_s:
-        if subscription._reading.next_seq == 10 and not subscription._reading._batches:
+        if subscription._reading.next_seq == 10 and not subscription._reading._arrived:
             break
         time.sleep(0.002)
     subscription.cancel()
@@ -182,6 +182,7 @@ def test_control_c(client: Client) -> None:
         signal.signal(signal.SIGALRM, before)
     client.publish("s", b"10")
     assert next(subscription).payload == b"10"
+    assert client.connections == 1  # nothing was left in its middle
 
 
 def test_no_gap_and_no_duplicate_wherever_the_connection_is_cut(server: ModelServer) -> None:
