@@ -76,6 +76,7 @@ def test_nothing_else_is_loaded(use: str) -> None:
     "code", ["import tailrace", "import tailrace; tailrace.connect, tailrace.NOW, tailrace.Trimmed"]
 )
 def test_it_loads_quickly(code: str) -> None:
-    timed = f"import time\nt = time.perf_counter()\n{code}\nprint(time.perf_counter() - t)"
+    """In time of the processor, which others that are busy do not lengthen."""
+    timed = f"import time\nt = time.process_time()\n{code}\nprint(time.process_time() - t)"
     taken_s = [float(run(timed)) for _ in range(5)]
     assert statistics.median(taken_s) < IMPORT_S_MAX
