@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, TypeAlias
 
 EPOCH_MAX: Final = 2**32 - 1
@@ -125,6 +125,17 @@ def first_foreign(mine: History, theirs: History, my_next_seq: int) -> int:
     are of the term that is still theirs: they have them, or will get them, from the same master.
     """
     return min(parting_seq(mine, theirs), my_next_seq)
+
+
+def find_epochs(epoch_of: Callable[[int], int], first_seq: int, next_seq: int) -> History:
+    """The epochs that messages first_seq..next_seq show, by binary search: an epoch is asked of a few of them."""
+    found: list[EpochStart] = []
+    seqs = range(first_seq, next_seq)
+    while seqs and len(found) < EPOCHS_MAX:
+        epoch = epoch_of(seqs[0])
+        found.append(EpochStart(epoch, seqs[0]))
+        seqs = seqs[bisect_right(seqs, epoch, key=epoch_of) :]
+    return tuple(found)
 
 
 def reconcile(stored: History, found: History, next_seq: int) -> History:

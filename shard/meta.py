@@ -4,7 +4,9 @@ Most streams have no such file. It is replaced whole, and is on the disk before 
 
     offset 0   8 bytes   magic
     offset 8   u32       CRC-32C of what follows
-    offset 12            a msgpack map: name, role, epoch, upstream
+    offset 12            a msgpack map: name, role, epoch, upstream, from, epochs
+
+Files from before there were slaves have neither `from` nor `epochs`, and are read as well.
 """
 
 from __future__ import annotations
@@ -14,10 +16,11 @@ import struct
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgpack
 
+from shard.epochs import DEFAULT_HISTORY, EPOCH_MAX, EpochStart, History, last_epoch, make_history
 from shard.errors import MetaDamaged
 from shard.files import replace_file, sync_directory
 from shard.leaves import load
@@ -26,6 +29,8 @@ from shard.names import InvalidName, file_stem, stem_is_hashed, validate_name
 META_SUFFIX: Final = ".meta"
 META_MAGIC: Final = b"TRmeta\x001"
 META_BYTES_MAX: Final = 64 * 1024
+HOST_BYTES_MAX: Final = 255
+PLACE_KINDS: Final = ("time", "seq", "new")
 _HEAD = struct.Struct("<8sI")
 
 crc32c = load("shard.frame_cy").crc32c
@@ -39,20 +44,41 @@ class Role(StrEnum):
     DISABLED = "disabled"
 
 
+class Upstream(NamedTuple):
+    """The node that a slave follows, and FROM: where its copy begins, which counts only while it has no message.
+
+    `kind` and `value` are a place: "time" and microseconds, "seq" and a seq, or "new" and 0.
+    """
+
+    host: str
+    port: int
+    kind: str = "time"
+    value: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
 @dataclass(frozen=True, slots=True)
 class StreamMeta:
-    """`upstream` is the HOST:PORT a slave follows, "" otherwise."""
+    """`upstream` is there for a slave, and may stay for a stream that was one.
+
+    `epoch` is the latest term that is known here. `history` says which epochs the messages have, as far as it was
+    written down; where the messages say more, or otherwise, they are right (`shard.epochs.reconcile`).
+    """
 
     name: str
     role: Role = Role.MASTER
     epoch: int = 1
-    upstream: str = ""
+    upstream: Upstream | None = None
+    history: History = DEFAULT_HISTORY
 
     @property
     def is_default(self) -> bool:
         """Whether no file need say this."""
         short = not stem_is_hashed(file_stem(self.name))
-        return short and self.role is Role.MASTER and self.epoch == 1 and not self.upstream
+        plain = self.role is Role.MASTER and self.epoch == 1 and self.upstream is None
+        return short and plain and self.history in (DEFAULT_HISTORY, ())
 
 
 def meta_path(directory: Path, name: str) -> Path:
@@ -87,8 +113,12 @@ def read_meta_file(path: Path, name: str = "") -> StreamMeta:
 
 
 def write_meta(directory: Path, meta: StreamMeta) -> None:
-    """Put the meta on the disk, or take the file away when it would say nothing. Raises OSError, InvalidName."""
+    """Put the meta on the disk, or take the file away when it would say nothing.
+
+    Raises OSError, InvalidName, ValueError for what could not be read again.
+    """
     path = meta_path(directory, validate_name(meta.name))
+    _require_sound(meta)
     if meta.is_default:
         try:
             os.unlink(path)
@@ -96,7 +126,15 @@ def write_meta(directory: Path, meta: StreamMeta) -> None:
             return
         sync_directory(directory)
         return
-    fields = {"name": meta.name, "role": str(meta.role), "epoch": meta.epoch, "upstream": meta.upstream}
+    upstream = meta.upstream
+    fields = {
+        "name": meta.name,
+        "role": str(meta.role),
+        "epoch": meta.epoch,
+        "upstream": str(upstream) if upstream else "",
+        "from": [upstream.kind, upstream.value] if upstream else [],
+        "epochs": [list(start) for start in meta.history],
+    }
     body: bytes = msgpack.packb(fields)
     replace_file(path, _HEAD.pack(META_MAGIC, crc32c(body)) + body)
 
@@ -104,9 +142,36 @@ def write_meta(directory: Path, meta: StreamMeta) -> None:
 def _parse(path: Path, name: str, body: bytes) -> StreamMeta:
     try:
         fields: dict[str, Any] = msgpack.unpackb(body)
-        epoch, upstream = fields["epoch"], fields["upstream"]
-        if not isinstance(epoch, int) or not 0 < epoch < 2**32 or not isinstance(upstream, str):
-            raise ValueError(f"epoch = {epoch!r}, upstream = {upstream!r}")
-        return StreamMeta(validate_name(fields["name"]), Role(fields["role"]), epoch, upstream)
+        epoch, upstream = fields["epoch"], _parse_upstream(fields["upstream"], fields.get("from"))
+        starts = fields.get("epochs")
+        if starts is None:  # nobody wrote down where epochs began
+            history = DEFAULT_HISTORY if epoch == 1 else ()
+        else:
+            history = make_history(EpochStart(*start) for start in starts)
+        meta = StreamMeta(validate_name(fields["name"]), Role(fields["role"]), epoch, upstream, history)
+        _require_sound(meta)
+        return meta
     except (ValueError, KeyError, TypeError, AttributeError, InvalidName) as error:
         raise MetaDamaged(name, path, _HEAD.size, f"its map is not one of ours: {error!r}") from error
+
+
+def _parse_upstream(text: str, place: list[Any] | None) -> Upstream | None:
+    if not text:
+        return None
+    host, _, port = text.rpartition(":")
+    return Upstream(host, int(port), *(place or []))
+
+
+def _require_sound(meta: StreamMeta) -> None:
+    """Raises ValueError."""
+    epoch: Any = meta.epoch
+    latest = last_epoch(make_history(meta.history))
+    if type(epoch) is not int or not max(latest, 1) <= epoch <= EPOCH_MAX:
+        raise ValueError(f"epoch = {epoch!r}, with a history up to {latest}")
+    if meta.upstream is None:
+        return
+    host, port, kind, value = meta.upstream
+    if not 0 < len(host.encode()) <= HOST_BYTES_MAX or not 0 < port < 65_536:
+        raise ValueError(f"upstream = {host!r}, port {port!r}")
+    if kind not in PLACE_KINDS or type(value) is not int or not 0 <= value < 1 << 63:
+        raise ValueError(f"from = {kind!r}, {value!r}")

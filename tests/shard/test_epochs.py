@@ -24,6 +24,7 @@ from shard.epochs import (
     contradiction,
     cut_history,
     epoch_at,
+    find_epochs,
     first_foreign,
     last_epoch,
     make_history,
@@ -183,6 +184,21 @@ def found_in(terms: list[int], first_seq: int) -> History:
     kept = list(enumerate(terms))[first_seq:]
     firsts = kept[:1] + [after for before, after in pairwise(kept) if after[1] != before[1]]
     return make_history(EpochStart(epoch, seq) for seq, epoch in firsts)
+
+
+@given(histories(), st.integers(0, 30), st.data())
+def test_epochs_are_found_by_few_looks(history: History, next_seq: int, data: st.DataObject) -> None:
+    terms = [term[0] for term in spread(history, next_seq) if term]
+    first_seq = data.draw(st.integers(0, next_seq))
+    assert find_epochs(terms.__getitem__, first_seq, next_seq) == found_in(terms, first_seq)
+    looks: list[int] = []
+
+    def looked_at(seq: int) -> int:
+        looks.append(seq)
+        return 1
+
+    assert find_epochs(looked_at, 0, 2**40) == ((1, 0, ""),)
+    assert len(looks) < 50
 
 
 @given(histories(), st.integers(0, 30), st.data())
