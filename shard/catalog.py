@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shard.directory import DataDirectory
+from shard.diverged import DIVERGED_SUFFIX
 from shard.errors import MetaDamaged
 from shard.header import CONTENT_MAGIC, HEADER_PAGE_BYTES, HeaderFault, parse_fixed
 from shard.lock import LOCK_NAME
@@ -16,7 +17,7 @@ from shard.names import name_of_stem, stem_is_hashed
 from shard.stream_files import CONTENT_SUFFIX, INDEX_SUFFIX
 from shard.torn import TORN_SUFFIX
 
-_BESIDE = (META_SUFFIX, TORN_SUFFIX)
+_BESIDE = (META_SUFFIX, TORN_SUFFIX, DIVERGED_SUFFIX)
 
 
 class ShardListing(NamedTuple):
@@ -67,7 +68,7 @@ def count_streams(data: DataDirectory) -> int:
 
 
 def _belongs_beside(file: str, stems: set[str]) -> bool:
-    """Whether it is a .meta or .torn of a stream that is there."""
+    """Whether it is a .meta, .torn or .diverged of a stream that is there."""
     return any(file.endswith(suffix) and file[: -len(suffix)] in stems for suffix in _BESIDE)
 
 

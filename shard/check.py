@@ -14,9 +14,18 @@ from typing import Final, TypeVar
 
 from shard.catalog import list_shard
 from shard.directory import DataDirectory
-from shard.errors import MetaDamaged, StreamDamaged, StreamMissing
+from shard.diverged import DivergedTail, diverged_path, read_tails
+from shard.epochs import EPOCHS_MAX, EpochStart, contradiction, epoch_at
+from shard.errors import MetaDamaged, StreamDamaged, StreamMissing, TailsDamaged
 from shard.files import read_all
-from shard.frame import INDEX_ENTRY, INDEX_ENTRY_BYTES, IndexEntry
+from shard.frame import (
+    CRC_OFFSET,
+    FAULT_EPOCH,
+    FAULT_TIME,
+    INDEX_ENTRY,
+    INDEX_ENTRY_BYTES,
+    IndexEntry,
+)
 from shard.header import (
     CONTENT_END_OFFSET,
     HEADER_PAGE_BYTES,
@@ -30,15 +39,17 @@ from shard.header import (
     parse_index,
 )
 from shard.index import entry_offset, read_entry
-from shard.meta import read_meta
+from shard.meta import Role, meta_path, read_meta
 from shard.reader import this_boot
 from shard.report import Fault, StreamReport
-from shard.stream_files import StreamPaths, check_identity, is_unborn, open_fds, stream_paths
+from shard.stream_files import StreamPaths, check_identity, is_begun_anew, is_unborn, open_fds, stream_paths
 from shard.torn import data_end
 from shard.walk import FrameWalk, Run, fault_text, frame_seq, index_entries
 
 FAULTS_MAX: Final = 16
 """Faults named for one stream; there may be more."""
+TAILS_MAX: Final = 1_000
+"""Tails of one stream that are listed; all are verified."""
 ATTEMPTS_MAX: Final = 3
 """How often a stream that changes meanwhile is looked at before its faults are believed."""
 
@@ -78,8 +89,40 @@ def check_stream(directory: Path, name: str, *, shard: int = -1, boot_id: str | 
         changed = checker.run()
         if not checker.faults or not changed:
             break
-    checker.check_meta()
     return checker.report(shard)
+
+
+class MessageOrder:
+    """Timestamps and epochs, message after message: neither ever goes back."""
+
+    def __init__(self) -> None:
+        self.next_seq = 0
+        self._last_us = self._last_epoch = 0
+        self._starts: list[EpochStart] = []
+        self._broken = False
+
+    @property
+    def history(self) -> tuple[EpochStart, ...] | None:
+        """The epochs that were found; None when they make no history."""
+        return None if self._broken or len(self._starts) > EPOCHS_MAX else tuple(self._starts)
+
+    def follow(self, seq: int, entries: bytes | bytearray) -> Iterator[tuple[int, str]]:
+        """The entries of messages from `seq` on; gives the places among them of those that go back, and how."""
+        times = memoryview(entries).cast("Q")[::3].tolist()
+        epochs = memoryview(entries).cast("I")[5::6].tolist()
+        self.next_seq = seq + len(times)
+        if self._last_us <= times[0] and times == sorted(times) and epochs.count(self._last_epoch or -1) == len(epochs):
+            self._last_us = times[-1]
+            return
+        for place, (timestamp_us, epoch) in enumerate(zip(times, epochs, strict=True)):
+            if timestamp_us < self._last_us:
+                yield place, FAULT_TIME
+            if epoch < max(self._last_epoch, 1):
+                self._broken = True
+                yield place, FAULT_EPOCH
+            elif epoch > self._last_epoch and len(self._starts) <= EPOCHS_MAX:
+                self._starts.append(EpochStart(epoch, seq + place))
+            self._last_us, self._last_epoch = timestamp_us, epoch
 
 
 class _Checker:
@@ -95,6 +138,8 @@ class _Checker:
         self._base_seq = 0
         self._messages = self._message_bytes = 0
         self._unsynced = self._torn_bytes = 0
+        self._order = MessageOrder()
+        self._tails: list[DivergedTail] = []
 
     def run(self) -> bool:
         """Look; gives whether the header pages changed meanwhile."""
@@ -102,10 +147,13 @@ class _Checker:
             self._content_fd, self._index_fd = open_fds(self._paths, os.O_RDONLY)
         except (StreamMissing, StreamDamaged) as error:
             self._missing(error)
+            self._look_at_meta()
             return True  # its owner may be making it in this very moment
         try:
             before = self._pages()
             self._look(*before)
+            self._look_at_meta()
+            self._look_at_tails()
             return before != self._pages()
         finally:
             os.close(self._content_fd)
@@ -125,13 +173,62 @@ class _Checker:
             torn_bytes=self._torn_bytes,
             faults=tuple(self.faults),
             notes=tuple(self.notes),
+            diverged=tuple(self._tails[:TAILS_MAX]),
+            diverged_file=diverged_path(self._paths.directory, self._paths.stem) if self._tails else None,
         )
 
-    def check_meta(self) -> None:
+    def _look_at_meta(self) -> None:
+        """It can be read, and does not contradict the epochs of the messages."""
+        directory, name = self._paths.directory, self._paths.name
         try:
-            read_meta(self._paths.directory, self._paths.name)
+            meta = read_meta(directory, name)
         except MetaDamaged as error:
             self._fault(str(error.file), error.offset, error.cause)
+            return
+        found = self._order.history
+        if found is None:
+            return
+        wrong = contradiction(meta.history, found, self._order.next_seq)
+        if wrong is not None:
+            here = epoch_at(meta.history, wrong.first_seq)
+            cause = f"message {wrong.first_seq} has epoch {wrong.epoch} in its frame, {here} here"
+            self._fault(str(meta_path(directory, name)), 0, cause)
+        elif meta.role is Role.MASTER and found and found[-1].epoch > meta.epoch:
+            self.notes.append(f"its last message has epoch {found[-1].epoch}, but its master here epoch {meta.epoch}")
+
+    def _look_at_tails(self) -> None:
+        """Every frame that was set aside is whole and right."""
+        path = diverged_path(self._paths.directory, self._paths.stem)
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return
+        try:
+            for kept in read_tails(fd, path, self._paths.name):
+                self._tails.append(kept)
+                self._look_at_tail(fd, path, kept)
+            end, size = self._tails[-1].end_offset if self._tails else 0, os.fstat(fd).st_size
+            if size > end:
+                self.notes.append(f"{path} has {size - end} bytes of a tail that is not, or not yet, whole in it")
+        except TailsDamaged as error:
+            self._fault(str(error.file), error.offset, error.cause)
+        finally:
+            os.close(fd)
+        if len(self._tails) > TAILS_MAX:
+            self.notes.append(f"{len(self._tails) - TAILS_MAX} more tails were set aside")
+
+    def _look_at_tail(self, fd: int, path: Path, kept: DivergedTail) -> None:
+        tail, start = kept.tail, kept.offset
+        walk = FrameWalk(fd, start, start + tail.nbytes, tail.first_seq)
+        fault = walk.finish()
+        if fault or walk.seq != tail.next_seq:
+            cause = fault_text(fault) if fault else f"the tail ends here, and not at message {tail.next_seq}"
+            self._fault(str(path), walk.offset, f"tail {kept.number}, message {walk.seq}: {cause}")
+        elif self._words and self._words.first_seq <= tail.first_seq < self._words.next_seq:
+            entry = read_entry(self._index_fd, tail.first_seq, self._base_seq)
+            frame = os.pread(self._content_fd, 4, entry.offset + CRC_OFFSET) if entry else b""
+            if frame == os.pread(fd, 4, start + CRC_OFFSET):
+                self.notes.append(f"tail {kept.number} was set aside and then not cut off: the stream has it as well")
 
     def _pages(self) -> tuple[bytes, bytes]:
         index_page = read_all(self._index_fd, HEADER_PAGE_BYTES, 0)
@@ -154,7 +251,10 @@ class _Checker:
             try:
                 check_identity(self._paths, content[0], index[0])
             except StreamDamaged as error:
-                self._fault(str(error.file), error.offset, error.cause)
+                if is_begun_anew(self._paths):
+                    self.notes.append("its messages were just set aside; it has none until its owner opens it")
+                else:
+                    self._fault(str(error.file), error.offset, error.cause)
                 return
         if index:
             self._base_seq, self._words = index[0].base_seq, index[1]
@@ -246,6 +346,9 @@ class _Checker:
         """Compare the entries of a run, without its last `surplus` messages, and count it; gives where it ends."""
         entries = index_entries(run.frames, 0, len(run.frames), run.offset)
         truth = entries[: len(entries) - INDEX_ENTRY_BYTES * surplus]
+        for place, fault in self._order.follow(run.seq, truth):
+            _, offset, _, _ = INDEX_ENTRY.unpack_from(truth, INDEX_ENTRY_BYTES * place)
+            self._fault(self._paths.content_file, offset, f"message {run.seq + place}: {fault_text(fault)}")
         _, last_offset, last_bytes, _ = INDEX_ENTRY.unpack_from(truth, len(truth) - INDEX_ENTRY_BYTES)
         end: int = last_offset + last_bytes
         self._count(run.seq, run.messages - surplus, end - run.offset, first_seq)

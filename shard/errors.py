@@ -3,9 +3,12 @@
     StorageError
     ├── StreamMissing      no such stream here
     ├── StreamDamaged      a file of the stream is not what was written; that stream alone refuses
-    │   └── MetaDamaged    only its .meta file
+    │   ├── MetaDamaged    only its .meta file
+    │   └── TailsDamaged   only its .diverged file
     ├── StorageFull        no space, or no quota; nothing was committed, try again when there is space
+    ├── FramesRefused      frames of another log do not follow the messages of this one; nothing was written
     ├── Trimmed            the message was there once and has been trimmed
+    ├── StreamCut          the end of the stream was set aside under an open reader: open it anew
     ├── ShardLocked        another process owns the shard, or the data directory
     └── DirectoryError     the data directory cannot be used as it is
 
@@ -47,6 +50,10 @@ class MetaDamaged(StreamDamaged):
     """The .meta file cannot be read; content and index are not concerned."""
 
 
+class TailsDamaged(StreamDamaged):
+    """The .diverged file cannot be read; content and index are not concerned, but no further tail can be set aside."""
+
+
 class StorageFull(StorageError):
     def __init__(self, name: str, file: Path, wanted_bytes: int) -> None:
         super().__init__(f"no space for {wanted_bytes} more bytes of stream {name!r} in {file}")
@@ -55,12 +62,35 @@ class StorageFull(StorageError):
         self.wanted_bytes = wanted_bytes
 
 
+class FramesRefused(StorageError):
+    """The frame of message `seq` is wrong as `fault` says, a FAULT_ constant of `shard.frame`, and `cause` in words."""
+
+    def __init__(self, name: str, seq: int, fault: str, cause: str) -> None:
+        super().__init__(f"stream {name!r} takes no such frames: message {seq}: {cause}")
+        self.name = name
+        self.seq = seq
+        self.fault = fault
+        self.cause = cause
+
+
 class Trimmed(StorageError):
     def __init__(self, name: str, seq: int, first_seq: int) -> None:
         super().__init__(f"message {seq} of stream {name!r} was trimmed; the first one kept is {first_seq}")
         self.name = name
         self.seq = seq
         self.first_seq = first_seq
+
+
+class StreamCut(StorageError):
+    """Messages from `seq` on were set aside, and others may have their seqs now; those before are as they were.
+
+    0 where it is not known which are, or none.
+    """
+
+    def __init__(self, name: str, seq: int) -> None:
+        super().__init__(f"stream {name!r} is not what it was from message {seq} on: its end was set aside")
+        self.name = name
+        self.seq = seq
 
 
 class ShardLocked(StorageError):

@@ -44,6 +44,17 @@ def read_all(fd: int, size: int, offset: int) -> bytes:
     return b"".join(parts)
 
 
+def copy_bytes(source_fd: int, start: int, end: int, target_fd: int, place: int, piece_bytes: int) -> None:
+    """Write bytes start..end of one file into another from `place` on, so many at once. Raises OSError."""
+    while start < end:
+        piece = read_all(source_fd, min(piece_bytes, end - start), start)
+        if not piece:
+            raise OSError(errno.EIO, f"the file ends at {start}, {end - start} bytes early")
+        write_all(target_fd, piece, place)
+        start += len(piece)
+        place += len(piece)
+
+
 def replace_file(path: Path, data: bytes) -> None:
     """Put `data` in the place of `path`, whole or not at all, and on the disk before this returns. Raises OSError."""
     new = path.with_name(path.name + NEW_SUFFIX)

@@ -201,9 +201,7 @@ def map_page(fd: int, *, writable: bool) -> tuple[mmap.mmap, memoryview]:
 
 
 def _parse_words(page: bytes, count: int, count_max: int) -> list[int]:
-    """The values of the words; those past `count` may all be zeros together, and are left out then."""
-    if not any(page[WORDS_OFFSET + 8 * count : WORDS_OFFSET + 8 * count_max]):
-        count_max = count
+    """The values of the words. Those past `count` may be zeros, for the value 0."""
     end = WORDS_OFFSET + 8 * count_max
     if page[FIXED_BYTES:WORDS_OFFSET] != _ZEROS[FIXED_BYTES:WORDS_OFFSET] or page[end:] != _ZEROS[end:]:
         place = next(i for i in range(FIXED_BYTES, len(page)) if page[i] and not WORDS_OFFSET <= i < end)
@@ -211,7 +209,7 @@ def _parse_words(page: bytes, count: int, count_max: int) -> list[int]:
     values: list[int] = []
     for i, word in enumerate(struct.unpack_from(f"<{count_max}Q", page, WORDS_OFFSET)):
         try:
-            values.append(untagged(word))
+            values.append(untagged(word) if word or i < count else 0)
         except ValueError as error:
             raise HeaderFault(WORDS_OFFSET + 8 * i, str(error)) from None
     return values

@@ -1,4 +1,5 @@
-"""The owner's side of a stream: append, find, trim, sync. One process at a time, the one that holds the shard's lock.
+"""The owner's side of a stream: append or take, find, trim, set aside, sync. One process at a time, the one that holds
+the shard's lock.
 
 A batch is written in this order: frames, index entries, the content's length, the committed seq. The last one is the
 commit: an aligned 8-byte store into the mapped header page, seen by readers in every process at once. Frames and
@@ -13,28 +14,55 @@ import threading
 from pathlib import Path
 from typing import Final, NoReturn
 
-from shard.errors import StorageFull, StreamDamaged, StreamMissing, is_full
+from shard.diverged import DivergedTail, Tail, keep_diverged
+from shard.epochs import History, find_epochs
+from shard.errors import FramesRefused, StorageFull, StreamDamaged, StreamMissing, is_full
 from shard.files import punch_hole, sync_directory, write_all
-from shard.frame import INDEX_ENTRY_BYTES, IndexEntry
+from shard.frame import (
+    CRC_OFFSET,
+    FAULT_EPOCH,
+    FAULT_SEQ,
+    FAULT_SHORT,
+    FAULT_TIME,
+    HEADER_BYTES,
+    INDEX_ENTRY,
+    INDEX_ENTRY_BYTES,
+    IndexEntry,
+    unpack_header,
+)
 from shard.growth import Extent
 from shard.header import (
     CONTENT_END_OFFSET,
     CONTENT_FIRST_OFFSET,
     CONTENT_FIRST_SEQ,
     HEADER_PAGE_BYTES,
+    INDEX_CUT_SEQ,
+    INDEX_CUTS,
     INDEX_FIRST_SEQ,
     INDEX_NEXT_SEQ,
     INDEX_STATE,
     INDEX_SYNCED_SEQ,
     STATE_CLOSED,
+    VALUE_MAX,
     boot_word,
     tagged,
 )
 from shard.index import entry_offset, read_entry, seq_at
 from shard.leaves import load
 from shard.recovery import OPEN_CHECK_BYTES, Recovered, recover
-from shard.stream_files import FilePair, StreamPaths, create_pair, is_unborn, open_pair, stream_paths
+from shard.stream_files import (
+    FilePair,
+    NewPair,
+    StreamPaths,
+    create_pair,
+    finish_anew,
+    is_begun_anew,
+    is_unborn,
+    open_pair,
+    stream_paths,
+)
 from shard.synced import publish_synced_word
+from shard.walk import fault_text
 
 PUNCH_PAGE_BYTES: Final = 4_096
 """Holes are punched in whole pages of this size."""
@@ -43,7 +71,8 @@ FOLIO_MAX_BYTES: Final = 2 << 20
 kernel zeroes the part of it in the hole at once, also under a socket that `sendfile` has given it to; a piece that is
 all in the hole is left to the socket as it is."""
 
-_stamp = load("shard.frame_cy").stamp
+_leaf = load("shard.frame_cy")
+_stamp, _admit = _leaf.stamp, _leaf.admit
 _pwrite = os.pwrite
 
 
@@ -51,8 +80,9 @@ class StreamLog:
     """An open stream. The attributes are for reading:
 
     first_seq, next_seq: the messages there are; synced_seq: up to where they are known to be on the disk;
-    end_offset: bytes of the content file in use; last_timestamp_us: of the last message, 0 when there was none;
-    torn_bytes, lost_messages: what opening it had to cut after a crash of the machine.
+    end_offset: bytes of the content file in use; last_timestamp_us, last_epoch: of the last message, 0 when there was
+    none; torn_bytes, lost_messages: what opening it had to cut after a crash of the machine; new_boot: nobody has had
+    it open since the machine came up, so that messages which others have seen may be lost without a trace.
     """
 
     __slots__ = (
@@ -61,7 +91,9 @@ class StreamLog:
         "_content_fd",
         "_content_limit",
         "_content_words",
+        "_cuts",
         "_directory_synced",
+        "_generation",
         "_index_end",
         "_index_extent",
         "_index_fd",
@@ -76,50 +108,74 @@ class StreamLog:
         "closed",
         "end_offset",
         "first_seq",
+        "last_epoch",
         "last_timestamp_us",
         "lost_messages",
         "name",
+        "new_boot",
         "next_seq",
         "synced_seq",
         "torn_bytes",
     )
 
     def __init__(self, pair: FilePair, state: Recovered) -> None:
-        """For `open` and `create`."""
+        """For `open`."""
         self.name = pair.paths.name
+        self.torn_bytes = state.torn_bytes
+        self.lost_messages = state.lost_messages
+        self.new_boot = state.new_boot
+        self.closed = False
+        self._cuts = pair.headers().index_words.cuts
+        self._generation = 0
+        self._sync_failed = False
+        self._lock = threading.Lock()
+        self._adopt(pair, state)
+
+    def _adopt(self, pair: FilePair, state: Recovered) -> None:
+        """These are the stream's files from now on."""
         self.first_seq = state.first_seq
         self.next_seq = state.next_seq
         self.synced_seq = state.synced_seq
         self.end_offset = state.end_offset
         self.last_timestamp_us = state.last_timestamp_us
-        self.torn_bytes = state.torn_bytes
-        self.lost_messages = state.lost_messages
-        self.closed = False
+        self.last_epoch = state.last_epoch
         self._pair = pair
         self._base_seq = state.base_seq
         self._content_fd, self._index_fd = pair.content_fd, pair.index_fd
         self._content_words, self._index_words = pair.content_words, pair.index_words
-        self._index_end = entry_offset(state.next_seq, state.base_seq)
-        self._content_extent = Extent(pair.content_fd, state.end_offset)
-        self._index_extent = Extent(pair.index_fd, self._index_end)
+        self._punched_content = self._punched_index = HEADER_PAGE_BYTES
+        self._directory_synced = state.synced_seq > state.base_seq
+        self._begin_growth()
+
+    def _begin_growth(self) -> None:
+        """The files end where their messages do."""
+        self._index_end = entry_offset(self.next_seq, self._base_seq)
+        self._content_extent = Extent(self._content_fd, self.end_offset)
+        self._index_extent = Extent(self._index_fd, self._index_end)
         self._content_limit = self._content_extent.limit
         self._index_limit = self._index_extent.limit
         self._tail = False
-        self._punched_content = self._punched_index = HEADER_PAGE_BYTES
-        self._directory_synced = state.synced_seq > state.base_seq
-        self._sync_failed = False
-        self._lock = threading.Lock()
 
     @classmethod
     def open(
-        cls, directory: Path, name: str, *, create: bool, boot_id: str, check_bytes: int = OPEN_CHECK_BYTES
+        cls,
+        directory: Path,
+        name: str,
+        *,
+        create: bool,
+        boot_id: str,
+        check_bytes: int = OPEN_CHECK_BYTES,
+        base_seq: int = 0,
     ) -> StreamLog:
         """Open a stream in its shard's directory, whose lock the caller holds; make it when `create` and missing.
 
         `check_bytes` bounds the window at the end that is verified; 0 verifies the last message alone (for a stream
-        that this process has had open before). Raises StreamMissing, StreamDamaged, StorageFull, InvalidName (when it
-        would be made), OSError.
+        that this process has had open before). `base_seq` is the first seq of a stream that is made here; see
+        `begin_at` for one that is there. Raises StreamMissing, StreamDamaged, StorageFull, InvalidName (when it would
+        be made), OSError; ValueError for a base_seq that is none.
         """
+        if not 0 <= base_seq <= VALUE_MAX:
+            raise ValueError(f"stream {name!r} cannot begin at {base_seq}: 0 to {VALUE_MAX}")
         paths = stream_paths(directory, name)
         boot = boot_word(boot_id)
         try:
@@ -128,11 +184,14 @@ class StreamLog:
             if not create:
                 raise
         except StreamDamaged:
+            if is_begun_anew(paths):
+                finish_anew(paths, boot)
+                return cls._open_existing(paths, boot, check_bytes)
             if not is_unborn(paths):
                 raise
             if not create:
                 raise StreamMissing(name, directory) from None
-        return cls(create_pair(paths, boot), Recovered(0, 0, 0, 0, HEADER_PAGE_BYTES, 0))
+        return cls(create_pair(paths, boot, base_seq), _empty(base_seq))
 
     @classmethod
     def _open_existing(cls, paths: StreamPaths, boot: int, check_bytes: int) -> StreamLog:
@@ -159,7 +218,36 @@ class StreamLog:
         if index_size != count * INDEX_ENTRY_BYTES or not count:
             found = index_size // INDEX_ENTRY_BYTES
             raise ValueError(f"{found} frames for stream {self.name!r}, where {count} were announced")
-        index_offset = self._index_end
+        self._commit(frames, size, entries, seq + count)
+        self.last_timestamp_us = timestamp_us
+        self.last_epoch = epoch
+        return seq
+
+    def take(self, frames: bytes | bytearray | memoryview) -> int:
+        """Append frames that the stream's master has stamped, the very bytes, and commit them. Gives how many they are.
+
+        Before anything is written all of them are checked: whole, with right checksums, seqs from next_seq on without
+        a hole, timestamps and epochs that never go back. Raises FramesRefused, StorageFull (nothing is committed in
+        both cases, the log can go on), OSError.
+        """
+        entries, size, fault = _admit(frames, self.next_seq, self.last_timestamp_us, self.last_epoch, self.end_offset)
+        index_size = len(entries)
+        next_seq = self.next_seq + index_size // INDEX_ENTRY_BYTES
+        if fault or not size:
+            last_us, last_epoch = self.last_timestamp_us, self.last_epoch
+            if entries:
+                last_us, _, _, last_epoch = INDEX_ENTRY.unpack_from(entries, index_size - INDEX_ENTRY_BYTES)
+            cause = _cause(frames, size, fault or FAULT_SHORT, last_us, last_epoch)
+            raise FramesRefused(self.name, next_seq, fault or FAULT_SHORT, cause)
+        if next_seq > VALUE_MAX or self.end_offset + size > VALUE_MAX:
+            raise FramesRefused(self.name, next_seq - 1, FAULT_SEQ, f"seqs and offsets end at {VALUE_MAX}")
+        self._commit(frames, size, entries, next_seq)
+        self.last_timestamp_us, _, _, self.last_epoch = INDEX_ENTRY.unpack_from(entries, index_size - INDEX_ENTRY_BYTES)
+        return index_size // INDEX_ENTRY_BYTES
+
+    def _commit(self, frames: bytes | bytearray | memoryview, size: int, entries: bytearray, next_seq: int) -> None:
+        """Write stamped frames and their entries, then say that they are there. As `append`."""
+        offset, index_offset, index_size = self.end_offset, self._index_end, len(entries)
         if offset + size > self._content_limit or index_offset + index_size > self._index_limit:
             self._reserve(offset + size, index_offset + index_size)
         try:
@@ -169,14 +257,11 @@ class StreamLog:
                 write_all(self._index_fd, entries, index_offset)
         except OSError as error:
             self._fail(error, size)
-        next_seq = seq + count
         self._content_words[CONTENT_END_OFFSET] = tagged(offset + size)
         self._index_words[INDEX_NEXT_SEQ] = tagged(next_seq)
         self.end_offset = offset + size
-        self.last_timestamp_us = timestamp_us
         self._index_end = index_offset + index_size
         self.next_seq = next_seq
-        return seq
 
     def entry(self, seq: int) -> IndexEntry:
         """The index entry of a message there is. ValueError when there is none, StreamDamaged, OSError."""
@@ -188,6 +273,15 @@ class StreamLog:
         """The first seq with at least this timestamp, next_seq when there is none; `skip` messages of exactly this
         timestamp are passed over. Raises OSError."""
         return seq_at(self._index_fd, self._base_seq, self.first_seq, self.next_seq, timestamp_us, skip)
+
+    def epochs(self, first_seq: int = 0) -> History:
+        """The epochs that the messages kept from `first_seq` on show: a few reads. Raises StreamDamaged, OSError."""
+        return find_epochs(lambda seq: self._entry(seq).epoch, max(first_seq, self.first_seq), self.next_seq)
+
+    def frame_crc(self, seq: int) -> int:
+        """The checksum of a message there is, by which another log can tell whether it is the same. As `entry`."""
+        place = self.entry(seq).offset + CRC_OFFSET
+        return int.from_bytes(os.pread(self._content_fd, 4, place), "little")
 
     def trim(self, seq: int) -> None:
         """Let the stream begin with message `seq`; nothing is given back before `punch`.
@@ -213,18 +307,66 @@ class StreamLog:
         Raises OSError.
         """
         with self._lock:
-            seq = min(before, self.first_seq, self.next_seq - 1)
+            seq = min(before, self._oldest_seq())
             oldest = None if self.closed or seq <= self._base_seq else read_entry(self._index_fd, seq, self._base_seq)
             if oldest is None:
-                return 0  # also where the entry is damaged: that is for the readers of this message to find
+                return 0
             content_end = _floor(oldest.offset, FOLIO_MAX_BYTES if sent else PUNCH_PAGE_BYTES)
             index_end = _floor(entry_offset(seq, self._base_seq), PUNCH_PAGE_BYTES)
+            generation = self._generation
         if content_end <= self._punched_content and index_end <= self._punched_index:
             return 0
         # What recovery starts from, the new beginning and a synced seq beyond the hole, is on the disk before the hole.
         if self.sync() < seq or not self._flush_header():
             return 0
-        return self._punch_files(content_end, index_end)
+        return self._punch_files(content_end, index_end, generation)
+
+    def set_aside(self, seq: int) -> DivergedTail | None:
+        """Let the stream end before message `seq`; move those from there on to NAME.diverged (`shard.diverged`).
+
+        They are there, on the disk, before the stream loses them. Where no message before `seq` is kept, the stream
+        becomes one without messages that begins at `seq`. Gives what was kept, None when there was no message. Waits
+        for the disk, and may run in another thread, as `punch`, while nothing is appended or trimmed.
+
+        Readers that are open raise StreamCut from now on. Raises StorageFull, TailsDamaged, StreamDamaged, ValueError
+        beyond next_seq, or when something was appended meanwhile, and OSError: the stream is then as it was. After an
+        OSError that comes later the log is closed, and opening it anew finishes the cut.
+        """
+        with self._lock:
+            if not 0 <= seq <= self.next_seq or self.closed:
+                raise ValueError(f"stream {self.name!r} cannot end before {seq}: its next message is {self.next_seq}")
+            if seq == self.next_seq:
+                return None
+            next_seq, first_seq, generation = self.next_seq, max(seq, self.first_seq), self._generation
+            content_fd, index_fd = os.dup(self._content_fd), os.dup(self._index_fd)
+        try:
+            kept = self._keep_tail(content_fd, index_fd, first_seq, next_seq) if first_seq < next_seq else None
+        finally:
+            os.close(content_fd)
+            os.close(index_fd)
+        with self._lock:
+            if self._changed(next_seq, generation):
+                raise ValueError(f"stream {self.name!r} was changed while its tail was set aside: it is not cut")
+            if seq > self.first_seq:
+                self._cut(seq)
+            else:
+                self._begin_anew(seq)
+        return kept
+
+    def begin_at(self, seq: int) -> None:
+        """Let a stream that keeps no message go on with message `seq`, be that before or after next_seq; on the disk.
+
+        For a copy that begins later than its master's stream, or whose master has trimmed what should come next.
+        Readers that are open raise StreamCut from now on. Raises ValueError when there are messages, StorageFull,
+        OSError as `set_aside`.
+        """
+        if not 0 <= seq <= VALUE_MAX:
+            raise ValueError(f"stream {self.name!r} cannot begin at {seq}: 0 to {VALUE_MAX}")
+        with self._lock:
+            if self.first_seq != self.next_seq or self.closed:
+                raise ValueError(f"stream {self.name!r} cannot begin at {seq}: it keeps messages from {self.first_seq}")
+            if seq != self.next_seq:
+                self._begin_anew(seq)
 
     def sync(self) -> int:
         """Put on the disk what is committed now, then publish that as synced_seq; gives it.
@@ -237,7 +379,7 @@ class StreamLog:
                 raise OSError(errno.EIO, f"an earlier sync of stream {self.name!r} failed")
             if self.closed:
                 return self.synced_seq
-            seq = self.next_seq
+            seq, generation = self.next_seq, self._generation
             content_fd, index_fd = os.dup(self._content_fd), os.dup(self._index_fd)
         try:
             os.fdatasync(content_fd)
@@ -245,7 +387,7 @@ class StreamLog:
             if not self._directory_synced:
                 sync_directory(self._pair.paths.directory)
                 self._directory_synced = True
-            self._publish_synced(seq, index_fd)
+            self._publish_synced(seq, index_fd, generation)
         except OSError:
             self._sync_failed = True
             raise
@@ -255,8 +397,12 @@ class StreamLog:
         return self.synced_seq
 
     def mark_synced(self, seq: int | None = None) -> None:
-        """Publish that messages before `seq` (all of now) are on the disk, after a sync_file_system begun since."""
-        self._publish_synced(self.next_seq if seq is None else seq, self._index_fd)
+        """Publish that messages before `seq` (all of now) are on the disk, after a sync_file_system begun since.
+
+        Not for a seq from before `set_aside` or `begin_at`.
+        """
+        seq = self.next_seq if seq is None else min(seq, self.next_seq)
+        self._publish_synced(seq, self._index_fd, self._generation)
 
     def close(self) -> None:
         """Give back the unused tails and mark the stream as closed. Nothing is synced. Raises OSError; it is closed
@@ -285,12 +431,90 @@ class StreamLog:
         self._content_fd = self._index_fd = -1
         self._pair.close()
 
-    def _entry(self, seq: int) -> IndexEntry:
-        entry = read_entry(self._index_fd, seq, self._base_seq)
+    def _entry(self, seq: int, index_fd: int | None = None) -> IndexEntry:
+        entry = read_entry(self._index_fd if index_fd is None else index_fd, seq, self._base_seq)
         if entry is None:
             paths, place = self._pair.paths, entry_offset(seq, self._base_seq)
             raise paths.damaged(paths.index_file, place, f"there is no entry of message {seq}")
         return entry
+
+    def _oldest_seq(self) -> int:
+        """The oldest message that must stay in the files: where the content's header page says that they begin."""
+        first_seq = self.first_seq
+        if self.closed or first_seq == self.next_seq:
+            return self.next_seq - 1
+        # When all was trimmed the last message stayed, and the header page goes on pointing to it.
+        first_offset = self._content_words[CONTENT_FIRST_OFFSET] & VALUE_MAX
+        entry = read_entry(self._index_fd, first_seq, self._base_seq)
+        if entry is None:
+            return self._base_seq  # damaged, which is for the readers of this message to find: nothing is given back
+        return first_seq - 1 if first_offset < entry.offset else first_seq
+
+    def _keep_tail(self, content_fd: int, index_fd: int, first_seq: int, next_seq: int) -> DivergedTail:
+        first, last = self._entry(first_seq, index_fd), self._entry(next_seq - 1, index_fd)
+        nbytes = last.offset + last.length - first.offset
+        epochs, times = (first.epoch, last.epoch), (first.timestamp_us, last.timestamp_us)
+        tail = Tail(first_seq, next_seq, *epochs, *times, nbytes)
+        return keep_diverged(self._pair.paths, content_fd, first.offset, tail)
+
+    def _changed(self, next_seq: int, generation: int) -> bool:
+        return self.closed or (self.next_seq, self._generation) != (next_seq, generation)
+
+    def _cut(self, seq: int) -> None:
+        """The stores that end the stream before `seq`, of which a message is kept; then the files follow.
+
+        Until next_seq is stored the old stream is whole. After a crash of the machine it is whole again until the file
+        is cut: synced_seq says that what lies beyond must be looked at. The words are on the disk before that.
+        """
+        last, index = self._entry(seq - 1), self._index_words
+        end = last.offset + last.length
+        index[INDEX_CUTS] = tagged(self._cuts + 1)
+        index[INDEX_CUT_SEQ] = tagged(seq)
+        index[INDEX_SYNCED_SEQ] = tagged(min(seq, self.synced_seq))
+        index[INDEX_NEXT_SEQ] = tagged(seq)
+        self._content_words[CONTENT_END_OFFSET] = tagged(end)
+        index[INDEX_CUTS] = tagged(self._cuts + 2)
+        self._cuts += 2
+        self._generation += 1
+        self.next_seq, self.end_offset = seq, end
+        self.synced_seq = min(seq, self.synced_seq)
+        self.last_timestamp_us, self.last_epoch = last.timestamp_us, last.epoch
+        try:
+            self._sync_files()
+            os.ftruncate(self._content_fd, end)
+            os.ftruncate(self._index_fd, entry_offset(seq, self._base_seq))
+            self._sync_files()
+        except OSError:
+            self.closed = True
+            self._release()
+            raise
+        self.synced_seq = seq
+        index[INDEX_SYNCED_SEQ] = tagged(seq)
+        self._directory_synced = True
+        self._begin_growth()
+
+    def _begin_anew(self, seq: int) -> None:
+        """New files without messages, beginning at `seq`, take the places of these."""
+        old, index = self._pair, self._index_words
+        new = NewPair(old.paths, old.headers().index_words.boot, seq)
+        index[INDEX_CUTS] = tagged(self._cuts + 1)
+        index[INDEX_CUT_SEQ] = tagged(min(seq, self.next_seq))
+        try:
+            pair = new.put()
+        except OSError:
+            self.closed = True
+            self._release()
+            raise
+        index[INDEX_CUTS] = tagged(self._cuts + 2)
+        self._cuts = 0
+        self._generation += 1
+        self._adopt(pair, _empty(seq))
+        self._directory_synced = True
+        old.close()
+
+    def _sync_files(self) -> None:
+        os.fdatasync(self._content_fd)
+        os.fdatasync(self._index_fd)
 
     def _reserve(self, end: int, index_end: int) -> None:
         self._tail = True
@@ -311,10 +535,13 @@ class StreamLog:
             raise StorageFull(self.name, Path(self._pair.paths.content_file), size) from error
         raise error
 
-    def _publish_synced(self, seq: int, index_fd: int) -> None:
-        """Store synced_seq unless it is further already; into the file when the log was closed meanwhile."""
+    def _publish_synced(self, seq: int, index_fd: int, generation: int) -> None:
+        """Store synced_seq unless it is further already; into the file when the log was closed meanwhile.
+
+        Not where the stream's tail was cut off since `seq` was its end, in `generation`.
+        """
         with self._lock:
-            if seq <= self.synced_seq:
+            if seq <= self.synced_seq or generation != self._generation:
                 return
             self.synced_seq = seq
             if not self.closed:
@@ -334,10 +561,10 @@ class StreamLog:
             os.close(fd)
         return True
 
-    def _punch_files(self, content_end: int, index_end: int) -> int:
+    def _punch_files(self, content_end: int, index_end: int, generation: int) -> int:
         freed = 0
         with self._lock:
-            if self.closed:
+            if self.closed or generation != self._generation:
                 return 0
             if content_end > self._punched_content and punch_hole(self._content_fd, HEADER_PAGE_BYTES, content_end):
                 freed += content_end - self._punched_content
@@ -346,6 +573,24 @@ class StreamLog:
                 freed += index_end - self._punched_index
                 self._punched_index = index_end
         return freed
+
+
+def _empty(base_seq: int) -> Recovered:
+    """A stream that was just made."""
+    return Recovered(base_seq, base_seq, base_seq, base_seq, HEADER_PAGE_BYTES)
+
+
+def _cause(frames: bytes | bytearray | memoryview, place: int, fault: str, last_us: int, last_epoch: int) -> str:
+    """What to say of the frame that begins at byte `place`, behind a message of this timestamp and epoch."""
+    if len(frames) - place < HEADER_BYTES:
+        return fault_text(fault)
+    header = unpack_header(frames, place)
+    found = {
+        FAULT_SEQ: f": it is message {header.seq}",
+        FAULT_TIME: f": {header.timestamp_us}, after {last_us}",
+        FAULT_EPOCH: f": {header.epoch}, after {last_epoch}",
+    }
+    return fault_text(fault) + found.get(fault, "")
 
 
 def _floor(offset: int, unit_bytes: int) -> int:

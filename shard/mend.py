@@ -10,10 +10,11 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from shard.epochs import contradiction, last_epoch, reconcile
 from shard.errors import MetaDamaged, StorageFull, StreamDamaged, StreamMissing, is_full
 from shard.files import NEW_SUFFIX, read_all, sync_directory, write_all
 from shard.frame import HEADER_BYTES, INDEX_ENTRY, INDEX_ENTRY_BYTES, MAX_FRAME_BYTES
@@ -32,8 +33,8 @@ from shard.header import (
     parse_index,
 )
 from shard.index import read_entry
-from shard.meta import StreamMeta, meta_path, read_meta, write_meta
-from shard.reader import this_boot
+from shard.meta import Role, StreamMeta, meta_path, read_meta, write_meta
+from shard.reader import StreamReader, this_boot
 from shard.stream_files import StreamPaths, stream_paths
 from shard.torn import TORN_SUFFIX, keep_torn
 from shard.walk import FrameWalk, check, fault_text, index_entries
@@ -43,12 +44,13 @@ _NO_LIMIT: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """What is there now, and what was cut (`kept_in` is None when nothing was)."""
+    """What is there now, and what was cut (`kept_in` is None when nothing was). `disabled`: see `mend_meta`."""
 
     first_seq: int
     next_seq: int
     cut_bytes: int
     kept_in: Path | None
+    disabled: bool = False
 
 
 def rebuild_index(directory: Path, name: str, *, boot_id: str | None = None) -> Mended:
@@ -68,8 +70,32 @@ def repair(directory: Path, name: str, *, boot_id: str | None = None) -> Mended:
     """
     paths = stream_paths(directory, name)
     mended = _mend(paths, boot_id, may_cut=True)
-    _mend_meta(paths)
-    return mended
+    return replace(mended, disabled=mend_meta(directory, name, boot_id=boot_id))
+
+
+def mend_meta(directory: Path, name: str, *, boot_id: str | None = None) -> bool:
+    """Let the .meta say of a stream that opens what its messages say; gives whether the stream is disabled by that.
+
+    A file that cannot be read is kept in the .torn. Nobody knows then whether this node was the stream's master, and a
+    second master is worse than none: the stream is disabled, in the epoch of its last message. Raises StreamDamaged,
+    OSError.
+    """
+    paths = stream_paths(directory, name)
+    lost = False
+    try:
+        meta = read_meta(directory, name)
+    except MetaDamaged:
+        path = meta_path(directory, name)
+        with open(path, "rb") as file:
+            keep_torn(directory, paths.stem, file.fileno(), "meta", 0, os.fstat(file.fileno()).st_size)
+        meta, lost = StreamMeta(name, Role.DISABLED, history=()), True
+    with StreamReader.open(directory, name, boot_id=boot_id) as reader:
+        found, next_seq = reader.epochs(), reader.next_seq()
+    epoch = max(meta.epoch, last_epoch(found))
+    history = reconcile(meta.history, found, next_seq)
+    if lost or contradiction(meta.history, found, next_seq) or epoch != meta.epoch:
+        write_meta(directory, replace(meta, epoch=epoch, history=history))
+    return lost
 
 
 class _Source:
@@ -193,7 +219,8 @@ def _write_anew(source: _Source, index_fd: int, boot: int, *, may_cut: bool) -> 
         first_offset = oldest.offset
     fixed = source.fixed or FixedHeader(secrets.randbits(64), base_seq, time.time_ns() // 1000, source.paths.name)
     content = ContentWords(first_seq, first_offset, end)
-    index = IndexWords(first_seq, next_seq, next_seq, boot, STATE_CLOSED)
+    cuts, cut_seq = (source.index.cuts, source.index.cut_seq) if source.index else (0, 0)
+    index = IndexWords(first_seq, next_seq, next_seq, boot, STATE_CLOSED, cuts + cuts % 2, cut_seq)
     write_all(source.fd, pack_page(CONTENT_MAGIC, fixed, content), 0)
     write_all(index_fd, pack_page(INDEX_MAGIC, fixed._replace(base_seq=base_seq), index), 0)
     os.fsync(source.fd)
@@ -257,15 +284,3 @@ def _cut_content(source: _Source, end: int) -> int:
         kept += keep_torn(paths.directory, paths.stem, fd, "content", end, source.size)
         os.ftruncate(fd, end)
     return kept
-
-
-def _mend_meta(paths: StreamPaths) -> None:
-    """A .meta that cannot be read is kept in the .torn and gives way to the default."""
-    try:
-        read_meta(paths.directory, paths.name)
-    except MetaDamaged:
-        path = meta_path(paths.directory, paths.name)
-        with open(path, "rb") as file:
-            keep_torn(paths.directory, paths.stem, file.fileno(), "meta", 0, os.fstat(file.fileno()).st_size)
-        path.unlink()
-        write_meta(paths.directory, StreamMeta(paths.name))

@@ -10,7 +10,7 @@ from shard.check import check_shard, check_stream
 from shard.directory import DataDirectory
 from shard.errors import StorageError, StreamDamaged
 from shard.lock import DirectoryLock, ShardLock
-from shard.mend import Mended, rebuild_index, repair
+from shard.mend import Mended, mend_meta, rebuild_index, repair
 from shard.report import MendReport, StreamReport
 
 
@@ -54,6 +54,7 @@ def mend_stream(
         next_seq=mended.next_seq,
         cut_bytes=mended.cut_bytes,
         kept_in=mended.kept_in,
+        disabled=mended.disabled,
         error="".join([str(fault) for fault in (*after.faults, *misplaced)][:1]),
     )
 
@@ -62,7 +63,9 @@ def _try_mend(directory: Path, name: str, may_rebuild: bool, may_repair: bool, b
     """None when what is allowed does not help and there is no error to show but the one that is known."""
     if may_rebuild:
         try:
-            return rebuild_index(directory, name, boot_id=boot_id)
+            mended = rebuild_index(directory, name, boot_id=boot_id)
+            disabled = mend_meta(directory, name, boot_id=boot_id) if may_repair else False
+            return replace(mended, disabled=disabled)
         except StreamDamaged:
             if not may_repair:
                 raise

@@ -3,6 +3,11 @@
 The committed seq is read from the mapped header page of the index; frames are read by offset, with pread or sendfile.
 A reader never writes, takes no lock and outlives the owner. What it reads was checked by nobody since it was written:
 whoever shows frames checks their CRC.
+
+A stream that follows another master may lose its tail (`StreamLog.set_aside`), and other messages get the same seqs and
+offsets. The owner says so in the header page before it changes a byte. From then on every method of a reader that was
+open raises StreamCut instead of giving anything, so nothing old and new is ever mixed; a new reader knows the stream as
+it is now. Whoever hands `content_fd` to sendfile asks `is_current` before and after.
 """
 
 from __future__ import annotations
@@ -10,22 +15,26 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from shard.errors import StreamDamaged, StreamMissing, Trimmed
+from shard.epochs import History, find_epochs
+from shard.errors import StreamCut, StreamDamaged, StreamMissing, Trimmed
 from shard.files import read_all
-from shard.frame import IndexEntry
+from shard.frame import CRC_OFFSET, IndexEntry
 from shard.header import (
     HEADER_PAGE_BYTES,
     INDEX_BOOT,
+    INDEX_CUT_SEQ,
+    INDEX_CUTS,
     INDEX_FIRST_SEQ,
     INDEX_NEXT_SEQ,
     INDEX_SYNCED_SEQ,
     boot_word,
     map_page,
     read_boot_id,
+    tagged,
     untagged,
 )
 from shard.index import Run, cut, entry_offset, read_entry, seq_at
-from shard.stream_files import StreamPaths, is_unborn, open_fds, parse_headers, stream_paths
+from shard.stream_files import StreamPaths, is_begun_anew, is_unborn, open_fds, parse_headers, stream_paths
 
 _NO_WORD = -1
 _this_boot: list[int] = []
@@ -37,6 +46,8 @@ class StreamReader:
     __slots__ = (
         "_base_seq",
         "_boot",
+        "_cuts",
+        "_cuts_word",
         "_first_seq",
         "_first_word",
         "_index_fd",
@@ -63,6 +74,8 @@ class StreamReader:
         self._first_word = self._next_word = _NO_WORD
         self._trusts_next = False
         self._map, self._words = map_page(index_fd, writable=False)
+        self._cuts = headers.index_words.cuts
+        self._cuts_word = tagged(self._cuts) if self._cuts else 0
         try:
             self._check_files()
         except BaseException:
@@ -71,7 +84,7 @@ class StreamReader:
 
     @classmethod
     def open(cls, directory: Path, name: str, *, boot_id: str | None = None) -> StreamReader:
-        """Open a stream for reading. Raises StreamMissing, StreamDamaged, OSError.
+        """Open a stream for reading. Raises StreamMissing, StreamDamaged, StreamCut (by chance, try again), OSError.
 
         `boot_id` is this boot of the machine's unless a test plays another one.
         """
@@ -80,8 +93,10 @@ class StreamReader:
         try:
             return cls._open(paths, boot)
         except StreamDamaged:
-            if is_unborn(paths):
+            if is_unborn(paths) or is_begun_anew(paths):
                 raise StreamMissing(name, directory) from None
+        except StreamCut:
+            pass
         # The owner may have been making the stream, or storing words, in that very moment: what is damaged stays so.
         return cls._open(paths, boot)
 
@@ -96,11 +111,19 @@ class StreamReader:
             raise
 
     def next_seq(self) -> int:
-        """The committed end: the seq of the next message to come. Cheap. Raises StreamDamaged."""
-        word = self._words[INDEX_NEXT_SEQ]
+        """The committed end: the seq of the next message to come. Cheap. Raises StreamCut, StreamDamaged."""
+        words = self._words
+        word = words[INDEX_NEXT_SEQ]
+        if words[INDEX_CUTS] != self._cuts_word:
+            raise self._cut_error()
         if word == self._next_word:
             return self._next_seq
-        return self._read_next()
+        return self._read_next(word)
+
+    @property
+    def is_current(self) -> bool:
+        """False when the stream's tail was set aside since this reader was opened: open another one. Cheap."""
+        return self._words[INDEX_CUTS] == self._cuts_word
 
     @property
     def recovered(self) -> bool:
@@ -122,15 +145,15 @@ class StreamReader:
     def entry(self, seq: int) -> IndexEntry:
         """The index entry of a message there is: one pread.
 
-        Raises Trimmed, ValueError when the message has not come yet, StreamDamaged, OSError.
+        Raises Trimmed, ValueError when the message has not come yet, StreamCut, StreamDamaged, OSError.
         """
-        # Read first, then ask whether it is trimmed: an entry may be punched away in between.
+        # Read first, then ask whether it is trimmed or cut: an entry may be punched away in between.
         entry = read_entry(self._index_fd, seq, self._base_seq) if seq >= self._base_seq else None
-        first_seq = self.first_seq()
+        next_seq, first_seq = self.next_seq(), self.first_seq()
         if seq < first_seq:
             raise Trimmed(self.name, seq, first_seq)
-        if seq >= self.next_seq():
-            raise ValueError(f"stream {self.name!r} has messages before {self.next_seq()}, not {seq}")
+        if seq >= next_seq:
+            raise ValueError(f"stream {self.name!r} has messages before {next_seq}, not {seq}")
         if entry is None:
             place = entry_offset(seq, self._base_seq)
             raise self._paths.damaged(self._paths.index_file, place, f"there is no entry of message {seq}")
@@ -145,21 +168,36 @@ class StreamReader:
             return HEADER_PAGE_BYTES
         # The last message stays in the index even when everything is trimmed.
         last = read_entry(self._index_fd, seq - 1, self._base_seq)
+        self._require_current()
         if seq != next_seq or last is None:
             raise ValueError(f"stream {self.name!r} has messages before {next_seq}, not {seq}")
         return last.offset + last.length
 
     def seq_at(self, timestamp_us: int, skip: int = 0) -> int:
         """The first seq with at least this timestamp, next_seq() when there is none; `skip` messages of exactly this
-        timestamp are passed over. Raises StreamDamaged, OSError."""
-        return seq_at(self._index_fd, self._base_seq, self.first_seq(), self.next_seq(), timestamp_us, skip)
+        timestamp are passed over. Raises StreamCut, StreamDamaged, OSError."""
+        seq = seq_at(self._index_fd, self._base_seq, self.first_seq(), self.next_seq(), timestamp_us, skip)
+        self._require_current()
+        return seq
+
+    def epochs(self, first_seq: int = 0) -> History:
+        """The epochs that the messages kept from `first_seq` on show: a few reads. Raises as `entry`."""
+        return find_epochs(lambda seq: self.entry(seq).epoch, max(first_seq, self.first_seq()), self.next_seq())
+
+    def frame_crc(self, seq: int) -> int:
+        """The checksum of a message there is, by which another log can tell whether it is the same. As `entry`."""
+        place = self.entry(seq).offset + CRC_OFFSET
+        crc = int.from_bytes(os.pread(self.content_fd, 4, place), "little")
+        self._require_current()
+        return crc
 
     def cut(self, run: Run, nbytes: int) -> tuple[int, int]:
         """The seq and the offset after the longest part of committed messages that takes at most `nbytes`.
 
-        At least one message, whatever its size. Raises Trimmed, StreamDamaged, OSError.
+        At least one message, whatever its size. Raises Trimmed, StreamCut, StreamDamaged, OSError.
         """
         end = cut(self._index_fd, self._base_seq, run, nbytes)
+        self._require_current()
         first_seq = self.first_seq()
         if run.seq < first_seq:
             raise Trimmed(self.name, run.seq, first_seq)
@@ -174,11 +212,14 @@ class StreamReader:
         return self._paths.damaged(self._paths.content_file, offset, cause)
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
-        """Read content from `offset` on; gives how many bytes came, 0 beyond the end of the file. Raises OSError.
+        """Read content from `offset` on; gives how many bytes came, 0 beyond the end of the file.
 
-        Bytes beyond the last committed frame are no part of the stream, whatever they look like.
+        Bytes beyond the last committed frame are no part of the stream, whatever they look like. Raises StreamCut when
+        the buffer may have been filled with others than were meant, OSError.
         """
-        return os.preadv(self.content_fd, [buffer], offset)
+        size = os.preadv(self.content_fd, [buffer], offset)
+        self._require_current()
+        return size
 
     def close(self) -> None:
         """A second call does nothing."""
@@ -187,6 +228,12 @@ class StreamReader:
             os.close(self.content_fd)
             os.close(self._index_fd)
             self.content_fd = self._index_fd = -1
+
+    def __enter__(self) -> StreamReader:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
 
     def _unmap(self) -> None:
         self._words.release()
@@ -206,21 +253,35 @@ class StreamReader:
             cause = f"the file ends before its messages, at {content_end}"
             raise self._paths.damaged(self._paths.content_file, content_size, cause)
 
-    def _read_next(self) -> int:
+    def _require_current(self) -> None:
+        """After reading: what was read was not changed in that moment. Raises StreamCut."""
+        if self._words[INDEX_CUTS] != self._cuts_word:
+            raise self._cut_error()
+
+    def _cut_error(self) -> StreamCut:
+        """Where the stream was cut is told when that was once, and is done."""
+        cuts = self._untag(INDEX_CUTS)
+        seq = self._untag(INDEX_CUT_SEQ) if self._words[INDEX_CUT_SEQ] else 0
+        once = cuts % 2 == 0 and cuts - self._cuts <= 2 and cuts == self._untag(INDEX_CUTS)
+        return StreamCut(self.name, seq if once else 0)
+
+    def _read_next(self, word: int) -> int:
         """The committed seq changed, or its owner has not recovered the stream since the machine went down.
 
         In that case only what was synced is trusted, until the owner has opened the stream in this boot.
         """
         if not self.recovered:
             return min(self._untag(INDEX_SYNCED_SEQ), self._untag(INDEX_NEXT_SEQ))
-        word = self._words[INDEX_NEXT_SEQ]
-        self._next_seq = self._untag(INDEX_NEXT_SEQ)
+        self._next_seq = self._untagged(word, INDEX_NEXT_SEQ)
         self._next_word = word
         return self._next_seq
 
     def _untag(self, place: int) -> int:
+        return self._untagged(self._words[place], place)
+
+    def _untagged(self, word: int, place: int) -> int:
         try:
-            return untagged(self._words[place])
+            return untagged(word)
         except ValueError as error:
             raise self._paths.damaged(self._paths.index_file, 8 * place, str(error)) from None
 

@@ -19,13 +19,14 @@ from typing import Final
 
 from shard.errors import StorageFull, is_full
 from shard.files import read_all, write_all
-from shard.frame import FAULT_SHORT, INDEX_ENTRY, INDEX_ENTRY_BYTES, MAX_FRAME_BYTES
+from shard.frame import FAULT_SHORT, INDEX_ENTRY, INDEX_ENTRY_BYTES, MAX_FRAME_BYTES, IndexEntry
 from shard.header import (
     CONTENT_END_OFFSET,
     CONTENT_FIRST_OFFSET,
     CONTENT_FIRST_SEQ,
     HEADER_PAGE_BYTES,
     INDEX_BOOT,
+    INDEX_CUTS,
     INDEX_FIRST_SEQ,
     INDEX_NEXT_SEQ,
     INDEX_STATE,
@@ -48,16 +49,19 @@ OPEN_CHECK_ENTRIES: Final = 512
 @dataclass(slots=True)
 class Recovered:
     """Where the stream stands, and what opening it had to do. `torn_bytes` were cut and kept, `lost_messages` had been
-    committed but never reached the disk before the machine went down."""
+    committed but never reached the disk before the machine went down (as far as the header page knows: it may be an
+    older one). `new_boot`: nobody has had the stream open since the machine came up."""
 
     base_seq: int
     first_seq: int
     next_seq: int
     synced_seq: int
     end_offset: int
-    last_timestamp_us: int
+    last_timestamp_us: int = 0
+    last_epoch: int = 0
     torn_bytes: int = 0
     lost_messages: int = 0
+    new_boot: bool = False
 
 
 def recover(pair: FilePair, boot: int, check_bytes: int) -> Recovered:
@@ -69,10 +73,11 @@ def recover(pair: FilePair, boot: int, check_bytes: int) -> Recovered:
     index = headers.index_words
     same_boot = index.boot == boot
     trusted_seq = index.next_seq if same_boot else index.synced_seq
-    end_offset, timestamp_us = check_tail(pair, headers, trusted_seq, check_bytes)
+    end_offset, timestamp_us, epoch = check_tail(pair, headers, trusted_seq, check_bytes)
     found = Recovered(
-        headers.index_fixed.base_seq, index.first_seq, trusted_seq, index.synced_seq, end_offset, timestamp_us
+        headers.index_fixed.base_seq, index.first_seq, trusted_seq, index.synced_seq, end_offset, timestamp_us, epoch
     )
+    found.new_boot = not same_boot
     if same_boot:
         _check_ends(pair, headers, end_offset)
     else:
@@ -83,14 +88,14 @@ def recover(pair: FilePair, boot: int, check_bytes: int) -> Recovered:
     return found
 
 
-def check_tail(pair: FilePair, headers: Headers, trusted_seq: int, check_bytes: int) -> tuple[int, int]:
+def check_tail(pair: FilePair, headers: Headers, trusted_seq: int, check_bytes: int) -> tuple[int, int, int]:
     """Check the frames and entries of a bounded window before message `trusted_seq`.
 
-    Gives the offset where they end and the last timestamp. Raises StreamDamaged, OSError.
+    Gives the offset where they end, the last timestamp and the last epoch. Raises StreamDamaged, OSError.
     """
     base_seq, paths = headers.index_fixed.base_seq, pair.paths
     if trusted_seq == base_seq:
-        return HEADER_PAGE_BYTES, 0
+        return HEADER_PAGE_BYTES, 0, 0
     oldest = max(base_seq, min(headers.index_words.first_seq, trusted_seq - 1))
     count = min(trusted_seq - oldest, OPEN_CHECK_ENTRIES) if check_bytes else 1
     seq = trusted_seq - count
@@ -100,7 +105,7 @@ def check_tail(pair: FilePair, headers: Headers, trusted_seq: int, check_bytes: 
         cause = f"the file ends before the entry of message {trusted_seq - 1}"
         raise paths.damaged(paths.index_file, place + len(entries), cause)
     offsets = [entry[1] for entry in INDEX_ENTRY.iter_unpack(entries)]
-    timestamp_us, _, length, _ = INDEX_ENTRY.unpack_from(entries, len(entries) - INDEX_ENTRY_BYTES)
+    timestamp_us, _, length, epoch = INDEX_ENTRY.unpack_from(entries, len(entries) - INDEX_ENTRY_BYTES)
     end = offsets[-1] + length
     skipped = bisect_left(offsets, end - check_bytes, hi=count - 1)
     start = offsets[skipped]
@@ -108,7 +113,7 @@ def check_tail(pair: FilePair, headers: Headers, trusted_seq: int, check_bytes: 
     if not possible or end - start > check_bytes + MAX_FRAME_BYTES:
         raise paths.damaged(paths.index_file, place, f"the entries {seq} to {trusted_seq - 1} contradict each other")
     _check_window(pair, seq + skipped, start, end, memoryview(entries)[INDEX_ENTRY_BYTES * skipped :], place)
-    return end, timestamp_us
+    return end, timestamp_us, epoch
 
 
 def _check_window(pair: FilePair, seq: int, start: int, end: int, entries: memoryview, place: int) -> None:
@@ -157,7 +162,8 @@ def _take_up_unsynced(pair: FilePair, found: Recovered) -> None:
             if read_all(pair.index_fd, len(entries), place) != entries:
                 write_all(pair.index_fd, entries, place)
                 pair.index_size = max(pair.index_size, place + len(entries))
-            found.last_timestamp_us = INDEX_ENTRY.unpack_from(entries, len(entries) - INDEX_ENTRY_BYTES)[0]
+            last = IndexEntry._make(INDEX_ENTRY.unpack_from(entries, len(entries) - INDEX_ENTRY_BYTES))
+            found.last_timestamp_us, found.last_epoch = last.timestamp_us, last.epoch
     except OSError as error:
         if is_full(error):
             raise StorageFull(pair.paths.name, Path(pair.paths.index_file), pair.content_size - walk.offset) from error
@@ -186,6 +192,8 @@ def _settle(pair: FilePair, headers: Headers, found: Recovered, boot: int) -> No
     # first_seq never passes next_seq, nor synced_seq it: so the order when both go back, or forth.
     index[INDEX_FIRST_SEQ] = tagged(found.first_seq)
     index[INDEX_NEXT_SEQ] = tagged(found.next_seq)
+    if headers.index_words.cuts % 2:
+        index[INDEX_CUTS] = tagged(headers.index_words.cuts + 1)
     index[INDEX_STATE] = tagged(STATE_OPEN)
     index[INDEX_BOOT] = tagged(boot)
 

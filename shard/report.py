@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from shard.diverged import DivergedTail
+
 
 @dataclass(frozen=True, slots=True)
 class Fault:
@@ -24,7 +26,8 @@ class StreamReport:
 
     `messages` and `message_bytes` were verified frame by frame, with their index entries. `unsynced_messages` of them
     lie past the synced seq of a stream that has not been opened since the machine was down, and `torn_bytes` follow
-    them: opening will take up the former and cut the latter, so neither is a fault. `notes` are no faults either.
+    them: opening will take up the former and cut the latter, so neither is a fault. `diverged` are the tails in
+    `diverged_file`, verified as well; neither they nor `notes` are faults.
     """
 
     shard: int
@@ -38,6 +41,8 @@ class StreamReport:
     torn_bytes: int = 0
     faults: tuple[Fault, ...] = ()
     notes: tuple[str, ...] = ()
+    diverged: tuple[DivergedTail, ...] = ()
+    diverged_file: Path | None = None
 
     @property
     def ok(self) -> bool:
@@ -48,7 +53,8 @@ class StreamReport:
 class MendReport:
     """What mending did to one damaged stream; `error` says why it could not, "" when it could.
 
-    `messages` are there now. `cut_bytes` were cut off and stand in `kept_in` (None when nothing was cut).
+    `messages` are there now. `cut_bytes` were cut off and stand in `kept_in` (None when nothing was cut). `disabled`:
+    what the stream was here could not be read, so that it takes no messages until somebody says.
     """
 
     shard: int
@@ -58,4 +64,5 @@ class MendReport:
     next_seq: int = 0
     cut_bytes: int = 0
     kept_in: Path | None = None
+    disabled: bool = False
     error: str = ""

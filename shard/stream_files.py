@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from shard.errors import StorageFull, StreamDamaged, StreamMissing, is_full
-from shard.files import NEW_SUFFIX, write_all
+from shard.files import NEW_SUFFIX, sync_directory, write_all
 from shard.header import (
     CONTENT_MAGIC,
     HEADER_PAGE_BYTES,
@@ -179,30 +179,132 @@ def create_pair(paths: StreamPaths, boot: int, base_seq: int = 0) -> FilePair:
     validate_name(paths.name)
     if stem_is_hashed(paths.stem) and not meta_path(paths.directory, paths.name).exists():
         write_meta(paths.directory, StreamMeta(paths.name))
-    fixed = FixedHeader(secrets.randbits(64), base_seq, time.time_ns() // 1000, paths.name)
-    content_words = ContentWords(base_seq, HEADER_PAGE_BYTES, HEADER_PAGE_BYTES)
-    index_words = IndexWords(base_seq, base_seq, base_seq, boot, STATE_OPEN)
+    content_page, index_page = _empty_pages(paths.name, boot, base_seq)
     try:
-        content_fd = _create(paths.content_file, pack_page(CONTENT_MAGIC, fixed, content_words))
+        content_fd = _create(paths.content_file, content_page)
         try:
-            index_fd = _create(paths.index_file, pack_page(INDEX_MAGIC, fixed, index_words))
+            index_fd = _create(paths.index_file, index_page)
         except OSError:
             os.close(content_fd)
             raise
     except OSError as error:
         if is_full(error):
-            raise StorageFull(paths.name, Path(paths.content_file), 2 * HEADER_PAGE_BYTES) from error
+            raise _full(paths) from error
         raise
-    return FilePair(paths, content_fd, index_fd)
+    pair = FilePair(paths, content_fd, index_fd)
+    if base_seq:
+        # Where a stream begins that does not begin at 0 is not to be found out again.
+        try:
+            os.fsync(content_fd)
+            os.fsync(index_fd)
+            sync_directory(paths.directory)
+        except OSError:
+            pair.close()
+            raise
+    return pair
 
 
-def _create(file: str, page: bytes) -> int:
+class NewPair:
+    """Two files without messages, whole and on the disk, to take the places of a stream's files.
+
+    Raises StorageFull, OSError when they cannot be made; nothing is left of them then.
+    """
+
+    __slots__ = ("_content_fd", "_index_fd", "_paths")
+
+    def __init__(self, paths: StreamPaths, boot: int, base_seq: int) -> None:
+        self._paths = paths
+        content_page, index_page = _empty_pages(paths.name, boot, base_seq)
+        try:
+            self._content_fd = _write_new(paths.content_file, content_page, sync=True)
+            try:
+                self._index_fd = _write_new(paths.index_file, index_page, sync=True)
+            except OSError:
+                os.close(self._content_fd)
+                os.unlink(paths.content_file + NEW_SUFFIX)
+                raise
+        except OSError as error:
+            if is_full(error):
+                raise _full(paths) from error
+            raise
+
+    def put(self) -> FilePair:
+        """Rename both into place. From the first rename on the old content is gone: what was to be kept of it must be
+        elsewhere by then. Between the two `is_begun_anew`. Raises OSError, and the descriptors are closed.
+        """
+        paths = self._paths
+        try:
+            os.rename(paths.content_file + NEW_SUFFIX, paths.content_file)
+            sync_directory(paths.directory)
+            os.rename(paths.index_file + NEW_SUFFIX, paths.index_file)
+            sync_directory(paths.directory)
+        except OSError:
+            _close((self._content_fd, self._index_fd))
+            raise
+        return FilePair(paths, self._content_fd, self._index_fd)
+
+
+def is_begun_anew(paths: StreamPaths) -> bool:
+    """Whether the content was replaced by a new one without messages, and its index was not yet (`NewPair.put`)."""
+    try:
+        with open(paths.content_file, "rb") as content, open(paths.index_file, "rb") as index:
+            fixed, words = parse_content(content.read(HEADER_PAGE_BYTES))
+            old, _ = parse_index(index.read(HEADER_PAGE_BYTES))
+            is_empty = words.end_offset == os.fstat(content.fileno()).st_size == HEADER_PAGE_BYTES
+    except (FileNotFoundError, HeaderFault):
+        return False
+    return is_empty and fixed.name == old.name == paths.name and fixed.stream_id != old.stream_id
+
+
+def finish_anew(paths: StreamPaths, boot: int) -> None:
+    """Give a stream that `is_begun_anew` its index. Raises StorageFull, OSError."""
+    with open(paths.content_file, "rb") as content:
+        fixed, _ = parse_content(content.read(HEADER_PAGE_BYTES))
+    page = pack_page(INDEX_MAGIC, fixed, _empty_words(boot, fixed.base_seq))
+    try:
+        os.close(_create(paths.index_file, page, sync=True))
+    except OSError as error:
+        if is_full(error):
+            raise _full(paths) from error
+        raise
+    sync_directory(paths.directory)
+
+
+def _empty_pages(name: str, boot: int, base_seq: int) -> tuple[bytes, bytes]:
+    """The header pages of a stream without messages."""
+    fixed = FixedHeader(secrets.randbits(64), base_seq, time.time_ns() // 1000, name)
+    content_page = pack_page(CONTENT_MAGIC, fixed, ContentWords(base_seq, HEADER_PAGE_BYTES, HEADER_PAGE_BYTES))
+    return content_page, pack_page(INDEX_MAGIC, fixed, _empty_words(boot, base_seq))
+
+
+def _empty_words(boot: int, base_seq: int) -> IndexWords:
+    return IndexWords(base_seq, base_seq, base_seq, boot, STATE_OPEN)
+
+
+def _full(paths: StreamPaths) -> StorageFull:
+    return StorageFull(paths.name, Path(paths.content_file), 2 * HEADER_PAGE_BYTES)
+
+
+def _create(file: str, page: bytes, *, sync: bool = False) -> int:
     """A new file that appears under its name with its whole header page in it."""
+    fd = _write_new(file, page, sync=sync)
+    try:
+        os.rename(file + NEW_SUFFIX, file)
+    except OSError:
+        os.close(fd)
+        os.unlink(file + NEW_SUFFIX)
+        raise
+    return fd
+
+
+def _write_new(file: str, page: bytes, *, sync: bool) -> int:
+    """The file that is to be renamed to `file`; with `sync` it is on the disk."""
     new = file + NEW_SUFFIX
     fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         write_all(fd, page, 0)
-        os.rename(new, file)
+        if sync:
+            os.fsync(fd)
     except OSError:
         os.close(fd)
         os.unlink(new)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from shard.errors import StorageFull, is_full
-from shard.files import read_all, write_all
+from shard.files import copy_bytes, read_all, write_all
 
 TORN_SUFFIX: Final = ".torn"
 PIECE_BYTES: Final = 1024 * 1024
@@ -57,9 +57,5 @@ def keep_torn(directory: Path, stem: str, fd: int, kind: str, start: int, end: i
 def _copy(torn: int, place: int, fd: int, start: int, end: int, title: str) -> None:
     write_all(torn, title.encode(), place)
     place += len(title)
-    while start < end:
-        piece = read_all(fd, min(PIECE_BYTES, end - start), start)
-        write_all(torn, piece, place)
-        start += len(piece)
-        place += len(piece)
-    write_all(torn, b"\n", place)
+    copy_bytes(fd, start, end, torn, place, PIECE_BYTES)
+    write_all(torn, b"\n", place + end - start)

@@ -7,7 +7,17 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from shard.files import read_all
-from shard.frame import FAULT_CRC, FAULT_LENGTH, FAULT_SEQ, FAULT_SHORT, HEADER_BYTES, MAX_FRAME_BYTES, SEQ_OFFSET
+from shard.frame import (
+    FAULT_CRC,
+    FAULT_EPOCH,
+    FAULT_LENGTH,
+    FAULT_SEQ,
+    FAULT_SHORT,
+    FAULT_TIME,
+    HEADER_BYTES,
+    MAX_FRAME_BYTES,
+    SEQ_OFFSET,
+)
 from shard.leaves import load
 
 _leaf = load("shard.frame_cy")
@@ -86,4 +96,6 @@ _TEXTS: Final = {
     FAULT_LENGTH: f"the frame's length is none (they are {HEADER_BYTES} to {MAX_FRAME_BYTES})",
     FAULT_CRC: "the frame's checksum does not fit",
     FAULT_SEQ: "the frame is not the next message of this stream",
+    FAULT_TIME: "the frame's timestamp goes back",
+    FAULT_EPOCH: "the frame's epoch goes back, or is none",
 }

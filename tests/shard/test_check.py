@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
 from shard import check as check_module
+from shard import walk
 from shard.check import FAULTS_MAX, check_data, check_stream
 from shard.directory import make_data_dir
+from shard.epochs import EpochStart
 from shard.header import INDEX_NEXT_SEQ, tagged
-from shard.meta import StreamMeta, meta_path, write_meta
+from shard.log import StreamLog
+from shard.meta import Role, StreamMeta, meta_path, write_meta
 from shard.report import StreamReport
 from tests.shard.helpers import BOOT, LATER_BOOT, NAME, append, filled, flip, open_log, overwrite
 
@@ -69,6 +73,121 @@ def test_a_stream_that_was_never_born_has_a_note(tmp_path: Path) -> None:
         assert report.notes == ("the stream was just being made; it has no message",)
         (tmp_path / "stream.indx").write_bytes(bytes(5_000))
     assert check_stream(tmp_path, "missing", boot_id=BOOT).ok
+
+
+def stamped_at(log: StreamLog, at: int, epoch: int, count: int = 1) -> None:
+    """Append what no log of ours does."""
+    log.last_timestamp_us = 0
+    append(log, *[b"x"] * count, at=at, epoch=epoch)
+
+
+@pytest.mark.parametrize("pieces", [100, 1 << 20])
+def test_times_and_epochs_that_go_back_are_faults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int
+) -> None:
+    monkeypatch.setattr(walk, "WALK_BYTES", pieces)
+    log = open_log(tmp_path)
+    for at, epoch in ((5_000, 2), (5_000, 2), (4_999, 3), (4_999, 3), (6_000, 1), (7_000, 1), (8_000, 4)):
+        stamped_at(log, at, epoch)
+    log.close()
+    assert [(fault.offset, fault.cause) for fault in report_of(tmp_path).faults] == [
+        (4_096 + 2 * 33, "message 2: the frame's timestamp goes back"),
+        (4_096 + 4 * 33, "message 4: the frame's epoch goes back, or is none"),
+    ]
+
+
+def test_epoch_zero_is_a_fault(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    stamped_at(log, 1, 0)
+    log.close()
+    (fault,) = report_of(tmp_path).faults
+    assert fault.cause == "message 0: the frame's epoch goes back, or is none"
+
+
+RIGHT = [((1, 0), (3, 2), (4, 5)), ((1, 0), (2, 2), (3, 2), (4, 5), (6, 7)), ((1, 0),), ((3, 4),)]
+LATE, EARLY = ((1, 0), (3, 2), (4, 6)), ((1, 0), (2, 2), (4, 5))
+
+
+@pytest.mark.parametrize(
+    ("starts", "trimmed", "told"),
+    [
+        *((starts, trimmed, []) for starts in RIGHT for trimmed in (0, 3, 7)),
+        (LATE, 0, ["message 5 has epoch 4 in its frame, 3 here"]),
+        (LATE, 5, ["message 5 has epoch 4 in its frame, 3 here"]),
+        (LATE, 6, []),
+        (EARLY, 0, ["message 2 has epoch 3 in its frame, 2 here"]),
+        (EARLY, 4, ["message 4 has epoch 3 in its frame, 2 here"]),
+        (EARLY, 7, []),
+    ],
+)
+def test_the_epochs_written_down_are_compared_with_the_messages(
+    tmp_path: Path, starts: tuple[tuple[int, int], ...], trimmed: int, told: list[str]
+) -> None:
+    log = open_log(tmp_path)
+    for epoch in (1, 1, 3, 3, 3, 4, 4):
+        append(log, b"x", epoch=epoch)
+    log.trim(trimmed)
+    log.close()
+    write_meta(tmp_path, StreamMeta(NAME, Role.SLAVE, 6, history=tuple(EpochStart(*start) for start in starts)))
+    report = report_of(tmp_path)
+    assert [fault.cause for fault in report.faults] == told
+    assert report.notes == ()
+
+
+def test_a_master_whose_epoch_is_behind_its_messages_has_a_note(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, b"x", epoch=5)
+    log.close()
+    assert report_of(tmp_path).notes == ("its last message has epoch 5, but its master here epoch 1",)
+
+
+def test_tails_that_were_set_aside_are_listed_and_verified(tmp_path: Path) -> None:
+    filled(tmp_path, 10)
+    log = open_log(tmp_path)
+    kept = [log.set_aside(8), log.set_aside(3)]
+    log.close()
+    report = report_of(tmp_path)
+    assert (report.ok, report.notes, report.messages) == (True, (), 3)
+    assert list(report.diverged) == kept
+    assert report.diverged_file == tmp_path / "stream.diverged"
+    second = kept[1]
+    assert second is not None
+    flip(tmp_path / "stream.diverged", second.offset + 41 * 2 + 35)
+    with open(tmp_path / "stream.diverged", "ab") as file:
+        file.write(bytes(300))
+    report = report_of(tmp_path)
+    assert [(fault.file, fault.offset, fault.cause) for fault in report.faults] == [
+        (tmp_path / "stream.diverged", second.offset + 41 * 2, "tail 2, message 5: the frame's checksum does not fit")
+    ]
+    assert report.notes == (f"{report.diverged_file} has 300 bytes of a tail that is not, or not yet, whole in it",)
+    flip(tmp_path / "stream.diverged", 5)
+    assert [fault.cause for fault in report_of(tmp_path).faults] == ["there is no title of a tail"]
+
+
+def test_a_tail_that_was_kept_and_not_cut_off_is_noted(tmp_path: Path) -> None:
+    filled(tmp_path, 10)
+    shutil.copy(tmp_path / "stream.content", tmp_path / "content")
+    shutil.copy(tmp_path / "stream.indx", tmp_path / "indx")
+    log = open_log(tmp_path)
+    log.set_aside(6)
+    log.close()
+    os.rename(tmp_path / "content", tmp_path / "stream.content")
+    os.rename(tmp_path / "indx", tmp_path / "stream.indx")
+    report = report_of(tmp_path)
+    assert report.ok
+    assert report.notes == ("tail 1 was set aside and then not cut off: the stream has it as well",)
+
+
+def test_no_more_tails_are_listed_than_anybody_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check_module, "TAILS_MAX", 2)
+    filled(tmp_path, 10)
+    log = open_log(tmp_path)
+    for seq in (9, 8, 7, 6):
+        log.set_aside(seq)
+    log.close()
+    report = report_of(tmp_path)
+    assert [kept.number for kept in report.diverged] == [1, 2]
+    assert report.notes == ("2 more tails were set aside",)
 
 
 def test_no_more_faults_are_named_than_anybody_reads(tmp_path: Path) -> None:

@@ -6,12 +6,15 @@ from pathlib import Path
 import pytest
 
 from shard.errors import (
+    FramesRefused,
     MetaDamaged,
     ShardLocked,
     StorageError,
     StorageFull,
+    StreamCut,
     StreamDamaged,
     StreamMissing,
+    TailsDamaged,
     Trimmed,
     is_full,
 )
@@ -25,7 +28,10 @@ FILE = Path("/data/shard-00/x.content")
         (StreamMissing("x", FILE.parent), "no stream 'x' in /data/shard-00"),
         (StreamDamaged("x", FILE, 7, "cut"), "stream 'x' is damaged: /data/shard-00/x.content at byte 7: cut"),
         (MetaDamaged("x", FILE, 0, "cut"), "stream 'x' is damaged: /data/shard-00/x.content at byte 0: cut"),
+        (TailsDamaged("x", FILE, 0, "cut"), "stream 'x' is damaged: /data/shard-00/x.content at byte 0: cut"),
         (StorageFull("x", FILE, 9), "no space for 9 more bytes of stream 'x' in /data/shard-00/x.content"),
+        (FramesRefused("x", 3, "crc", "bent"), "stream 'x' takes no such frames: message 3: bent"),
+        (StreamCut("x", 3), "stream 'x' is not what it was from message 3 on: its end was set aside"),
         (Trimmed("x", 3, 5), "message 3 of stream 'x' was trimmed; the first one kept is 5"),
         (ShardLocked(FILE, 12), "/data/shard-00/x.content is locked by process 12"),
         (ShardLocked(FILE, 0), "/data/shard-00/x.content is locked by another process"),

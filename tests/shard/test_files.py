@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shard.files import punch_hole, read_all, replace_file, sync_directory, sync_file_system, write_all
+from shard.files import copy_bytes, punch_hole, read_all, replace_file, sync_directory, sync_file_system, write_all
 
 
 def test_write_all_goes_on_after_a_short_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,6 +32,16 @@ def test_read_all_ends_where_the_file_does(tmp_path: Path, monkeypatch: pytest.M
         assert read_all(file.fileno(), 1, 10) == b""
         monkeypatch.setattr(os, "pread", lambda fd, size, offset: pread(fd, min(size, 2), offset))
         assert read_all(file.fileno(), 5, 3) == b"34567"
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 3, 100])
+def test_bytes_are_copied_in_pieces(tmp_path: Path, piece_bytes: int) -> None:
+    (tmp_path / "source").write_bytes(b"0123456789")
+    with open(tmp_path / "source", "rb") as source, open(tmp_path / "target", "w+b") as target:
+        copy_bytes(source.fileno(), 2, 9, target.fileno(), 1, piece_bytes)
+        assert target.read() == b"\x002345678"
+        with pytest.raises(OSError, match="the file ends at 10, 2 bytes early"):
+            copy_bytes(source.fileno(), 2, 12, target.fileno(), 0, piece_bytes)
 
 
 def test_replace_file_leaves_the_old_one_when_it_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

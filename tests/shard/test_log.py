@@ -10,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from shard import log as log_module
+from shard.check import check_stream
 from shard.errors import StorageFull, StreamMissing
 from shard.frame import IndexEntry, pack_frame
 from shard.growth import UNRESERVED_BYTES
 from shard.header import CONTENT_END_OFFSET, INDEX_NEXT_SEQ
 from shard.log import StreamLog
+from shard.mend import rebuild_index
 from shard.names import InvalidName, file_stem
 from shard.reader import StreamReader
 from tests.shard.helpers import (
@@ -279,6 +281,25 @@ def test_what_sockets_may_hold_of_a_stream_stays_as_it_is(tmp_path: Path, monkey
     assert whole == 3 * log_module.FOLIO_MAX_BYTES
     assert part == log.entry(6_900).offset // 4_096 * 4_096 > whole
     log.close()
+
+
+def test_the_message_that_stayed_when_all_was_trimmed_stays_until_the_next_trim(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, *[b"x" * 5_000] * 30)
+    log.trim(30)
+    append(log, b"y" * 9_000)
+    assert log.punch(30) > 100_000
+    assert check_stream(tmp_path, NAME, boot_id=BOOT).ok
+    log.close()
+    os.unlink(tmp_path / "stream.indx")
+    assert rebuild_index(tmp_path, NAME, boot_id=BOOT).next_seq == 31
+    log = open_log(tmp_path)
+    append(log, b"z")
+    log.trim(31)
+    assert log.punch(31) > 0
+    log.close()
+    assert payloads(tmp_path) == [b"z"]
+    assert check_stream(tmp_path, NAME, boot_id=BOOT).ok
 
 
 def test_a_hole_comes_after_what_recovery_needs_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,13 @@ import pytest
 
 from shard import mend as mend_module
 from shard.check import check_stream
+from shard.epochs import EpochStart
 from shard.errors import StorageFull, StreamDamaged, StreamMissing
 from shard.header import CONTENT_END_OFFSET, HEADER_PAGE_BYTES, INDEX_FIRST_SEQ, tagged
 from shard.leaves import load
-from shard.mend import rebuild_index, repair
-from shard.meta import Role, StreamMeta, meta_path, read_meta, write_meta
+from shard.mend import mend_meta, rebuild_index, repair
+from shard.meta import Role, StreamMeta, Upstream, meta_path, read_meta, write_meta
+from shard.report import StreamReport
 from tests.shard.helpers import (
     BOOT,
     LATER_BOOT,
@@ -292,14 +294,48 @@ def test_an_index_of_another_content_tells_nothing(tmp_path: Path) -> None:
     cycle(tmp_path, ALL, next_seq=10)
 
 
-def test_a_damaged_meta_gives_way_to_the_default_and_is_kept(tmp_path: Path) -> None:
-    filled(tmp_path, 3)
-    write_meta(tmp_path, StreamMeta(NAME, Role.SLAVE, 4, "upstream:5050"))
+def test_a_stream_whose_meta_is_damaged_is_disabled_and_what_it_was_is_kept(tmp_path: Path) -> None:
+    """It may have been a slave: as a master it would part from its own master's stream."""
+    log = open_log(tmp_path)
+    append(log, b"one", b"two")
+    append(log, b"three", epoch=4)
+    log.close()
+    write_meta(tmp_path, StreamMeta(NAME, Role.SLAVE, 4, Upstream("upstream", 5050)))
     flip(meta_path(tmp_path, NAME), 15)
     damaged = meta_path(tmp_path, NAME).read_bytes()
-    repair(tmp_path, NAME, boot_id=BOOT)
-    assert read_meta(tmp_path, NAME) == StreamMeta(NAME)
+    assert repair(tmp_path, NAME, boot_id=BOOT).disabled
+    history = (EpochStart(1, 0), EpochStart(4, 2))
+    assert read_meta(tmp_path, NAME) == StreamMeta(NAME, Role.DISABLED, 4, history=history)
     assert damaged in (tmp_path / "stream.torn").read_bytes()
+    assert not repair(tmp_path, NAME, boot_id=BOOT).disabled
+    assert read_meta(tmp_path, NAME).role is Role.DISABLED
+
+
+def test_a_meta_that_contradicts_the_messages_gives_way_to_them(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, b"one", b"two")
+    append(log, b"three", epoch=2)
+    log.close()
+    wrong = StreamMeta(NAME, Role.SLAVE, 3, Upstream("upstream", 5050), (EpochStart(1, 0, "a"), EpochStart(2, 1, "b")))
+    write_meta(tmp_path, wrong)
+    report = check_stream(tmp_path, NAME, boot_id=BOOT)
+    assert [fault.cause for fault in report.faults] == ["message 1 has epoch 1 in its frame, 2 here"]
+    assert report.faults[0].file == meta_path(tmp_path, NAME)
+    assert not mend_meta(tmp_path, NAME, boot_id=BOOT)
+    right = (EpochStart(1, 0, "a"), EpochStart(2, 2, "b"))
+    assert read_meta(tmp_path, NAME) == StreamMeta(NAME, Role.SLAVE, 3, Upstream("upstream", 5050), right)
+    assert check_stream(tmp_path, NAME, boot_id=BOOT).ok
+
+
+def test_a_meta_that_is_behind_is_left_to_its_owner(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, b"one", epoch=2)
+    log.close()
+    meta = StreamMeta(NAME, Role.SLAVE, 2, Upstream("upstream", 5050))
+    write_meta(tmp_path, meta)
+    assert check_stream(tmp_path, NAME, boot_id=BOOT) == StreamReport(-1, NAME, 1, 35, 0, 1, 0)
+    assert not mend_meta(tmp_path, NAME, boot_id=BOOT)
+    assert read_meta(tmp_path, NAME) == meta
 
 
 def test_a_full_disk_leaves_the_stream_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,5 @@
-"""A log and its readers against a list: whatever is appended, trimmed, crashed and mended, both say the same.
+"""A log and its readers against a list: whatever is appended, taken, trimmed, set aside, crashed and mended, both say
+the same.
 
 A crash of the process leaves the files as they are, perhaps with a batch that was never committed. A crash of the
 machine leaves what was synced, and of the rest whatever the kernel got round to: here, some first frames of it, then
@@ -12,17 +13,21 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from shard.check import check_stream
+from shard.errors import StreamCut
 from shard.header import HEADER_PAGE_BYTES
+from shard.leaves import load
 from shard.log import StreamLog
 from shard.mend import rebuild_index
 from shard.reader import StreamReader
 from tests.shard.helpers import NAME, Message, batch, messages_of, open_log, overwrite
 
+stamp = load("shard.frame_cy").stamp
 payload = st.binary(max_size=40) | st.integers(0, 9_000).map(lambda size: b"x" * size)
 payloads_of = st.lists(payload, min_size=1, max_size=8)
 
@@ -37,13 +42,19 @@ class LogMachine(RuleBasedStateMachine):
         self.content, self.index = (self.directory / (NAME + suffix) for suffix in (".content", ".indx"))
         self.boots = 0
         self.messages: list[Message] = []  # of all time; what was trimmed stays
-        self.first_seq = self.synced_seq = 0
+        self.first_seq = self.synced_seq = self.first_in_file = 0
+        self.tails: list[list[Message]] = []
         self.disk_pages: tuple[bytes, bytes] | None = None  # both header pages at the last sync
         self.disk_first_seq = 0
 
     @property
     def boot(self) -> str:
         return f"boot {self.boots}"
+
+    @property
+    def last(self) -> Message:
+        """The message that the files end with; one that begins all where they have none."""
+        return self.messages[-1] if len(self.messages) > self.first_in_file else Message(0, 0, 1, b"")
 
     @initialize()
     def begin(self) -> None:
@@ -58,16 +69,43 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule(payloads=payloads_of, now_us=st.integers(0, 50), epoch=st.integers(1, 5))
     def append(self, payloads: list[bytes], now_us: int, epoch: int) -> None:
-        last_us = self.messages[-1].timestamp_us if self.messages else 0
+        at, epoch = max(now_us, self.last.timestamp_us), max(epoch, self.last.epoch)
         first = self.log.append(batch(payloads), len(payloads), now_us, epoch)
         assert first == len(self.messages)
-        self.messages += [
-            Message(first + i, max(now_us, last_us), epoch, payload) for i, payload in enumerate(payloads)
-        ]
+        self.messages += [Message(first + i, at, epoch, payload) for i, payload in enumerate(payloads)]
 
     @rule(count=st.integers(1, 900))
     def append_many(self, count: int) -> None:
         self.append([b"%d" % i for i in range(count)], 0, 1)
+
+    @rule(payloads=payloads_of, at=st.integers(0, 50), epoch=st.integers(1, 5))
+    def take(self, payloads: list[bytes], at: int, epoch: int) -> None:
+        """From a master whose log is the list."""
+        frames, first = batch(payloads), len(self.messages)
+        at, epoch = max(at, self.last.timestamp_us), max(epoch, self.last.epoch)
+        stamp(frames, first, at, epoch, 0)
+        assert self.log.take(frames) == len(payloads)
+        self.messages += [Message(first + i, at, epoch, payload) for i, payload in enumerate(payloads)]
+
+    @rule(data=st.data())
+    def set_aside(self, data: st.DataObject) -> None:
+        seq = data.draw(st.integers(0, len(self.messages)))
+        if seq == len(self.messages):
+            assert self.log.set_aside(seq) is None
+            return
+        tail = self.messages[max(seq, self.first_seq) :]
+        assert bool(self.log.set_aside(seq)) == bool(tail)
+        if tail and self.tails[-1:] != [tail]:  # the very bytes are kept once
+            self.tails.append(tail)
+        del self.messages[seq:]
+        if seq <= self.first_seq:
+            self.first_seq = self.first_in_file = seq
+        with pytest.raises(StreamCut):
+            self.reader.next_seq()
+        self.reader.close()
+        self.reader = self.open_reader()
+        self.synced_seq = seq
+        self.capture_disk()
 
     @rule()
     def sync(self) -> None:
@@ -139,7 +177,8 @@ class LogMachine(RuleBasedStateMachine):
         return self.reader.offset_of(seq) if seq >= self.first_seq else self.seek(seq)
 
     def seek(self, seq: int) -> int:
-        return HEADER_PAGE_BYTES + sum(32 + len(message.payload) for message in self.messages[:seq])
+        kept = self.messages[self.first_in_file : seq]
+        return HEADER_PAGE_BYTES + sum(32 + len(message.payload) for message in kept)
 
     def garble_index(self) -> None:
         """Past the synced seq the index on the disk is no evidence."""
@@ -177,6 +216,8 @@ class LogMachine(RuleBasedStateMachine):
         report = check_stream(self.directory, NAME, boot_id=self.boot)
         assert report.ok, report.faults
         assert report.messages == len(self.messages) - self.first_seq
+        ends = [(tail[0].seq, tail[-1].seq + 1, tail[0].epoch, tail[-1].epoch) for tail in self.tails]
+        assert [kept.tail[:4] for kept in report.diverged] == ends
 
     @rule()
     def read(self) -> None:

@@ -92,6 +92,6 @@ def test_another_streams_frames_are_a_fault(tmp_path: Path) -> None:
     assert FrameWalk(fd, START, end, 4).finish() == "seq"
 
 
-@pytest.mark.parametrize("fault", ["short", "length", "crc", "seq"])
+@pytest.mark.parametrize("fault", ["short", "length", "crc", "seq", "time", "epoch"])
 def test_every_fault_has_a_text(fault: str) -> None:
     assert "frame" in fault_text(fault)
