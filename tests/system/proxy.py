@@ -69,6 +69,8 @@ class Proxy:
         async def stop() -> None:
             for server in self._servers:
                 server.close()
+            for _ in range(10):  # what was accepted just now must begin, to close what it holds when it is cancelled
+                await asyncio.sleep(0)
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
