@@ -1,10 +1,14 @@
-"""What every test shares: hypothesis profiles. Fixtures that start processes are in tests/system."""
+"""What every test shares: hypothesis profiles, and what one of the two runs leaves to the other."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from shard.leaves import interpreted_wanted
 
 # No deadline: the machine is shared, and a slow moment is no fault. A failing example prints how to run it again.
 settings.register_profile("tailrace", deadline=None, print_blob=True)
@@ -17,3 +21,19 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("tailrace-ci" if os.environ.get("CI") else "tailrace")
+
+_ROOT = Path(__file__).resolve().parent.parent
+# Nothing there depends on which leaves are loaded: the load generator, the repository itself.
+BUILD_FREE = ("tests/bench/", "tests/deploy/", "tests/scripts/", "tests/tidy/")
+BOUND_TO_BUILD = "tests/tidy/test_build.py"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What the compiled run has shown of the repository itself, the interpreted one need not show again."""
+    if not interpreted_wanted():
+        return
+    skip = pytest.mark.skip(reason="nothing here depends on which build is loaded; the other run has it")
+    for item in items:
+        where = item.path.relative_to(_ROOT).as_posix()
+        if where.startswith(BUILD_FREE) and where != BOUND_TO_BUILD:
+            item.add_marker(skip)
