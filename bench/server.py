@@ -13,6 +13,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -30,18 +31,19 @@ _PROBE_S = 0.02
 _PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # those of connections
 _PORTS_FIRST, _PORTS_END = 10_000, 32_000
 _PORT_TRIES_MAX = 100
+_ports = count(random.SystemRandom().randrange(_PORTS_END))
 _LOG_TAIL_BYTES = 2000
 _PR_SET_PDEATHSIG = 1
 
 
 def free_port() -> int:
-    """A loopback TCP port nobody has now, and that the kernel gives to nobody who connects.
+    """A loopback TCP port nobody has now, and that the kernel gives to nobody who connects; each time another.
 
     A port that the kernel had chosen could be some connection's own before the server listens on it.
     """
     last = min(int(_PORT_RANGE.read_text().split()[0]), _PORTS_END) - 1
     for _ in range(_PORT_TRIES_MAX):
-        port = random.randint(_PORTS_FIRST, last)
+        port = _PORTS_FIRST + next(_ports) % (last - _PORTS_FIRST)
         with socket.socket() as sock:
             try:
                 sock.bind(("127.0.0.1", port))
