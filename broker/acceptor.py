@@ -40,6 +40,7 @@ class Acceptor:
         self._listener = listener
         self._listening = False
         self._retry_at_s = 0.0
+        self._passed: dict[int, int] = {}  # connections on their way to a sibling, which the board does not count yet
         self._refused: deque[Newcomer] = deque()  # no more than there are connections
 
     def start(self) -> None:
@@ -56,6 +57,7 @@ class Acceptor:
 
     def tick(self) -> None:
         """From the timer: listen again after descriptors had run out; refuse who stays silent."""
+        self._passed.clear()
         while self._refused and self._refused[0].accepted_s < self.worker.now_s - SILENCE_S:
             self._refused.popleft().give_up()
         if self._retry_at_s and time.monotonic() >= self._retry_at_s and self._listening:
@@ -93,6 +95,7 @@ class Acceptor:
         target = self._least_loaded()
         if target is not None and (link := worker.siblings.link_to(target)) is not None:
             worker.metrics.handed_over += 1
+            self._passed[target] = self._passed.get(target, 0) + 1
             worker.siblings.hand_over(link, sock.detach(), {"peer": peer, "local": local})
             return
         self._take_in(Newcomer(worker, sock, peer, local))
@@ -102,11 +105,14 @@ class Acceptor:
         own = len(self.worker.clients)
         if own < SKEW_CONNECTIONS:
             return None
-        slots = [slot for slot in self.worker.board if slot.state == self.worker.board_ready]
-        least = min(slots, key=lambda slot: slot.connections, default=None)
-        if least is None or least.index == self.worker.slot:
-            return None
-        return least.index if own > least.connections * 5 // 4 + SKEW_CONNECTIONS else None
+        passed, board = self._passed, self.worker.board
+        loads = [
+            (slot.connections + passed.get(slot.index, 0), slot.index)
+            for slot in board
+            if slot.state == self.worker.board_ready
+        ]
+        least, index = min(loads, default=(own, self.worker.slot))
+        return index if own > least * 5 // 4 + SKEW_CONNECTIONS and index != self.worker.slot else None
 
     def adopt(self, sock: socket.socket, state: dict[str, Any]) -> None:
         """Take a connection that a sibling handed over, where that one left it."""

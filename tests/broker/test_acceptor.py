@@ -93,6 +93,21 @@ def test_a_crowded_worker_passes_a_fresh_connection_on(tmp_path: Path) -> None:
         assert node.workers[0].metrics.handed_over == 2
 
 
+def test_those_on_their_way_to_a_sibling_count(tmp_path: Path) -> None:
+    """A burst that one worker accepts before the others have had a turn is shared, not passed to one of them whole."""
+    with world(tmp_path, workers=3) as node:
+        burst = [socket.create_connection(node.listeners[0].getsockname()) for _ in range(100)]
+        for _ in range(3):
+            node.workers[0].turn()
+        for _ in range(100):
+            node.workers[1].turn()
+            node.workers[2].turn()
+        counts = [len(worker.clients) for worker in node.workers]
+        assert sum(counts) == 100 and max(counts[1:]) - min(counts[1:]) <= 30 and counts[0] < 60, counts
+        for sock in burst:
+            sock.close()
+
+
 def test_a_worker_that_is_not_ready_gets_none(tmp_path: Path) -> None:
     with world(tmp_path, workers=3) as node:
         for slot in (1, 2):
