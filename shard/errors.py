@@ -4,7 +4,7 @@
     ├── StreamMissing      no such stream here
     ├── StreamDamaged      a file of the stream is not what was written; that stream alone refuses
     │   ├── MetaDamaged    only its .meta file
-    │   └── TailsDamaged   only its .diverged file
+    │   └── TailsDamaged   only its .diverged or .torn file
     ├── StorageFull        no space, or no quota; nothing was committed, try again when there is space
     ├── FramesRefused      frames of another log do not follow the messages of this one; nothing was written
     ├── Trimmed            the message was there once and has been trimmed
@@ -51,7 +51,8 @@ class MetaDamaged(StreamDamaged):
 
 
 class TailsDamaged(StreamDamaged):
-    """The .diverged file cannot be read; content and index are not concerned, but no further tail can be set aside."""
+    """The .diverged file, or .torn, cannot be read; content and index are not concerned. While a .diverged file is so,
+    no further tail can be set aside."""
 
 
 class StorageFull(StorageError):

@@ -1,21 +1,50 @@
 """NAME.torn: what recovery and repair cut off a stream's files, for whoever wants to look at it.
 
 Each cut is one line of text (`torn content offset=… bytes=… at=…`), then that many bytes, then a line end. Cuts are
-added, never replaced. Nothing reads the file; delete it when it is of no interest.
+added, never replaced. The broker never reads the file; delete it when it is of no interest.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from shard.errors import StorageFull, is_full
+from shard.errors import StorageFull, TailsDamaged, is_full
 from shard.files import copy_bytes, read_all, write_all
 
 TORN_SUFFIX: Final = ".torn"
 PIECE_BYTES: Final = 1024 * 1024
+TITLE_BYTES_MAX: Final = 128
+_TITLE: Final = re.compile(rb"torn ([a-z]+) offset=(\d+) bytes=(\d+) at=(\d+)\n")
+
+
+class TornPart(NamedTuple):
+    """`nbytes` that were cut off the file `kind` at `cut_offset`; they stand at byte `offset` of the .torn file."""
+
+    kind: str
+    cut_offset: int
+    nbytes: int
+    at_s: int
+    offset: int
+
+
+def read_torn(fd: int, path: Path, name: str) -> Iterator[TornPart]:
+    """The cuts in a .torn file, by their titles alone. Raises TailsDamaged where there is none, OSError."""
+    place, size = 0, os.fstat(fd).st_size
+    while place < size:
+        match = _TITLE.match(read_all(fd, TITLE_BYTES_MAX, place))
+        if match is None:
+            raise TailsDamaged(name, path, place, "there is no title of a cut")
+        cut_offset, nbytes, at_s = map(int, match.groups()[1:])
+        part = TornPart(match[1].decode(), cut_offset, nbytes, at_s, place + len(match[0]))
+        if part.offset + part.nbytes > size:
+            raise TailsDamaged(name, path, size, f"the file ends within a cut, before {part.offset + part.nbytes}")
+        yield part
+        place = part.offset + part.nbytes + 1
 
 
 def data_end(fd: int, start: int, end: int) -> int:

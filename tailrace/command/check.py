@@ -12,11 +12,13 @@ import click
 from shard.catalog import count_streams
 from shard.check import check_data
 from shard.directory import DataDirectory, open_data_dir
+from shard.diverged import DivergedTail
 from shard.errors import DirectoryError, ShardLocked
 from shard.mend_data import mend_data
 from shard.report import Fault, MendReport, StreamReport
 from tailrace.command.ending import IN_USE, NO_DIRECTORY, OK, REFUSED, CommandError
 from tailrace.command.progress import ProgressBar
+from tailrace.command.start import to_iso
 
 EPILOG = """\b
 Examples:
@@ -30,6 +32,9 @@ Checking only reads, and may run while a broker does. What is not as it was writ
 --rebuild-index makes the index of a damaged stream anew where its content is right: no message is lost. --repair also
 cuts a damaged content where the damage begins; what is cut is kept beside it in NAME.torn. For both the broker must be
 stopped.
+
+Tails that were set aside when a stream followed another master are listed, and are no faults; `tailrace dump DATA
+STREAM --diverged` writes them out.
 
 Exit codes: 0 everything is as it was written (or has been mended), 1 faults were found (or could not be mended), 2
 wrong arguments, 3 the data directory is in use, 5 it is unusable.
@@ -45,10 +50,13 @@ class Summary:
     messages: int = 0
     damaged: int = 0
     mended: int = 0
+    tails: int = 0
 
     def add(self, report: StreamReport | MendReport) -> None:
         self.seen += 1
         self.messages += report.messages
+        if isinstance(report, StreamReport):
+            self.tails += len(report.diverged)
         if isinstance(report, MendReport) and not report.error:
             self.mended += 1
         else:
@@ -57,7 +65,8 @@ class Summary:
     def __str__(self) -> str:
         damaged = f"{self.damaged:,} damaged" if self.damaged else "no damage"
         mended = f", {self.mended:,} mended" if self.mended else ""
-        return f"{self.streams:,} streams, {self.messages:,} messages: {damaged}{mended}"
+        tails = f"; {self.tails:,} tail{'s' * (self.tails != 1)} set aside" if self.tails else ""
+        return f"{self.streams:,} streams, {self.messages:,} messages: {damaged}{mended}{tails}"
 
 
 @click.command("check", epilog=EPILOG)
@@ -114,8 +123,22 @@ def report_lines(report: StreamReport) -> Iterable[str]:
             f"{report.name}: the machine went down while it was open: past the last sync {report.unsynced_messages:,} "
             f"messages are whole and stay, {report.torn_bytes:,} bytes after them are torn and will be cut"
         )
+    for kept in report.diverged:
+        yield f"{report.name}: {tail_line(kept, report.diverged_file)}"
     for note in report.notes:
         yield f"{report.name}: {note}"
+
+
+def tail_line(kept: DivergedTail, file: Path | None) -> str:
+    """What was set aside, when, and where it is."""
+    tail = kept.tail
+    epochs = f"epoch {tail.first_epoch}"
+    if tail.last_epoch != tail.first_epoch:
+        epochs = f"epochs {tail.first_epoch} to {tail.last_epoch}"
+    return (
+        f"tail {kept.number}: messages {tail.first_seq} to {tail.next_seq - 1}, {epochs}, {tail.nbytes:,} bytes, set "
+        f"aside {to_iso(kept.at_s * 1_000_000).partition('.')[0]}Z in {file}"
+    )
 
 
 def report_json(report: StreamReport) -> str:
@@ -134,6 +157,7 @@ def report_json(report: StreamReport) -> str:
             "torn_bytes": report.torn_bytes,
             "faults": _faults(report.faults),
             "notes": list(report.notes),
+            "diverged": [_tail(kept, report.diverged_file) for kept in report.diverged],
         },
         ensure_ascii=False,
     )
@@ -149,6 +173,8 @@ def mend_lines(report: MendReport) -> Iterable[str]:
     text = f"{report.name}: mended, {report.messages:,} messages"
     if report.cut_bytes:
         text += f"; {report.cut_bytes:,} bytes were cut and are kept in {report.kept_in}"
+    if report.disabled:
+        text += "; its .meta could not be read, so it is disabled here until it is made a master or a slave again"
     yield text
 
 
@@ -165,10 +191,15 @@ def mend_json(report: MendReport) -> str:
             "next_seq": report.next_seq,
             "cut_bytes": report.cut_bytes,
             "kept_in": str(report.kept_in) if report.kept_in else None,
+            "disabled": report.disabled,
             "faults": _faults(report.before.faults),
         },
         ensure_ascii=False,
     )
+
+
+def _tail(kept: DivergedTail, file: Path | None) -> dict[str, object]:
+    return {"tail": kept.number, **kept.tail._asdict(), "at_s": kept.at_s, "file": str(file), "offset": kept.offset}
 
 
 def _faults(faults: Iterable[Fault]) -> list[dict[str, object]]:

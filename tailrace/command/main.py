@@ -16,7 +16,7 @@ import click
 
 from tailrace.command.ending import INTERRUPTED, OK, REFUSED, USAGE, CommandError
 
-COMMANDS = ("serve", "pub", "tail", "admin", "check")
+COMMANDS = ("serve", "pub", "tail", "admin", "check", "dump")
 
 EPILOG = """\b
 Examples:
@@ -25,6 +25,7 @@ Examples:
   tailrace tail access-log --from "10m ago" --count 5
   tailrace admin streams
   tailrace check ./data
+  tailrace dump ./data access-log --format json
 
 \b
 Environment:

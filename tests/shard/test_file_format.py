@@ -7,8 +7,12 @@ import re
 import struct
 from pathlib import Path
 
+import msgpack
 import pytest
 
+from shard import diverged
+from shard.diverged import TITLE_BYTES, DivergedTail, Tail
+from shard.epochs import EpochStart
 from shard.frame import HEADER, HEADER_BYTES, INDEX_ENTRY, FrameHeader, IndexEntry
 from shard.header import (
     CONTENT_END_OFFSET,
@@ -37,7 +41,7 @@ from shard.header import (
     parse_index,
     tagged,
 )
-from shard.meta import META_MAGIC
+from shard.meta import META_MAGIC, Role, StreamMeta, crc32c, meta_path, write_meta
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "file-format.md").read_text()
 KINDS = {"I": "u32", "Q": "u64", "H": "u16"}
@@ -113,6 +117,24 @@ def test_the_meta_file() -> None:
     assert [row[:3] for row in rows[:-1]] == layout(head, ("magic", "crc32c"))
     assert rows[-1][0] == str(head.size)
     assert META_MAGIC == b"TRmeta" + b"\0" + b"1"
+
+
+def test_what_is_in_the_meta_file(tmp_path: Path) -> None:
+    write_meta(tmp_path, StreamMeta("25", epoch=2, history=(EpochStart(2, 5, "node"),)))
+    fields = msgpack.unpackb(meta_path(tmp_path, "25").read_bytes()[12:])
+    assert [row[0] for row in table("meta fields")] == list(fields)
+    assert fields["epochs"] == [[2, 5, "node"]]
+    roles = next(row[1] for row in table("meta fields") if row[0] == "role")
+    assert re.findall("`(.*?)`", roles) == [str(role) for role in Role]
+
+
+def test_the_titles_of_tails() -> None:
+    title = diverged._title(DivergedTail(1, Tail(1, 2, 3, 4, 5, 6, 7), 8, TITLE_BYTES)).decode()
+    assert len(title) == TITLE_BYTES
+    line, _, crc = title.rstrip().rpartition(" crc=")
+    assert line == " ".join(["diverged", *(f"{row[0]}={i}" for i, row in enumerate(table("diverged"), 1))])
+    assert int(crc, 16) == crc32c(line.encode())
+    assert f"a title of {TITLE_BYTES} bytes" in PAGE
 
 
 @pytest.mark.parametrize("row", table("limits"), ids=lambda row: str(row[0]))

@@ -13,6 +13,7 @@ from shard.directory import DataDirectory, make_data_dir
 from shard.frame import pack_frame
 from shard.lock import DirectoryLock
 from shard.log import StreamLog
+from shard.meta import Role, StreamMeta, Upstream, read_meta, write_meta
 from tailrace.command import check, main
 from tailrace.command.ending import IN_USE, NO_DIRECTORY, OK, REFUSED
 from tests.tailrace.command.process import start
@@ -129,6 +130,44 @@ def test_repair_in_words(data: DataDirectory, capsys: pytest.CaptureFixture[str]
     damaged, mended, _summary = capsys.readouterr().out.splitlines()
     assert damaged.startswith("orders: DAMAGED: ")
     assert "bytes were cut and are kept in " in mended
+
+
+def test_tails_that_were_set_aside_are_listed_and_no_fault(
+    data: DataDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = StreamLog.open(data.stream_directory("orders"), "orders", create=False, boot_id=BOOT_ID)
+    log.append(bytearray(pack_frame(b"later")), 1, 2_000_000, 3)
+    log.set_aside(40)
+    log.close()
+    assert main.run(["check", str(data.path)]) == OK
+    told, summary = capsys.readouterr().out.splitlines()
+    file = data.stream_directory("orders") / "orders.diverged"
+    assert told.startswith("orders: tail 1: messages 40 to 50, epochs 1 to 3, 447 bytes, set aside 20")
+    assert told.endswith(f"Z in {file}")
+    assert summary == "3 streams, 140 messages: no damage; 1 tail set aside"
+    assert main.run(["check", str(data.path), "--json"]) == OK
+    shown = {report["stream"]: report for report in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert shown["é"]["diverged"] == []
+    (tail,) = shown["orders"]["diverged"]
+    assert (tail["tail"], tail["first_seq"], tail["next_seq"], tail["file"]) == (1, 40, 51, str(file))
+    assert (tail["first_epoch"], tail["last_epoch"], tail["nbytes"]) == (1, 3, 447)
+    flip(file, 256 + 41 + 35)
+    assert main.run(["check", str(data.path)]) == REFUSED
+    (damaged, *_) = capsys.readouterr().out.splitlines()
+    assert damaged == f"orders: DAMAGED: {file} at byte 297: tail 1, message 41: the frame's checksum does not fit"
+
+
+def test_a_stream_whose_meta_is_damaged_is_disabled_by_repair(
+    data: DataDirectory, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = data.stream_directory("orders")
+    write_meta(directory, StreamMeta("orders", Role.SLAVE, 3, Upstream("master", 5050)))
+    flip(directory / "orders.meta", 20)
+    assert main.run(["check", str(data.path), "--rebuild-index"]) == REFUSED
+    assert main.run(["check", str(data.path), "--repair"]) == OK
+    assert "so it is disabled here until it is made a master or a slave again" in capsys.readouterr().out
+    assert read_meta(directory, "orders").role is Role.DISABLED
+    assert main.run(["check", str(data.path)]) == OK
 
 
 def test_a_broker_that_runs(data: DataDirectory, capsys: pytest.CaptureFixture[str]) -> None:
