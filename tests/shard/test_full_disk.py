@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from shard.check import check_stream
-from shard.errors import StorageFull
+from shard.errors import StorageFull, StreamCut
 from shard.log import StreamLog
 from shard.reader import StreamReader
 from tests.shard.helpers import BOOT, NAME, append, batch, messages_of, open_log, payloads
@@ -111,3 +111,27 @@ def test_a_process_that_dies_on_a_full_disk_leaves_a_stream_that_opens(disk: Pat
     append(log, b"after")
     log.close()
     assert payloads(disk)[-1] == b"after"
+
+
+def test_a_tail_that_does_not_fit_twice_is_not_set_aside_and_one_that_does_is(disk: Path) -> None:
+    log = open_log(disk)
+    written = fill(log)
+    reader = StreamReader.open(disk, NAME, boot_id=BOOT)
+    for _ in range(3):
+        with pytest.raises(StorageFull, match=r"more bytes of stream 'stream' in .*\.diverged"):
+            log.set_aside(written - 200)
+    assert (log.next_seq, reader.next_seq(), len(messages_of(reader))) == (written, written, written)
+    assert (disk / "stream.diverged").stat().st_size == 0
+    (disk / "ballast").unlink()
+    kept = log.set_aside(written - 200)
+    assert kept is not None
+    assert kept.tail.nbytes == 200 * 1_032
+    with pytest.raises(StreamCut):
+        reader.next_seq()
+    reader.close()
+    append(log, *[b"y" * 1_000] * BATCH)
+    log.close()
+    assert len(payloads(disk)) == written - 200 + BATCH
+    report = check_stream(disk, NAME, boot_id=BOOT)
+    assert report.ok
+    assert list(report.diverged) == [kept]

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from shard.check import check_stream
-from shard.errors import StreamMissing
+from shard.diverged import list_tails
+from shard.errors import StreamCut, StreamMissing
 from shard.leaves import load
 from shard.reader import StreamReader
-from tests.shard.helpers import BOOT, NAME, messages_of, open_log
+from tests.shard.helpers import BOOT, NAME, messages_of, open_log, read_messages
 
 OWNER = """
 import sys
@@ -28,9 +29,24 @@ while True:
         log.trim(log.next_seq - 4_000)
     print(first + count, flush=True)
 """
+CUTTING_OWNER = """
+import sys
+from pathlib import Path
+from tests.shard.helpers import append, open_log
+log = open_log(Path(sys.argv[1]))
+epoch = log.last_epoch + 1
+while True:
+    count = log.next_seq % 5 + 1
+    append(log, *[b"%d %d " % (log.next_seq + i, epoch) * 30 for i in range(count)], epoch=epoch)
+    print(log.next_seq - 1, epoch, flush=True)
+    if log.next_seq % 11 == 0:
+        log.set_aside(log.next_seq - log.next_seq % 40 % 9 - 1)
+        epoch += 1
+"""
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 30
-check = load("shard.frame_cy").check
+leaf = load("shard.frame_cy")
+check = leaf.check
 
 
 def look_until(reader: StreamReader, seq: int) -> None:
@@ -52,7 +68,7 @@ def opened_reader(directory: Path) -> StreamReader:
     while True:
         try:
             return StreamReader.open(directory, NAME, boot_id=BOOT)
-        except StreamMissing:
+        except (StreamMissing, StreamCut):
             assert time.monotonic() < deadline_s
             time.sleep(0.001)
 
@@ -77,3 +93,52 @@ def test_what_was_acknowledged_outlives_the_owner_and_a_reader_sees_only_whole_f
     assert all(message.payload == b"message %d " % message.seq * 20 for message in messages_of(reader))
     log.close()
     reader.close()
+
+
+def look_at_cuts_until(directory: Path, deadline_s: float, cuts: int) -> None:
+    """Verify what is committed while tails are cut off it: nothing old and new is ever in one piece."""
+    seen, done, reader = 0, 0, opened_reader(directory)
+    while seen < cuts:
+        assert time.monotonic() < deadline_s
+        try:
+            committed = reader.next_seq()
+            start, end = reader.offset_of(done), reader.offset_of(committed)
+            content = bytearray(end - start)
+            assert reader.read_into(memoryview(content), start) == len(content)
+        except StreamCut as cut:
+            seen, done = seen + 1, min(done, cut.seq)
+            reader.close()
+            reader = opened_reader(directory)
+            continue
+        rows = leaf.parse(content, 0, len(content), True)
+        assert [row[0] for row in rows] == list(range(done, committed))
+        assert [row[5] for row in rows] == [b"%d %d " % (row[0], row[2]) * 30 for row in rows]
+        assert [row[2] for row in rows] == sorted(row[2] for row in rows)
+        done = committed
+    reader.close()
+
+
+@pytest.mark.slow
+def test_tails_that_are_cut_off_by_an_owner_that_is_killed_are_never_lost(tmp_path: Path) -> None:
+    acknowledged: set[tuple[int, int]] = set()
+    for _ in range(5):
+        command = [sys.executable, "-c", CUTTING_OWNER, str(tmp_path)]
+        owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        try:
+            look_at_cuts_until(tmp_path, time.monotonic() + DEADLINE_S, 30)
+        finally:
+            owner.send_signal(signal.SIGKILL)
+            for line in owner.communicate()[0].splitlines():
+                seq, epoch = map(int, line.split())
+                acknowledged.add((seq, epoch))
+        report = check_stream(tmp_path, NAME, boot_id=BOOT)
+        assert report.ok, report.faults
+    log = open_log(tmp_path)
+    found = {(message.seq, message.epoch) for message in read_messages(tmp_path)}
+    log.close()
+    path = tmp_path / f"{NAME}.diverged"
+    data = path.read_bytes()
+    for kept in list_tails(path, NAME):
+        found |= {row[:3:2] for row in leaf.parse(data, kept.offset, kept.offset + kept.tail.nbytes, True)}
+    assert len(acknowledged) > 300
+    assert acknowledged <= found
