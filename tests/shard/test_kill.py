@@ -75,13 +75,12 @@ def opened_reader(directory: Path) -> StreamReader:
 
 @pytest.mark.slow
 def test_what_was_acknowledged_outlives_the_owner_and_a_reader_sees_only_whole_frames(tmp_path: Path) -> None:
-    reader, goal = None, 0
+    reader = None
     for _ in range(4):
         command = [sys.executable, "-c", OWNER, str(tmp_path)]
         owner = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
         reader = reader or opened_reader(tmp_path)
-        goal += 1_500
-        look_until(reader, goal)
+        look_until(reader, reader.next_seq() + 1_500)
         owner.send_signal(signal.SIGKILL)
         acknowledged = [int(line) for line in owner.communicate()[0].splitlines()]
         assert reader.next_seq() >= acknowledged[-1]
