@@ -13,9 +13,6 @@ from collections.abc import Callable, Iterator
 from typing import Protocol
 
 TICKS_AN_INTERVAL = 30
-# Of an interval: so much too early is early enough. A quiet peer that answers at once is then touched once an interval,
-# and not again a tick later because its answer came a moment after the ping.
-SLACK = 1 / 300
 TOUCHES_A_TICK = 512  # the others of a full bucket follow at the next tick, so that a loop never stands still for them
 
 
@@ -90,13 +87,12 @@ class Heartbeats:
     after the last ping the peer is dropped.
     """
 
-    __slots__ = ("_interval_s", "_slack_s", "_unanswered_max", "_wheel")
+    __slots__ = ("_interval_s", "_unanswered_max", "_wheel")
 
     def __init__(self, interval_s: float, unanswered_max: int, clock: Callable[[], float]) -> None:
         if interval_s <= 0 or unanswered_max < 1:
             raise ValueError(f"a heartbeat needs an interval over 0 s and a ping, not {interval_s} s, {unanswered_max}")
         self._interval_s = interval_s
-        self._slack_s = interval_s * SLACK
         self._unanswered_max = unanswered_max
         self._wheel = Wheel(interval_s / TICKS_AN_INTERVAL, TICKS_AN_INTERVAL + 2, clock())
 
@@ -128,7 +124,7 @@ class Heartbeats:
         if silent_until_s > due_s:  # it was alive since it was placed
             peer.pings = 0
             due_s = silent_until_s
-        if due_s > now_s + self._slack_s:
+        if due_s > now_s:
             self._wheel.place(peer, due_s)
         elif peer.pings < self._unanswered_max:
             peer.pings += 1

@@ -110,14 +110,6 @@ def test_an_answer_begins_the_count_anew(room: Room) -> None:
     assert len(peer.pinged_at) == before + 3 and len(peer.dropped_at) == 1
 
 
-def test_a_quiet_peer_that_answers_at_once_is_touched_once_an_interval(room: Room) -> None:
-    peer = room.peer()
-    peer.answers = True
-    room.pass_time(20 * INTERVAL_S, step_s=0.05)
-    assert len(peer.pinged_at) >= 19 and not peer.dropped_at
-    assert sum(room.touches) <= len(peer.pinged_at) + 1
-
-
 @pytest.mark.parametrize("unanswered", [1, 2, 3])
 def test_life_at_any_time_before_the_drop_saves_a_peer(room: Room, unanswered: int) -> None:
     peer = room.peer()
