@@ -356,7 +356,7 @@ class BinaryClient(Connection):
 
     def _is_pong(self) -> bool:
         """Whether a read of the length of a PONG is one, and nothing else: all there is to do then has been done."""
-        return self.worker.receive_view[:HEAD_BYTES] == _PONG and not self.codec.pending_bytes
+        return not self._pending_bytes and self.worker.receive_buffer.startswith(_PONG)
 
     def drop_silent(self) -> None:
         self.close("silent")
