@@ -23,17 +23,20 @@ settings.register_profile(
 settings.load_profile("tailrace-ci" if os.environ.get("CI") else "tailrace")
 
 _ROOT = Path(__file__).resolve().parent.parent
-# Nothing there depends on which leaves are loaded: the load generator, the repository itself.
-BUILD_FREE = ("tests/bench/", "tests/deploy/", "tests/scripts/", "tests/tidy/")
+# Where both builds are tested side by side (scripts/test-both-builds), what depends on neither is shared out.
+_BOTH_BUILDS = "TAILRACE_TEST_BOTH_BUILDS" in os.environ
+COMPILED_ONLY = ("tests/bench/", "tests/deploy/")
+INTERPRETED_ONLY = ("tests/tidy/", "tests/scripts/")
 BOUND_TO_BUILD = "tests/tidy/test_build.py"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What the compiled run has shown of the repository itself, the interpreted one need not show again."""
-    if not interpreted_wanted():
+    """What one run shows of the load generator and the repository itself, the other need not show again."""
+    if not _BOTH_BUILDS:
         return
     skip = pytest.mark.skip(reason="nothing here depends on which build is loaded; the other run has it")
+    left_out = COMPILED_ONLY if interpreted_wanted() else INTERPRETED_ONLY
     for item in items:
         where = item.path.relative_to(_ROOT).as_posix()
-        if where.startswith(BUILD_FREE) and where != BOUND_TO_BUILD:
+        if where.startswith(left_out) and where != BOUND_TO_BUILD:
             item.add_marker(skip)
