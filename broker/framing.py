@@ -160,7 +160,7 @@ def _part(growth: Growth, chunk: FrameChunk) -> Frames:
     if chunk.size == len(growth.frames):
         return growth.frames
     start = chunk.offset - (growth.end_offset - len(growth.frames))
-    return memoryview(growth.frames)[start : start + chunk.size]
+    return bytes(memoryview(growth.frames)[start : start + chunk.size])  # a view would keep all of the growth
 
 
 def _cost(chunk: FrameChunk) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import cast
@@ -182,6 +183,19 @@ def test_what_many_want_is_memory(stream: Stream) -> None:
     far = stream.cursor(10)
     far.feed.cursors = SHARED_SUBSCRIBERS
     assert stream.chunks.chunk(far).frames is None, "who is far behind is alone"
+
+
+def test_a_part_of_what_was_appended_keeps_no_more_than_itself(stream: Stream) -> None:
+    """Or a kilobyte that is kept would keep the megabytes that were appended with it, and no bound would count them."""
+    stream.append(1)
+    growth = stream.fresh[NAME] = stream.append(3 * CHUNK_BYTES // FRAME_BYTES)
+    cursor = stream.cursor(growth.next_seq - 3)
+    chunk = stream.chunks.chunk(cursor)
+    assert chunk.frames is not None and bytes(chunk.frames) == stream.content(chunk)
+    kept = growth.frames
+    del growth
+    stream.fresh.clear()
+    assert sys.getrefcount(kept) == 2, "ours, and the argument's"
 
 
 def test_the_rest_of_a_chunk_that_is_kept_is_memory(stream: Stream) -> None:
