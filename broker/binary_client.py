@@ -44,7 +44,7 @@ class BinaryClient(Connection):
         self.traffic = worker.metrics.binary
         self.codec = ServerCodec(worker.settings.max_envelope_bytes, worker.settings.max_message_bytes)
         self.handles: dict[int, bytes] = {}
-        self.asked: dict[int, None] = {}  # subscriptions whose stream's owner has not answered yet
+        self.asked: dict[int, m.Subscribe] = {}  # those whose stream's owner has not answered yet
         self.under_way = 0  # publishes whose outcome is not known yet
         self.last_word = b""  # a fatal error, which comes after every answer
         self.pings = 0  # the heartbeat's
@@ -206,7 +206,7 @@ class BinaryClient(Connection):
             text = f"this connection has {limit} subscriptions, which is its limit"
             self.refuse_request(Op.SUBSCRIBE, number, Code.SUBSCRIPTIONS, text)
             return
-        self.asked[number] = None
+        self.asked[number] = message
         ask_end = message.start.kind == "new" or (message.end is not None and message.end[0] == "now")
         self.worker.subscribing.ensure(
             self, message.stream, lambda value: self._ensured(message, value), ask_end=ask_end
@@ -215,7 +215,7 @@ class BinaryClient(Connection):
 
     def _ensured(self, message: m.Subscribe, value: int | Refused) -> None:
         """The stream is there, and its owner may have said where it ends; or why there is none."""
-        if self.closed or message.id not in self.asked:
+        if self.closed or self.asked.get(message.id) is not message:
             return  # closed, or unsubscribed, meanwhile
         del self.asked[message.id]
         try:

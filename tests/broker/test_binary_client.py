@@ -288,6 +288,24 @@ def test_one_that_is_given_up_before_its_owner_has_answered(node: World) -> None
     assert not node.workers[0].fanout.feeds and not node.binary_client_of(peer.peer).awaited
 
 
+def test_an_id_that_is_used_again_before_the_first_answer_is_the_second_subscription(node: World) -> None:
+    names = [node.name(1), node.name(1, "other")]
+    for name in names:
+        node.fill(name, [name.encode()])
+    peer = BinaryPeer(node)
+    new = From("new", 0)  # the owner is asked, on another worker
+    peer.say(
+        m.Subscribe(1, names[0].encode(), new),
+        m.Unsubscribe(1),
+        m.Subscribe(1, names[1].encode(), new, end=("seq", 2)),
+    )
+    node.settle()
+    assert peer.take() == [m.Ended(1, 0), m.Subscribed(1, 1, 0, 2)]
+    node.fill(names[0], [b"not this"])
+    node.fill(names[1], [b"this"])
+    assert peer.take() == [m.Ended(1, 2)] and peer.got[1] == [(1, b"this")]
+
+
 def test_subscriptions_are_bounded(tmp_path: Path) -> None:
     with world(tmp_path, max_subscriptions=1) as node:
         peer = BinaryPeer(node)
