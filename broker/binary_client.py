@@ -232,8 +232,8 @@ class BinaryClient(Connection):
         if until_seq is not None:
             cursor.until_seq = until_seq = max(until_seq, cursor.seq)
         self.say(pack(m.Subscribed(message.id, cursor.seq, first_seq, until_seq)))
-        if self.lingering_since_s:  # CLOSE has come meanwhile
-            self.unsubscribe(m.Unsubscribe(message.id))
+        if self.lingering_since_s:  # CLOSE has come meanwhile, and has ended the others
+            self._end_subscriptions()
         else:
             self.worker.subscribing.start(self, cursor)
 
@@ -269,9 +269,8 @@ class BinaryClient(Connection):
             self.refuse_request(Op.UNSUBSCRIBE, number, Code.UNSUBSCRIBED, text)
             return
         self.worker.fanout.end(cursor)
-        # Behind the chunk that is half out, which is a part of what the peer gets.
-        next_seq = cursor.cut[0] if cursor.cut is not None and cursor is self.current else cursor.seq
-        self.say(pack(m.Ended(number, next_seq)))
+        # Behind the chunk that is half out, if there is one: it is a part of what the peer gets.
+        self.say(pack(m.Ended(number, cursor.seq if cursor.cut is None else cursor.cut[0])))
 
     def credit(self, message: m.Credit) -> None:
         cursor = self.cursors.get(message.id)
