@@ -151,5 +151,3 @@ def is_loopback(host: str) -> bool:
 def format_peer(address: tuple[Any, ...]) -> str:
     host, port = address[0], address[1]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-

@@ -40,9 +40,7 @@ class Subscribing:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
-    def ensure(
-        self, client: Connection, name: bytes, done: Callable[[int | Refused], None], *, ask_end: bool
-    ) -> None:
+    def ensure(self, client: Connection, name: bytes, done: Callable[[int | Refused], None], *, ask_end: bool) -> None:
         """See that the stream is there. `done` hears where it ends, if that was asked, or why there is none."""
 
         def answered(value: Any) -> None:

@@ -400,4 +400,3 @@ def run_worker(boot: WorkerBoot) -> int:
         return EXIT_CANNOT_OPEN
     worker.run()
     return EXIT_OK
-

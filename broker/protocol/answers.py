@@ -1,8 +1,8 @@
 """What the broker says to a line-protocol peer. Every answer is whole lines that end in CRLF.
 
-    ok …            one line
-    ok FIELD …      several lines: the names of the fields, a line a row, and a line `.`
-    err CODE text   one line
+ok …            one line
+ok FIELD …      several lines: the names of the fields, a line a row, and a line `.`
+err CODE text   one line
 """
 
 from __future__ import annotations

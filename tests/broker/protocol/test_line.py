@@ -327,8 +327,6 @@ def written(place: c.From) -> bytes:
     return {"new": b"new", "seq": b"#%d" % place.value, "time": b"%d" % place.value}[place.kind]
 
 
-
-
 def arguments(command: object) -> list[bytes]:
     """The command as it stands on a line, word by word."""
     word = {c.Subscribe: b"sub", c.Unsubscribe: b"unsub"}.get(type(command), type(command).__name__.lower().encode())
