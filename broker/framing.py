@@ -11,10 +11,10 @@ places soon want the same ones.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from broker.chunk_cache import ChunkCache
 from broker.fanout import Cursor
 from broker.owner import Growth
 from broker.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, Op
@@ -28,7 +28,6 @@ SENDFILE_MIN_BYTES = 64 << 10  # below this, one sendmsg from memory costs less 
 SHARED_SUBSCRIBERS = 8  # so many of a stream share what they are sent,
 NEAR_BYTES = 4 << 20  # those that are no further behind than this
 CHUNKS_AT_ONCE = 4  # of `chunk_bytes` in one of ours: frames cost nothing to make, so their chunks may be larger
-ENTRY_BYTES = 256  # what a kept chunk costs beside its frames
 
 _CHUNK = int(Op.CHUNK)
 _check = load("shard.frame_cy").check
@@ -49,6 +48,10 @@ class FrameChunk(NamedTuple):
     size: int
     frames: Frames | None
 
+    @property
+    def held_bytes(self) -> int:
+        return 0 if self.frames is None else self.size
+
 
 class FrameChunks:
     """Makes chunks and keeps the latest: the delivery of the binary protocol. `fresh` as in `Renderings`."""
@@ -58,10 +61,8 @@ class FrameChunks:
     ) -> None:
         self._readers = readers
         self._chunk_bytes = CHUNKS_AT_ONCE * chunk_bytes
-        self._cache_bytes = cache_bytes
         self._fresh = {} if fresh is None else fresh
-        self._kept: OrderedDict[tuple[bytes, int], FrameChunk] = OrderedDict()
-        self._kept_bytes = 0
+        self.cache: ChunkCache[FrameChunk] = ChunkCache(cache_bytes)
 
     def chunk(self, cursor: Cursor) -> FrameChunk:
         """What comes next for a cursor that is behind, or the chunk that it is in the middle of.
@@ -70,19 +71,19 @@ class FrameChunks:
         """
         feed = cursor.feed
         if cursor.cut is not None:
-            kept = self._kept.get((feed.name, cursor.seq))
+            kept = self.cache.get((feed.name, cursor.seq))
             if kept is not None and kept.next_seq == cursor.cut[0]:
                 return kept
             return _placed(cursor.offset, *cursor.cut)
         if cursor.credit_bytes is not None or cursor.until_seq < feed.end_seq:
             return self._own(cursor)
         key = (feed.name, cursor.seq)
-        chunk = self._kept.get(key)
+        chunk = self.cache.get(key)
         if chunk is None:
             run = Run(cursor.seq, cursor.offset, feed.end_seq, feed.end_offset)
             shared = feed.cursors >= SHARED_SUBSCRIBERS and run.end_offset - run.offset <= NEAR_BYTES
             chunk = self._make(feed.name, run, self._most(run.offset), shared=shared)
-            self._keep(key, chunk)
+            self.cache.keep(key, chunk)
         return chunk
 
     def rest(self, cursor: Cursor, chunk: FrameChunk) -> tuple[bytes, int]:
@@ -138,12 +139,6 @@ class FrameChunks:
             raise reader.damaged(run.offset, f"the file ends within the frames of seq {run.seq} to {next_seq - 1}")
         return chunk._replace(frames=frames)
 
-    def _keep(self, key: tuple[bytes, int], chunk: FrameChunk) -> None:
-        self._kept[key] = chunk
-        self._kept_bytes += _cost(chunk)
-        while self._kept_bytes > self._cache_bytes and len(self._kept) > 1:
-            self._kept_bytes -= _cost(self._kept.popitem(last=False)[1])
-
 
 def head_fields(cursor: Cursor, chunk: FrameChunk) -> tuple[int, int, int]:
     """Opcode, body length, subscription id: for CHUNK_HEAD."""
@@ -161,10 +156,6 @@ def _part(growth: Growth, chunk: FrameChunk) -> Frames:
         return growth.frames
     start = chunk.offset - (growth.end_offset - len(growth.frames))
     return bytes(memoryview(growth.frames)[start : start + chunk.size])  # a view would keep all of the growth
-
-
-def _cost(chunk: FrameChunk) -> int:
-    return ENTRY_BYTES + (0 if chunk.frames is None else chunk.size)
 
 
 def _fill(reader: StreamReader, buffer: memoryview, offset: int) -> int:

@@ -8,10 +8,10 @@ the bytes. That keeps memory flat whatever the subscribers do.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import OrderedDict
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from broker.chunk_cache import ChunkCache
 from broker.fanout import Cursor
 from broker.owner import Growth
 from broker.readers import Readers
@@ -33,6 +33,10 @@ class Rendering(NamedTuple):
     next_seq: int
     next_offset: int
     nbytes: int
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self.text)
 
 
 def message_ends(text: bytes) -> list[int]:
@@ -58,9 +62,7 @@ class Renderings:
         self._readers = readers
         self._fresh = {} if fresh is None else fresh
         self._chunk_bytes = chunk_bytes
-        self._cache_bytes = cache_bytes
-        self._cached: OrderedDict[tuple[bytes, int], Rendering] = OrderedDict()
-        self._held_bytes = 0
+        self.cache: ChunkCache[Rendering] = ChunkCache(cache_bytes)
         self._buffer = memoryview(bytearray(chunk_bytes))
 
     def chunk(self, cursor: Cursor) -> Rendering:
@@ -69,7 +71,7 @@ class Renderings:
         Raises Trimmed when the place is gone, StreamDamaged when its frame is not whole and right, OSError.
         """
         feed = cursor.feed
-        kept = self._cached.get((feed.name, cursor.seq))
+        kept = self.cache.get((feed.name, cursor.seq))
         if kept is not None:
             return kept
         return self.get(feed.name, cursor.seq, cursor.offset, feed.end_seq, feed.end_offset)
@@ -77,10 +79,10 @@ class Renderings:
     def get(self, name: bytes, seq: int, offset: int, end_seq: int, end_offset: int) -> Rendering:
         """The messages of stream `name` from `seq`, whose frame is at `offset`, up to a chunk and before `end_seq`."""
         key = (name, seq)
-        rendering = self._cached.get(key)
+        rendering = self.cache.get(key)
         if rendering is None:
             rendering = self._make(name, seq, offset, end_seq, end_offset)
-            self._keep(key, rendering)
+            self.cache.keep(key, rendering)
         return rendering
 
     def rest(self, cursor: Cursor, chunk: Rendering) -> tuple[bytes, int]:
@@ -88,16 +90,6 @@ class Renderings:
         ends = message_ends(chunk.text)
         last = bisect_left(ends, cursor.skip)
         return chunk.text[cursor.skip : ends[last]], last + 1
-
-    def clear(self) -> None:
-        self._cached.clear()
-        self._held_bytes = 0
-
-    def _keep(self, key: tuple[bytes, int], rendering: Rendering) -> None:
-        self._cached[key] = rendering
-        self._held_bytes += len(rendering.text)
-        while self._held_bytes > self._cache_bytes and len(self._cached) > 1:
-            self._held_bytes -= len(self._cached.popitem(last=False)[1].text)
 
     def _make(self, name: bytes, seq: int, offset: int, end_seq: int, end_offset: int) -> Rendering:
         growth = self._fresh.get(name)

@@ -196,7 +196,7 @@ def test_subscribers_share_one_rendering(world: World) -> None:
         world.subscribe(client, "a", 1)
     world.publish("a", *many(3))
     world.run()
-    assert len(world.renderings._cached) == 1
+    assert len(world.renderings.cache) == 1
     assert {bytes(client.got) for client in clients} == {bytes(clients[0].got)}
     assert clients[0].seqs("a") == [1, 2, 3]
 
@@ -256,7 +256,7 @@ def test_a_socket_may_take_any_part_of_a_chunk(world: World, step_bytes: int) ->
     world.subscribe(client, "a")
     world.subscribe(client, "b")
     world.run()
-    world.renderings.clear()  # what is dropped meanwhile is made again
+    world.renderings.cache.clear()  # what is dropped meanwhile is made again
     world.drain(client, step_bytes)
     assert client.seqs("a") == list(range(100)) and client.seqs("b") == list(range(11))
 
@@ -324,7 +324,7 @@ def trim(world: World, name: str, seq: int) -> None:
 
 def give_back(world: World, name: str) -> None:
     world.logs[name].punch(world.logs[name].first_seq)
-    world.renderings.clear()
+    world.renderings.cache.clear()
 
 
 def test_one_who_lags_behind_a_trim_is_told_and_goes_on(world: World) -> None:

@@ -111,7 +111,7 @@ def test_a_reader_in_the_middle_of_a_chunk(node: World) -> None:
         move(node, peer)
         moves += 1
         for worker in node.workers:
-            worker.renderings.clear()
+            worker.renderings.cache.clear()
         peer.received += peer.sock.recv(5_000)
         node.settle()
         assert moves < 500

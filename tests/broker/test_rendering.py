@@ -97,10 +97,10 @@ def test_what_was_just_appended_is_rendered_from_memory(stream: Stream) -> None:
     growth = stream.append(b"one", b"two")
     stream.fresh[NAME] = growth._replace(frames=bytearray(growth.frames).replace(b"two", b"TWO"))
     assert stream.get(1).text == text_of([b"one", b"TWO"], 1), "memory was asked, not the file"
-    stream.renderings.clear()
+    stream.renderings.cache.clear()
     stream.fresh[NAME] = growth
     kept = stream.get(1)
-    stream.renderings.clear()
+    stream.renderings.cache.clear()
     stream.fresh.clear()
     assert stream.get(1) == kept, "the file says the same"
     stream.fresh[NAME] = stream.append(b"x" * (2 * CHUNK_BYTES))
@@ -111,12 +111,9 @@ def test_the_cache_is_bounded_and_what_was_dropped_is_made_again(tmp_path: Path)
     stream = Stream(tmp_path, cache_bytes=2 * CHUNK_BYTES)
     stream.append(*[b"x" * 1_000] * 100)
     chunks = stream.chunks()
-    assert sum(len(each.text) for each in stream.renderings._cached.values()) <= 2 * CHUNK_BYTES
-    assert stream.renderings._held_bytes == sum(len(each.text) for each in stream.renderings._cached.values())
+    assert 0 < stream.renderings.cache.held_bytes <= 2 * CHUNK_BYTES < sum(len(each.text) for each in chunks)
     again = stream.get(0)
     assert again is not chunks[0] and again == chunks[0]
-    stream.renderings.clear()
-    assert stream.renderings._held_bytes == 0
     stream.readers.close()
     stream.log.close()
 
@@ -126,7 +123,7 @@ def test_a_place_that_was_trimmed_and_given_back(stream: Stream) -> None:
     offset = stream.readers.get(NAME).offset_of(10)
     stream.log.trim(90)
     assert stream.renderings.get(NAME, 10, offset, 100, stream.log.end_offset).text.startswith(b"msg stream 10 ")
-    stream.renderings.clear()
+    stream.renderings.cache.clear()
     stream.log.punch(90)
     with pytest.raises(Trimmed) as trimmed:
         stream.renderings.get(NAME, 10, offset, 100, stream.log.end_offset)

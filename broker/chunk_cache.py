@@ -1,0 +1,55 @@
+"""The chunks that several subscribers may ask for, by the place where they begin; the oldest go first.
+
+What is dropped here can be made again from the log. So no more is needed than the order in which chunks came: whoever
+is near the end of a stream asks for new ones, and who is far behind asks for each once.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+ENTRY_BYTES = 256  # what a kept chunk costs beside its bytes
+
+Place = tuple[bytes, int]  # stream, seq of the first message
+
+
+class Chunk(Protocol):
+    @property
+    def held_bytes(self) -> int:
+        """What of it is in memory."""
+
+
+AnyChunk = TypeVar("AnyChunk", bound=Chunk)
+
+
+class ChunkCache(Generic[AnyChunk]):
+    """Holds at most `bytes_max`, or one chunk that is larger."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._chunks: OrderedDict[Place, AnyChunk] = OrderedDict()
+        self.held_bytes = 0
+        self.get: Callable[[Place], AnyChunk | None] = self._chunks.get  # without a frame of ours: each send asks
+
+    def __len__(self) -> int:
+        return len(self._chunks)
+
+    def keep(self, place: Place, chunk: AnyChunk) -> None:
+        """Keep a chunk in the stead of the one at its place, and drop the oldest beyond the bound."""
+        former = self._chunks.pop(place, None)
+        if former is not None:
+            self.held_bytes -= _cost(former)
+        self._chunks[place] = chunk
+        self.held_bytes += _cost(chunk)
+        while self.held_bytes > self._bytes_max and len(self._chunks) > 1:
+            self.held_bytes -= _cost(self._chunks.popitem(last=False)[1])
+
+    def clear(self) -> None:
+        self._chunks.clear()
+        self.held_bytes = 0
+
+
+def _cost(chunk: Chunk) -> int:
+    return ENTRY_BYTES + chunk.held_bytes
