@@ -20,6 +20,7 @@ from broker.owner import Growth
 from broker.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, Op
 from broker.readers import Readers
 from shard.errors import Trimmed
+from shard.files import read_all
 from shard.index import Run
 from shard.leaves import load
 from shard.reader import StreamReader
@@ -93,15 +94,11 @@ class FrameChunks:
         """
         messages = chunk.next_seq - cursor.seq
         reader = self._readers.get(cursor.feed.name)
-        data = bytearray(CHUNK_HEAD.pack(*head_fields(cursor, chunk)) + bytes(chunk.size))
-        _fill(reader, memoryview(data)[CHUNK_HEAD.size :], chunk.offset)
-        found, _nbytes, fault = _check(data, CHUNK_HEAD.size, len(data), cursor.seq)
+        frames = _read(reader, chunk, cursor.seq)
+        found, _nbytes, fault = _check(frames, 0, len(frames), cursor.seq)
         if found != messages:
             raise reader.damaged(chunk.offset, f"the frames from seq {cursor.seq} are not there any more: {fault}")
-        return bytes(data[cursor.skip :]), messages
-
-    def reader(self, name: bytes) -> StreamReader:
-        return self._readers.get(name)
+        return (CHUNK_HEAD.pack(*head_fields(cursor, chunk)) + frames)[cursor.skip :], messages
 
     def _own(self, cursor: Cursor) -> FrameChunk:
         """For a cursor that has an end or credit: no more than those allow."""
@@ -134,10 +131,7 @@ class FrameChunks:
         growth = self._fresh.get(name)
         if growth is not None and growth.first_seq <= run.seq and next_seq <= growth.next_seq:
             return chunk._replace(frames=_part(growth, chunk))
-        frames = bytearray(chunk.size)
-        if _fill(reader, memoryview(frames), run.offset) < chunk.size:
-            raise reader.damaged(run.offset, f"the file ends within the frames of seq {run.seq} to {next_seq - 1}")
-        return chunk._replace(frames=frames)
+        return chunk._replace(frames=_read(reader, chunk, run.seq))
 
 
 def head_fields(cursor: Cursor, chunk: FrameChunk) -> tuple[int, int, int]:
@@ -158,9 +152,12 @@ def _part(growth: Growth, chunk: FrameChunk) -> Frames:
     return bytes(memoryview(growth.frames)[start : start + chunk.size])  # a view would keep all of the growth
 
 
-def _fill(reader: StreamReader, buffer: memoryview, offset: int) -> int:
-    """Read until the buffer is full or the file ends; how many bytes came."""
-    done = 0
-    while done < len(buffer) and (count := reader.read_into(buffer[done:], offset + done)):
-        done += count
-    return done
+def _read(reader: StreamReader, chunk: FrameChunk, seq: int) -> bytes:
+    """All of a chunk that begins with message `seq`. Raises StreamDamaged when the file ends before it, StreamCut,
+    OSError.
+    """
+    frames = read_all(reader.content_fd, chunk.size, chunk.offset)
+    reader.next_seq()  # raises StreamCut: other messages may have come to this place while it was read
+    if len(frames) < chunk.size:
+        raise reader.damaged(chunk.offset, f"the file ends within the frames of seq {seq} to {chunk.next_seq - 1}")
+    return frames

@@ -9,6 +9,7 @@ from typing import cast
 
 import pytest
 
+from broker import framing
 from broker.fanout import Cursor, Feed, Subscriber
 from broker.framing import (
     CHUNKS_AT_ONCE,
@@ -23,7 +24,8 @@ from broker.owner import Growth
 from broker.protocol.messages import CHUNK_HEAD, Op
 from broker.readers import Readers
 from shard.directory import make_data_dir
-from shard.errors import StreamDamaged, Trimmed
+from shard.errors import StreamCut, StreamDamaged, Trimmed
+from shard.files import read_all
 from shard.log import StreamLog
 from tests.shard.helpers import BOOT, batch, open_log
 
@@ -159,6 +161,37 @@ def test_a_file_that_ends_too_early_is_damage(stream: Stream) -> None:
     with path.open("r+b") as file:
         file.truncate(cursor.offset + 5 * FRAME_BYTES)
     with pytest.raises(StreamDamaged, match="ends within the frames of seq 0 to 9"):
+        stream.chunks.chunk(cursor)
+
+
+@pytest.mark.parametrize(("what", "why"), [("shorter", "ends within the frames of seq 0"), ("other", "not there any")])
+def test_the_rest_of_a_chunk_that_the_file_has_no_more_is_damage(stream: Stream, what: str, why: str) -> None:
+    stream.append(10)
+    cursor = stream.cursor()
+    chunk = stream.chunks.chunk(cursor)
+    cursor.skip = 20
+    path = next(stream.readers.path(NAME).glob("*.content"))
+    with path.open("r+b") as file:
+        file.seek(cursor.offset + 5 * FRAME_BYTES)
+        if what == "shorter":
+            file.truncate()
+        else:
+            file.write(b"y" * FRAME_BYTES)
+    with pytest.raises(StreamDamaged, match=why):
+        stream.chunks.rest(cursor, chunk)
+
+
+def test_what_was_replaced_while_it_was_read_is_not_shown(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    stream.append(10)
+    cursor = stream.cursor()
+
+    def read_late(fd: int, size: int, offset: int) -> bytes:
+        frames = read_all(fd, size, offset)
+        stream.log.set_aside(5)
+        return frames
+
+    monkeypatch.setattr(framing, "read_all", read_late)
+    with pytest.raises(StreamCut):
         stream.chunks.chunk(cursor)
 
 
