@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-TICKS_AN_INTERVAL = 30
-TOUCHES_A_TICK = 512  # the others of a full bucket follow at the next tick, so that a loop never stands still for them
+TICKS_AN_INTERVAL = 30  # few: pings that are sent together are answered together, and read in few turns
+TOUCHES_A_TICK = 2_048  # the others of a full bucket follow at the next, so that a loop never stands still for them
 
 
 class Peer(Protocol):
@@ -109,7 +109,7 @@ class Heartbeats:
     def tick(self, now_s: float) -> int:
         """See to those whose time has come, at most TOUCHES_A_TICK. Returns how many that were.
 
-        Call it many times an interval; what one call leaves, the next begins with.
+        Call it TICKS_AN_INTERVAL times an interval; what one call leaves, the next begins with.
         """
         touches = 0
         for peer, due_s in self._wheel.come_up(now_s):

@@ -28,7 +28,7 @@ from broker.connection import READ_BYTES_MAX, Connection
 from broker.control import ControlChannel, ControlClosed, ControlMessage
 from broker.fanout import FanOut
 from broker.framing import FrameChunks
-from broker.heartbeat import TOUCHES_A_TICK, Heartbeats
+from broker.heartbeat import TICKS_AN_INTERVAL, Heartbeats
 from broker.memory import keep_freed_memory
 from broker.metrics import WorkerMetrics
 from broker.owner import Owner
@@ -54,10 +54,6 @@ STAGED_MAX_BYTES = 8 << 20  # published and answered in one turn; the connection
 GATHER_ROUNDS_MAX = 16
 GC_ALLOCATIONS = 50_000  # containers made and not freed between two looks for cycles
 PUMP_BYTES = 4 << 20  # sent to subscribers in one turn, about
-# Looks at the heartbeat's wheel in its interval. Pings that are sent together are answered together, and read in few
-# turns.
-HEARTBEAT_TICKS = 30
-HEARTBEAT_ROUNDS_MAX = 4  # of TOUCHES_A_TICK peers in one look
 IDLE_S = 0.25  # the longest wait for events, and so the longest time between two beats of a healthy worker
 
 # A terminal, and some who stop services, signal the whole process group; these are the supervisor's to answer.
@@ -164,7 +160,7 @@ class Worker:
         self.poller.register(self.syncer.fileno(), select.EPOLLIN, lambda _mask: self.upkeep.take_outcomes())
         self.timers.every(0.05, self._often)
         self.timers.every(1.0, self._seldom)
-        self.timers.every(self.settings.heartbeat_s / HEARTBEAT_TICKS, self._beat_hearts)
+        self.timers.every(self.settings.heartbeat_s / TICKS_AN_INTERVAL, self._beat_hearts)
         self.control.send("ready")
         if own:
             self._own()
@@ -317,9 +313,7 @@ class Worker:
         self.siblings.flush()
 
     def _beat_hearts(self) -> None:
-        rounds = 1
-        while self.heartbeats.tick(self.now_s) == TOUCHES_A_TICK and rounds < HEARTBEAT_ROUNDS_MAX:
-            rounds += 1
+        self.heartbeats.tick(self.now_s)
 
     def _seldom(self) -> None:
         if self.owner.owning:  # a retired worker knows its streams still, and must not touch them
