@@ -22,9 +22,9 @@ from broker.protocol.envelope import HEAD_BYTES
 from broker.protocol.errors import Code
 from broker.protocol.messages import CHUNK_HEAD, Ack, Op, pack
 from broker.publish import FramePublication
+from broker.subscribing import storage_refusals
 from broker.timers import now_us
 from broker.version import program_version
-from shard.errors import StorageError, StreamDamaged
 
 if TYPE_CHECKING:
     from broker.worker import Worker
@@ -239,7 +239,7 @@ class BinaryClient(Connection):
 
     def _bounds(self, message: m.Subscribe, end_seq: int) -> tuple[int, int | None]:
         """The oldest seq that is kept, and the one at which this subscription is to end. Raises Refused."""
-        try:
+        with storage_refusals(message.stream):
             reader = self.worker.readers.get(message.stream)
             first_seq = reader.first_seq()
             if message.end is None:
@@ -252,10 +252,6 @@ class BinaryClient(Connection):
             if value > now_us():
                 raise Refused(Code.FROM, "the time at which this subscription is to end has not come yet")
             return first_seq, reader.seq_at(value)
-        except StreamDamaged as damage:
-            raise Refused(Code.DAMAGED, str(damage)) from damage
-        except (StorageError, OSError) as error:
-            raise Refused(Code.UNAVAILABLE, f"cannot read {message.stream.decode()}: {error}") from error
 
     def unsubscribe(self, message: m.Unsubscribe) -> None:
         number = message.id

@@ -6,7 +6,8 @@ and to say where it ends for whoever wants what comes next, behind all that this
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.connection import Connection
@@ -57,14 +58,10 @@ class Subscribing:
     def place(self, client: Connection, wanted: Wanted, key: Any, end_seq: int) -> Cursor:
         """A cursor where the subscription begins, parked until `start`. `end_seq` is `ensure`'s. Raises Refused."""
         worker, name = self._worker, wanted.stream
-        try:
+        with storage_refusals(name):
             seq = first_seq_of(worker.readers.get(name), wanted, end_seq)
             remote = worker.router.slot_of(name) in worker.routes
             return worker.fanout.subscribe(client, name, seq, remote=remote, key=key)
-        except StreamDamaged as damage:
-            raise Refused(Code.DAMAGED, str(damage)) from damage
-        except (StorageError, OSError) as error:
-            raise Refused(Code.UNAVAILABLE, f"cannot read {name.decode()}: {error}") from error
 
     def start(self, client: Connection, cursor: Cursor) -> None:
         """The client has been told: let the cursor move."""
@@ -82,6 +79,17 @@ class Subscribing:
             return False
         except (StorageError, OSError):
             return True  # let the subscription meet it, and say what it is
+
+
+@contextmanager
+def storage_refusals(name: bytes) -> Iterator[None]:
+    """What storage raises in this block of reading a stream becomes the Refused that its subscriber is told."""
+    try:
+        yield
+    except StreamDamaged as damage:
+        raise Refused(Code.DAMAGED, str(damage)) from damage
+    except (StorageError, OSError) as error:
+        raise Refused(Code.UNAVAILABLE, f"cannot read {name.decode()}: {error}") from error
 
 
 def first_seq_of(reader: StreamReader, wanted: Wanted, end_seq: int) -> int:

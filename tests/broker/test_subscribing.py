@@ -11,6 +11,8 @@ from broker.owner import Refused
 from broker.protocol.commands import Subscribe
 from broker.protocol.errors import Code
 from broker.protocol.places import From
+from broker.subscribing import storage_refusals
+from shard.errors import StreamDamaged, StreamMissing
 from tests.broker.world import World, world
 
 
@@ -63,6 +65,21 @@ def test_damage_is_told(node: World) -> None:
         worker.subscribing.place(client, Subscribe(b"none", From("seq", 0)), 1, 0)
     assert missing.value.code is Code.UNAVAILABLE
     assert not worker.fanout.feeds
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (StreamDamaged("s", Path("s.indx"), 7, "why"), Code.DAMAGED, "stream 's' is damaged: s.indx at byte 7: why"),
+        (StreamMissing("s", Path("d")), Code.UNAVAILABLE, "cannot read s: no stream 's' in d"),
+        (OSError(5, "bad disk"), Code.UNAVAILABLE, "cannot read s: [Errno 5] bad disk"),
+        (Refused(Code.FROM, "not yet"), Code.FROM, "not yet"),
+    ],
+)
+def test_what_storage_raises_is_told_as_a_refusal(error: Exception, code: Code, text: str) -> None:
+    with pytest.raises(Refused) as refused, storage_refusals(b"s"):
+        raise error
+    assert (refused.value.code, refused.value.text) == (code, text)
 
 
 def test_a_cursor_stays_where_it_is_until_it_is_started(node: World) -> None:
