@@ -12,7 +12,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.connection import READ_BYTES_MAX, Connection
+from broker.client import READ_BYTES_MAX, Client
 from broker.fanout import Cursor
 from broker.framing import FrameChunk, head_fields
 from broker.owner import Refused
@@ -33,7 +33,7 @@ FEATURES: frozenset[str] = frozenset()  # spoken here beyond version 1
 CREDIT_MAX_BYTES = 1 << 62  # of one subscription; more is as good as none
 
 
-class BinaryClient(Connection):
+class BinaryClient(Client):
     protocol = "binary"
 
     __slots__ = ("asked", "codec", "handles", "last_word", "pings", "under_way")

@@ -10,7 +10,7 @@ import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from broker.connection import READ_BYTES_MAX, Connection
+from broker.client import READ_BYTES_MAX, Client
 from broker.fanout import Cursor
 from broker.protocol import answers
 from broker.protocol.commands import Close, Invalid, Reply, Staged
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from broker.worker import Worker
 
 
-class LineClient(Connection):
+class LineClient(Client):
     protocol = "line"
 
     __slots__ = ("answers", "codec", "subscribing")

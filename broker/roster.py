@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from broker import handover
-from broker.connection import LINGER_S, Connection, Pause
+from broker.client import Client
+from broker.connection import LINGER_S, Pause
 from broker.fanout import Cursor, Park, Subscriber
 from broker.protocol.errors import Code
 
@@ -31,24 +32,24 @@ def drop_stalled(worker: Worker) -> None:
     Who is caught up, or waits for nothing, is not looked at: there may be tens of thousands of them.
     """
     stalled_before_s = worker.now_s - worker.settings.stall_timeout_s
-    for client in _connections(worker.fanout.blocked):
+    for client in _clients(worker.fanout.blocked):
         if client.progress_s < stalled_before_s:
             log.info("dropping %s: it took nothing for %s s", client.peer, worker.settings.stall_timeout_s)
             client.close("stalled")
     if worker.settings.max_lag_bytes:
-        for client in _connections(worker.fanout.behind()):
+        for client in _clients(worker.fanout.behind()):
             _drop_slow(worker, client)
-    for client in list(worker.lingering):
-        if client.lingering_since_s < worker.now_s - LINGER_S:
-            client.close("lingered")
+    for connection in list(worker.lingering):
+        if connection.lingering_since_s < worker.now_s - LINGER_S:
+            connection.close("lingered")
 
 
-def _connections(subscribers: Iterable[Subscriber]) -> list[Connection]:
+def _clients(subscribers: Iterable[Subscriber]) -> list[Client]:
     """All of them now: some may go while the others are seen to."""
-    return [client for client in subscribers if isinstance(client, Connection)]
+    return [client for client in subscribers if isinstance(client, Client)]
 
 
-def _drop_slow(worker: Worker, client: Connection) -> None:
+def _drop_slow(worker: Worker, client: Client) -> None:
     limit = worker.settings.max_lag_bytes
     for cursor in _sending(client):
         if lag_bytes(cursor) > limit:
@@ -109,10 +110,11 @@ def connections(worker: Worker) -> list[list[Any]]:
     behind).
     """
     rows: list[list[Any]] = []
-    for client in worker.clients.values():
-        lag = max((cursor.feed.end_seq - cursor.seq for cursor in client.cursors.values()), default=0)
-        age_s = round(worker.now_s - client.accepted_s, 1)
-        rows.append([worker.slot, client.peer, age_s, len(client.cursors), len(client.out), max(lag, 0)])
+    for connection in worker.clients.values():
+        cursors = connection.cursors.values() if isinstance(connection, Client) else ()
+        lag = max((cursor.feed.end_seq - cursor.seq for cursor in cursors), default=0)
+        age_s = round(worker.now_s - connection.accepted_s, 1)
+        rows.append([worker.slot, connection.peer, age_s, len(cursors), len(connection.out), max(lag, 0)])
     return rows
 
 

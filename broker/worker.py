@@ -23,8 +23,9 @@ from broker import roster
 from broker.acceptor import Acceptor
 from broker.affinity import Movers
 from broker.board import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
+from broker.client import READ_BYTES_MAX
 from broker.commands import Commands
-from broker.connection import READ_BYTES_MAX, Connection
+from broker.connection import Connection
 from broker.control import ControlChannel, ControlClosed, ControlMessage
 from broker.fanout import FanOut
 from broker.framing import FrameChunks

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.connection import ANSWERS_PENDING_MAX, Pause
+from broker.client import ANSWERS_PENDING_MAX
+from broker.connection import Pause
 from broker.protocol import messages as m
 from broker.protocol.messages import Ack, Op
 from broker.protocol.places import From

@@ -128,7 +128,7 @@ def test_who_waits_for_credit_or_for_its_turn_is_counted_as_that(node: World) ->
     node.settle()
     roster.measure(worker)
     assert worker.metrics.parked == {"caught_up": 2, "turn": 0, "socket": 0, "credit": 1}
-    for cursor in node.connection_of(rich).cursors.values():
+    for cursor in node.binary_client_of(rich).cursors.values():
         del cursor.feed.caught_up[cursor]
         cursor.client.ready.append(cursor)
         worker.fanout.make_runnable(cursor.client)
