@@ -189,6 +189,24 @@ class Trimmed(BrokerError):
         self.last_seq = last_seq
 
 
+class StreamDiverged(BrokerError):
+    """Messages that were sent are not in the stream any more: another node is its master, and did not have them."""
+
+    code = "diverged"
+
+
+class NotReplicated(BrokerError):
+    """The messages are logged, but were not held by as many nodes in time as was asked."""
+
+    code = "unreplicated"
+
+
+class ReplicationCycle(BrokerError):
+    """Nodes would follow each other in a circle."""
+
+    code = "cycle"
+
+
 class TooSlow(BrokerError):
     code = "slow"
 

@@ -1,13 +1,16 @@
-"""Stream names as peers write them: checked, and shown in answers when they are none."""
+"""Names of streams and nodes as peers write them: checked, and shown in answers when they are none."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from broker.protocol.errors import Code, PeerError
+from shard.epochs import MASTER_BYTES_MAX
 from shard.names import NAME_BYTES_MAX, is_reserved, name_bytes_valid
 
 SHOWN_BYTES_MAX: Final = 60
+NODE_BYTES_MAX: Final = MASTER_BYTES_MAX
+ADDRESS_BYTES_MAX: Final = 300
 
 
 def shown(data: bytes) -> str:
@@ -23,4 +26,31 @@ def stream_name(data: bytes) -> bytes:
         raise PeerError(Code.NAME, f"{shown(data)} is not a stream name: {rule}")
     if is_reserved(data):
         raise PeerError(Code.RESERVED, f"{shown(data)} begins with $, as only the broker's own do; choose another")
+    return data
+
+
+def node_id(text: str) -> str:
+    """The id itself. Raises PeerError with `usage`."""
+    data = text.encode()
+    if len(data) > NODE_BYTES_MAX or not name_bytes_valid(data):
+        rule = f"1 to {NODE_BYTES_MAX} bytes of UTF-8 without white space, control characters or |"
+        raise PeerError(Code.USAGE, f"{shown(data)} is not the id of a node: {rule}")
+    return text
+
+
+def node_address(text: str) -> str:
+    """Where a node listens: HOST:PORT, or :PORT where the host is as the peer sees it. Raises PeerError (`usage`)."""
+    data = text.encode()
+    host, colon, port = data.rpartition(b":")
+    usable = len(data) <= ADDRESS_BYTES_MAX and colon and port.isdigit() and 0 < int(port) <= 65_535
+    if not usable or (host and not name_bytes_valid(host)):
+        raise PeerError(Code.USAGE, f"{shown(data)} is not the address of a node: HOST:PORT or :PORT")
+    return text
+
+
+def stream_pattern(data: bytes) -> bytes:
+    """A stream's name, or `*` or a prefix and `*` for all that begin so. Raises PeerError with `name` or `reserved`."""
+    stem = data.removesuffix(b"*")
+    if stem or not data:
+        stream_name(stem)
     return data
