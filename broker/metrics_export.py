@@ -70,7 +70,7 @@ GAUGES = (
     ("tailrace_subscriptions", "subscriptions", "livesum", "Subscriptions now."),
     ("tailrace_lag_bytes", "lag_bytes_max", "livemax", "Bytes that the subscriber furthest behind is behind."),
     ("tailrace_link_queue_bytes", "link_queue_bytes", "livesum", "Bytes waiting on links between workers."),
-    ("tailrace_partial_line_bytes", "partial_bytes", "livesum", "Bytes of requests that have not ended."),
+    ("tailrace_partial_request_bytes", "partial_bytes", "livesum", "Bytes of requests that have not ended."),
     ("tailrace_streams", "streams", "livesum", "Streams of the node."),
     ("tailrace_open_streams", "open_streams", "livesum", "Streams whose files are open."),
     ("tailrace_damaged_streams", "damaged_streams", "livesum", "Streams that refuse to open, a file being damaged."),
