@@ -171,5 +171,5 @@ def hand_all_over(worker: Worker) -> None:
 def finish_all(worker: Worker) -> None:
     for client in list(worker.clients.values()):
         client.end_with(Code.CLOSING, "this worker is being replaced; connect again")
-        client.flush_answers()
+        client.after_turn()  # sends, unless a chunk is half out
         client.close("replaced")
