@@ -123,7 +123,7 @@ def _told(fields: Fields) -> Told:
 def _link(link: Link) -> Link:
     """The link itself, when it can be one."""
     if link.direction not in get_args(Direction):
-        raise _wrong("TOLD", f"has a link whose direction is none of {', '.join(get_args(Direction))}")
+        raise _wrong("TOLD", f"has a link with a direction that is none of {', '.join(get_args(Direction))}")
     _check_numbers("TOLD", link[4:], NUMBER_MAX)
     _node_or_none(link.node)
     if link.address:
