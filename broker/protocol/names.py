@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from broker.protocol.address import split_address
 from broker.protocol.errors import Code, PeerError
 from shard.epochs import MASTER_BYTES_MAX
 from shard.names import NAME_BYTES_MAX, is_reserved, name_bytes_valid
 
 SHOWN_BYTES_MAX: Final = 60
 NODE_BYTES_MAX: Final = MASTER_BYTES_MAX
-ADDRESS_BYTES_MAX: Final = 300
 
 
 def shown(data: bytes) -> str:
@@ -40,11 +40,10 @@ def node_id(text: str) -> str:
 
 def node_address(text: str) -> str:
     """Where a node listens: HOST:PORT, or :PORT where the host is as the peer sees it. Raises PeerError (`usage`)."""
-    data = text.encode()
-    host, colon, port = data.rpartition(b":")
-    usable = len(data) <= ADDRESS_BYTES_MAX and colon and port.isdigit() and 0 < int(port) <= 65_535
-    if not usable or (host and not name_bytes_valid(host)):
-        raise PeerError(Code.USAGE, f"{shown(data)} is not the address of a node: HOST:PORT or :PORT")
+    try:
+        split_address(f"here{text}" if text.startswith(":") else text)
+    except ValueError as error:
+        raise PeerError(Code.USAGE, f"{shown(text.encode())} is not the address of a node: {error}") from None
     return text
 
 

@@ -69,10 +69,25 @@ def test_addresses_of_nodes(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", ":", "a", "5050", "a:", "a:0", "a:65536", "a:-1", "a: 1", "a b:1", "a\n:1", "a:\u0661", "x" * 300 + ":1"],
+    [
+        "",
+        ":",
+        "a",
+        "5050",
+        "a:",
+        "a:0",
+        "a:65536",
+        "a:-1",
+        "a: 1",
+        "a b:1",
+        "a\n:1",
+        "a:\u0661",
+        ":1:1",
+        "x" * 300 + ":1",
+    ],
 )
 def test_what_is_no_address_of_a_node(text: str) -> None:
-    with pytest.raises(PeerError, match="is not the address of a node: HOST:PORT or :PORT") as caught:
+    with pytest.raises(PeerError, match="is not the address of a node: ") as caught:
         node_address(text)
     assert caught.value.code is Code.USAGE
     assert caught.value.text.isprintable()
