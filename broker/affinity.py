@@ -40,6 +40,8 @@ class Movers:
         target = worker.board.slot(slot)
         if not worker.settings.affinity or client.lingering_since_s or worker.now_s - client.moved_s < STAY_S:
             return
+        if client.bound:
+            return
         if any(worker.router.slot_of(cursor.feed.name) != slot for cursor in client.cursors.values()):
             return
         if target.state != STATE_READY or target.connections > 2 * len(worker.clients) + SKEW_CONNECTIONS:

@@ -74,6 +74,11 @@ class Connection(ABC):
         self._interest = _IN
         self._unsent_bytes = 0
 
+    @property
+    def bound(self) -> bool:
+        """Whether it is another node's, which stays in its worker and is not bounded as clients are."""
+        return False
+
     @abstractmethod
     def readable(self) -> None:
         """There is something to read, or the end of it."""

@@ -18,7 +18,7 @@ from broker.metrics import Traffic
 from broker.owner import Growth
 from broker.protocol.errors import Code
 from broker.readers import Readers
-from shard.errors import StorageError, StreamDamaged, Trimmed
+from shard.errors import StorageError, StreamCut, StreamDamaged, Trimmed
 
 log = logging.getLogger(__name__)
 
@@ -163,6 +163,7 @@ class FanOut:
         self._readers = readers
         self._to_look_at: list[bytes] = []
         self._on_count = on_count
+        self.on_cut: Callable[[], None] = lambda: None  # what was made of some stream's messages is right no more
 
     def behind(self) -> Iterator[Subscriber]:
         """The clients that wait for their turn or for their socket."""
@@ -182,8 +183,12 @@ class FanOut:
 
     def start(self, cursor: Cursor) -> None:
         """Let a cursor move: its client has been told that it is subscribed."""
-        if not cursor.done:
-            self.look(cursor.feed)
+        if cursor.done:
+            return
+        self.look(cursor.feed)
+        if cursor.seq > cursor.feed.end_seq:
+            self.give_up(cursor, Code.DIVERGED, diverged_text(cursor.feed.end_seq))
+        else:
             self._place(cursor)
 
     def end(self, cursor: Cursor) -> None:
@@ -230,6 +235,9 @@ class FanOut:
         """Read the committed end from the file: the truth, whatever notes were lost or late."""
         try:
             end_seq = self._readers.get(feed.name).next_seq()
+        except StreamCut as cut:
+            self.cut(feed.name, cut.seq)
+            return
         except (StorageError, OSError) as error:
             log.warning("cannot look at stream %r: %s", feed.name, error)
             return
@@ -366,6 +374,8 @@ class FanOut:
             if cursor.offset < 0:
                 cursor.offset = self._readers.get(feed.name).offset_of(cursor.seq)
             return cursor.client.delivery.chunk(cursor)
+        except StreamCut as cut:
+            self._cut_while_served(cursor, cut.seq)
         except Trimmed as trimmed:
             self._skip_trimmed(cursor, trimmed.first_seq)
         except StreamDamaged as damage:
@@ -375,6 +385,49 @@ class FanOut:
             log.error("cannot read stream %r: %s", feed.name, error)
             self.give_up(cursor, Code.UNAVAILABLE, f"cannot read the stream: {error}")
         return None
+
+    # --- what was set aside -----------------------------------------------------------------------------------------
+
+    def cut(self, name: bytes, seq: int) -> None:
+        """A stream's messages from `seq` on (0: nobody knows from where on) have been set aside, and others may have
+        come in their stead. Whoever has got some of them hears it, and goes on no more.
+        """
+        self._readers.forget(name)
+        self.fresh.pop(name, None)
+        self.on_cut()
+        feed = self.feeds.get(name)
+        if feed is None:
+            return
+        feed.end_seq, feed.end_offset_seq = min(feed.end_seq, seq), -1
+        for cursor in self._cursors_of(feed):
+            self._cut_cursor(cursor, seq)
+        self.look(feed)
+
+    def _cursors_of(self, feed: Feed) -> list[Cursor]:
+        """All that move; one that has not been started yet is seen to then."""
+        found = dict.fromkeys(cursor for cursor in (*feed.caught_up, *self.starved) if cursor.feed is feed)
+        for client in self.behind():
+            found.update((cursor, None) for cursor in (client.current, *client.ready) if cursor and cursor.feed is feed)
+        return list(found)
+
+    def _cut_cursor(self, cursor: Cursor, seq: int) -> None:
+        end_seq = cursor.seq if cursor.cut is None else cursor.cut[0]
+        if end_seq <= seq:
+            if not cursor.skip:
+                cursor.offset = -1
+        elif cursor.done:  # unsubscribed, but in the middle of a chunk that cannot be finished
+            cursor.client.subscription_ended(cursor, Code.DIVERGED, diverged_text(seq))
+        else:
+            self.give_up(cursor, Code.DIVERGED, diverged_text(seq))
+
+    def _cut_while_served(self, cursor: Cursor, seq: int) -> None:
+        """It was found out in the middle of a turn, before the owner's word came; the cursor is in no list now."""
+        in_no_list = cursor.client.current is not cursor
+        self.cut(cursor.feed.name, seq)
+        if in_no_list and not cursor.done:
+            self._cut_cursor(cursor, seq)
+            if not cursor.done:
+                self._place(cursor)
 
     # --- what was trimmed while it was sent -------------------------------------------------------------------------
 
@@ -430,6 +483,11 @@ class FanOut:
 
     def give_up(self, cursor: Cursor, code: Code, text: str) -> None:
         """End a subscription that cannot go on. Where a chunk is half out, the connection ends with it."""
-        cursor.client.current = None
+        if cursor.client.current is cursor:
+            cursor.client.current = None
         self.end(cursor)
         cursor.client.subscription_ended(cursor, code, text)
+
+
+def diverged_text(seq: int) -> str:
+    return f"messages from {seq} on were not those of the stream's master, and were set aside; subscribe from #{seq}"

@@ -15,8 +15,9 @@ from shard.errors import StorageError
 
 
 def possible(connection: Connection) -> bool:
-    """Not while an answer is awaited, nor while the connection is ending."""
-    return not connection.awaited and not connection.lingering_since_s and not connection.closed
+    """Not while an answer is awaited, nor while the connection is ending. Another node connects again."""
+    ending = connection.lingering_since_s or connection.closed
+    return not connection.awaited and not connection.bound and not ending
 
 
 def detach(connection: Connection) -> tuple[int, dict[str, Any]]:

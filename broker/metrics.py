@@ -105,6 +105,7 @@ class WorkerMetrics:
         "connections",
         "damaged_streams",
         "disk_bytes",
+        "diverged_messages",
         "dropped",
         "forwarded_bytes",
         "forwarded_messages",
@@ -143,6 +144,7 @@ class WorkerMetrics:
         self.refused = Tally()  # answers `err CODE`, by code
         self.trimmed_messages = 0
         self.trimmed_bytes = 0
+        self.diverged_messages = 0  # set aside, since the master of their stream does not have them
         self.torn_bytes = 0  # cut off torn tails at opening
 
     def _init_measures(self) -> None:

@@ -9,13 +9,12 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from broker.owner import OpenStream, Owner, Refused
 from broker.protocol.errors import Code
+from broker.replication import lineage, roles, ruling
 from shard.errors import StorageError, StreamDamaged
-from shard.meta import Role, StreamMeta, write_meta
 from shard.stream_files import StreamPaths, stream_paths
 
 log = logging.getLogger(__name__)
@@ -48,39 +47,6 @@ def ensure(owner: Owner, args: Args) -> int:
         owner.create(name)
         return -1
     return owner.stream(name).log.next_seq
-
-
-def master(owner: Owner, args: Args) -> int:
-    """[stream] -> epoch. Makes the stream, or gives a disabled one its next term."""
-    name = args[0]
-    if name not in owner.names:
-        owner.create(name, by_command=True)
-    if owner.role(name) is not Role.MASTER:
-        _set_role(owner, name, Role.MASTER, owner.epoch(name) + 1)
-    return owner.epoch(name)
-
-
-def unmaster(owner: Owner, args: Args) -> int:
-    """[stream] -> epoch. The stream stays readable and takes no more messages."""
-    name = args[0]
-    if name not in owner.names:
-        raise Refused(Code.UNKNOWN, "no such stream here")
-    if owner.role(name) is Role.MASTER:
-        _set_role(owner, name, Role.DISABLED, owner.epoch(name))
-    return owner.epoch(name)
-
-
-def _set_role(owner: Owner, name: bytes, role: Role, epoch: int) -> None:
-    old = owner.metas.get(name) or StreamMeta(name.decode())
-    meta = replace(old, role=role, epoch=epoch)
-    try:
-        write_meta(owner.shard_path(name), meta)
-    except OSError as error:
-        raise Refused(Code.FULL, f"the role could not be written down: {error.strerror}") from error
-    owner.metas[name] = meta
-    stream = owner.open.get(name)
-    if stream is not None:
-        stream.epoch = epoch if role is Role.MASTER else 0
 
 
 def trim(owner: Owner, args: Args) -> list[int]:
@@ -139,8 +105,17 @@ def streams(owner: Owner, args: Args) -> list[list[Any]]:
 
 CALLS: Mapping[str, Callable[[Owner, Args], Any]] = {
     "ensure": ensure,
-    "master": master,
-    "unmaster": unmaster,
+    "master": roles.master,
+    "promote": roles.promote,
+    "unmaster": roles.unmaster,
+    "slave": roles.slave,
+    "unslave": roles.unslave,
+    "claim": roles.claimed,
+    "follow": lineage.follow,
+    "lineages": lineage.lineages,
+    "rule": ruling.rule,
+    "rules": ruling.rules,
+    "followed": ruling.followed,
     "trim": trim,
     "stat": stat,
     "streams": streams,

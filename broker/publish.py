@@ -8,10 +8,13 @@ waits for (a client without `ack on` whose stream lives here) cost one tuple; th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from broker.protocol import answers
 from broker.protocol.errors import Code
+
+if TYPE_CHECKING:
+    from broker.routes import Route
 
 Frames: TypeAlias = bytearray | memoryview
 
@@ -41,17 +44,21 @@ class QuietPublisher(Protocol):
 class Batch:
     """The publishes of one turn to one stream. `frames` are whole unstamped frames, of buffers that are the batch's.
 
+    route: the way to who appends it, a sibling or the stream's master; None when it is appended here.
     sync: somebody waits until it is on the disk, so all are told then.
+    replicas: all of its publishers wait until so many nodes below this one hold it.
     """
 
-    __slots__ = ("count", "frames", "name", "nbytes", "parts", "quiet", "slot", "sync")
+    __slots__ = ("count", "frames", "name", "nbytes", "parts", "quiet", "replicas", "route", "slot", "sync")
 
-    def __init__(self, name: bytes, slot: int) -> None:
+    def __init__(self, name: bytes, slot: int, route: Route | None = None, replicas: int = 0) -> None:
         self.name = name
         self.slot = slot
+        self.route = route
         self.count = 0
         self.nbytes = 0
         self.sync = False
+        self.replicas = replicas
         self.frames: list[Frames] = []
         self.quiet: list[tuple[QuietPublisher, int]] = []
         self.parts: list[tuple[Sink, int, int]] = []  # sink, key, messages of the batch before this part

@@ -20,6 +20,7 @@ log = logging.getLogger(__name__)
 
 HANDOVERS_A_TICK = 512
 DRAIN_READ_S = 1.0  # how long a worker that is to end still reads what its clients go on sending
+REPLACED_TEXT = "this worker is being replaced; connect again"
 DRAIN_LINGER_S = 0.5  # how long it then waits for them to see the end and close
 
 
@@ -51,7 +52,7 @@ def _clients(subscribers: Iterable[Subscriber]) -> list[Client]:
 
 def _drop_slow(worker: Worker, client: Client) -> None:
     limit = worker.settings.max_lag_bytes
-    for cursor in _sending(client):
+    for cursor in () if client.bound else _sending(client):
         if lag_bytes(cursor) > limit:
             client.end_with(
                 Code.SLOW, f"{cursor.feed.name.decode()}: more than {limit} bytes behind, at seq {cursor.seq}"
@@ -160,7 +161,9 @@ def hand_all_over(worker: Worker) -> None:
         return  # the successor does not own the shards yet
     given = 0
     for client in list(worker.clients.values()):
-        if not handover.possible(client):
+        if client.bound:
+            client.end_with(Code.CLOSING, REPLACED_TEXT)
+        elif not handover.possible(client):
             client.pause(Pause.LEAVING)
         elif given < HANDOVERS_A_TICK:
             worker.siblings.hand_over(link, *handover.detach(client))
@@ -170,6 +173,6 @@ def hand_all_over(worker: Worker) -> None:
 
 def finish_all(worker: Worker) -> None:
     for client in list(worker.clients.values()):
-        client.end_with(Code.CLOSING, "this worker is being replaced; connect again")
+        client.end_with(Code.CLOSING, REPLACED_TEXT)
         client.after_turn()  # sends, unless a chunk is half out
         client.close("replaced")

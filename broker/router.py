@@ -6,7 +6,7 @@ Publishes are staged per stream through a turn of the loop and go on as one batc
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, Protocol
 
@@ -23,6 +23,7 @@ from shard.names import shard_of
 
 CODES = {code.value: code for code in Code}
 WINDOW_MESSAGES = 64  # of one client, over which it is seen where its streams live
+UP_BATCH_BYTES = 4 << 20  # a batch for another node's stream grows no further: it is one PUBLISH there
 SCATTERED_STREAMS, SCATTERED_BYTES = 64, 4 << 10  # more streams than this, less than that for each
 AWAY_SHARE = 0.75  # of a window, to one sibling: the client belongs there
 CALL_BYTES = 256  # what a call counts for in its route's window
@@ -61,7 +62,8 @@ class Forward(Request):
 
     def send(self, link: Link) -> None:
         groups = [
-            (batch.name, batch.count, batch.nbytes, batch.creator() is not None, batch.sync) for batch in self._batches
+            (batch.name, batch.count, batch.nbytes, batch.creator() is not None, batch.sync, batch.replicas)
+            for batch in self._batches
         ]
         link.queue(sibling.pack_forward(self.request_id, groups), *self._frames)
 
@@ -111,6 +113,7 @@ class Router:
         self._shards = shards
         self._metrics = metrics
         self._staged: dict[bytes, Batch] = {}
+        self._full: list[Batch] = []  # of this turn too, before those of the same streams that are staged
         self.staged_bytes = 0
         self._ids = count(1)
         self.on_away: Callable[[Any, int], None] = lambda _client, _slot: None
@@ -126,12 +129,20 @@ class Router:
 
     # --- publishing -------------------------------------------------------------------------------------------------
 
-    def batch(self, name: bytes) -> Batch:
-        """This turn's batch of a stream."""
+    def batch(self, name: bytes, replicas: int = 0) -> Batch:
+        """This turn's batch of a stream, for publishes that wait for so many replicas."""
         batch = self._staged.get(name)
+        if batch is not None and (batch.replicas != replicas or self._is_full(batch)):
+            self._full.append(batch)
+            batch = None
         if batch is None:
-            batch = self._staged[name] = Batch(name, self.slot_of(name))
+            slot = self.slot_of(name)
+            route = self.routes.get(slot) or self.owner.uproutes.get(name)
+            batch = self._staged[name] = Batch(name, slot, route, replicas)
         return batch
+
+    def _is_full(self, batch: Batch) -> bool:
+        return batch.nbytes > UP_BATCH_BYTES and batch.slot not in self.routes and batch.route is not None
 
     def publish(self, client: Publisher, staged: Staged) -> None:
         """Take what one read of one connection published."""
@@ -143,8 +154,10 @@ class Router:
         messages = 0
         for group in staged.groups:
             messages += group[1]
-            batch = self._staged.get(group[0]) or self.batch(group[0])
-            if batch.slot in self.routes:
+            batch = self._staged.get(group[0])
+            if batch is None or batch.replicas:
+                batch = self.batch(group[0])
+            if batch.route is not None:
                 remote.append(group)
             else:
                 batch.add_quiet(client, group[1], group[2])
@@ -154,17 +167,23 @@ class Router:
         self._count(client, messages)
 
     def publish_frames(
-        self, client: Publishing, publication: FramePublication, names: list[bytes], frames: Frames, sync: bool
+        self,
+        client: Publishing,
+        publication: FramePublication,
+        names: list[bytes],
+        frames: Frames,
+        sync: bool,
+        replicas: int = 0,
     ) -> None:
         """Take one PUBLISH: the same frames for each of the streams. `frames` is the router's from here on."""
         messages = publication.count
         for key, name in enumerate(names):
-            batch = self._staged.get(name) or self.batch(name)
+            batch = self.batch(name, replicas)
             batch.add(publication, key, messages, bytearray(frames) if key else frames)
             batch.sync |= sync
             self.staged_bytes += len(frames)
-            if batch.slot in self.routes:
-                self._note_remote(client, batch.slot, messages)
+            if batch.route is not None:
+                self._note_remote(client, batch, batch.route, messages)
         self._count(client, messages * len(names))
 
     def _publish_awaited(self, client: Publisher, groups: list[tuple[bytes, int, bytearray]], order: list[int]) -> None:
@@ -174,14 +193,14 @@ class Router:
             batch = self.batch(name)
             batch.add(publication, key, messages, frames)
             self.staged_bytes += len(frames)
-            if batch.slot in self.routes:
-                self._note_remote(client, batch.slot, messages)
+            if batch.route is not None:
+                self._note_remote(client, batch, batch.route, messages)
 
-    def _note_remote(self, client: Publishing, slot: int, messages: int) -> None:
-        if client.window_slot == slot or not client.window_away:
+    def _note_remote(self, client: Publishing, batch: Batch, route: Route, messages: int) -> None:
+        slot = batch.slot
+        if slot in self.routes and (client.window_slot == slot or not client.window_away):
             client.window_slot = slot
             client.window_away += messages
-        route = self.routes[slot]
         if route.congested:
             client.pause_for(route)
 
@@ -199,15 +218,18 @@ class Router:
         """Append what is staged for this worker's streams, forward the rest. Nothing stays staged."""
         if not self._staged:
             return
-        staged, self._staged = self._staged, {}
+        staged, self._staged = [*self._full, *self._staged.values()], {}
+        self._full.clear()
         self.staged_bytes = 0
         now_s = time.monotonic()
         remote: dict[int, list[Batch]] = {}
         messages = 0
         nbytes = 0
-        for batch in staged.values():
+        for batch in staged:
             if batch.slot in self.routes:
                 remote.setdefault(batch.slot, []).append(batch)
+            elif batch.route is not None:
+                self.owner.send_up(batch)
             else:
                 messages += batch.count
                 nbytes += batch.nbytes
@@ -220,10 +242,11 @@ class Router:
             self._forward(slot, batches)
 
     def _forward(self, slot: int, batches: list[Batch]) -> None:
-        forward = Forward(next(self._ids), batches)
-        self._metrics.forwarded_messages += sum(batch.count for batch in batches)
-        self._metrics.forwarded_bytes += forward.nbytes
-        self.routes[slot].submit(forward)
+        for together in _answered_together(batches):
+            forward = Forward(next(self._ids), together)
+            self._metrics.forwarded_messages += sum(batch.count for batch in together)
+            self._metrics.forwarded_bytes += forward.nbytes
+            self.routes[slot].submit(forward)
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
@@ -242,3 +265,18 @@ class Router:
             done(refused)
             return
         done(value)
+
+
+def _answered_together(batches: list[Batch]) -> Iterator[list[Batch]]:
+    """In their order; each that waits for replicas by itself, so that no other's answer waits for them too."""
+    together: list[Batch] = []
+    for batch in batches:
+        if not batch.replicas:
+            together.append(batch)
+            continue
+        if together:
+            yield together
+            together = []
+        yield [batch]
+    if together:
+        yield together

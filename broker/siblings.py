@@ -102,7 +102,11 @@ class Siblings:
             sibling.MOVED: self._moved,
             sibling.INTEREST: self._interest,
             sibling.GREW: self._grew,
+            sibling.CUT: lambda _link, body: self.worker.fanout.cut(*sibling.unpack_cut(body)),
             sibling.HANDOVER: self._handover,
+            sibling.HELD: self._held,
+            sibling.GONE: self._gone,
+            sibling.NEWS: lambda _link, body: self.worker.followers.hear_news(sibling.unpack_news(body)),
             sibling.SWITCHED: lambda link, _body: self.switched.add(link),
         }
 
@@ -124,6 +128,7 @@ class Siblings:
             return
         route.on_switch = self._say_switched
         route.switch(link)
+        self.worker.followers.owner_is(slot)
         feeds = self.worker.fanout.feeds
         counts = [(name, each.cursors) for name, each in feeds.items() if each.remote and self._slot_of(name) == slot]
         if counts:
@@ -150,6 +155,7 @@ class Siblings:
 
     def flush(self) -> None:
         """Send what this turn queued for the siblings."""
+        self.worker.followers.flush()
         if self._recounted:
             self._tell_counts()
         while self._touched:
@@ -200,6 +206,7 @@ class Siblings:
         self.switched.discard(link)
         for name in [name for name, links in self.interest.items() if link in links]:
             self._forget_interest(name, link)
+        self.worker.owner.replicas.worker_gone(link.slot, link.generation)
         link.close()
         route = self.worker.routes.get(link.slot)
         if route is not None:
@@ -215,10 +222,10 @@ class Siblings:
         router = self.worker.router
         forwarded = Forwarded(link, request_id, self.touch)
         start = 0
-        for name, count, nbytes, may_create, sync in groups:
+        for name, count, nbytes, may_create, sync, replicas in groups:
             piece = bytearray(frames[start : start + nbytes])
             start += nbytes
-            batch = router.batch(name)
+            batch = router.batch(name, replicas)
             batch.add(forwarded.part(may_create), 0, count, piece)
             batch.sync |= sync
         router.staged_bytes += start
@@ -272,6 +279,12 @@ class Siblings:
             link.queue(sibling.pack_grew(streams))
             self.touch(link)
 
+    def announce_cut(self, name: bytes, seq: int) -> None:
+        """Tell every worker of the node: any may have the stream open."""
+        for link in self.links.values():
+            link.queue(sibling.pack_cut(name, seq))
+            self.touch(link)
+
     def recount(self, feed: Feed) -> None:
         """A stream that lives elsewhere has more or fewer subscribers here now: its owner is told in this turn."""
         self._recounted[feed.name] = feed.cursors
@@ -317,6 +330,14 @@ class Siblings:
     def _grew(self, _link: Link, body: memoryview) -> None:
         for name, next_seq, end_offset in sibling.unpack_grew(body):
             self.worker.fanout.grew(name, next_seq, end_offset)
+
+    # --- followers --------------------------------------------------------------------------------------------------
+
+    def _held(self, link: Link, body: memoryview) -> None:
+        self.worker.owner.replicas.held(link.slot, link.generation, sibling.unpack_held(body))
+
+    def _gone(self, link: Link, body: memoryview) -> None:
+        self.worker.owner.replicas.gone(link.slot, link.generation, *sibling.unpack_gone(body))
 
     # --- connections ------------------------------------------------------------------------------------------------
 

@@ -35,6 +35,8 @@ from broker.metrics import WorkerMetrics
 from broker.owner import Owner
 from broker.poller import Poller
 from broker.readers import Readers
+from broker.replication.followers import Followers
+from broker.replication.uplinks import Uplinks
 from broker.rendering import Renderings
 from broker.router import Done, Router
 from broker.routes import Route
@@ -148,6 +150,12 @@ class Worker:
         self.router.on_away = self.movers.consider
         self.syncer = Syncer()
         self.upkeep = Upkeep(self.owner, self.syncer, time.monotonic, now_us)
+        self.uplinks = Uplinks(self, settings.advertise or f":{boot.listener.getsockname()[1]}")
+        self.followers = Followers(self)
+        self.owner.on_cut = self._note_cut
+        self.owner.on_role = self._note_role
+        self.owner.on_path = self.followers.role_changed
+        self.fanout.on_cut = self._forget_chunks
         self.timers = Timers(time.monotonic)
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -189,6 +197,7 @@ class Worker:
         if self.owner.urgent:
             self.upkeep.sync_urgent()
         self.siblings.flush()
+        self.uplinks.flush()
         if self._answered:
             self._answer()
         if self.movers:
@@ -227,6 +236,23 @@ class Worker:
         for client in answered:
             client.after_turn()
 
+    def _note_role(self, name: bytes) -> None:
+        self.uplinks.look_at(name)
+        self.followers.role_changed(name)
+
+    def _note_cut(self, name: bytes, seq: int) -> None:
+        """The owner has let a stream end before `seq`; what it grew by before that was announced before that."""
+        if self.owner.grown:
+            self._announce()
+        self.owner.replicas.cut(name)
+        self.siblings.announce_cut(name, seq)
+        self.fanout.cut(name, seq)
+        self.followers.role_changed(name)
+
+    def _forget_chunks(self) -> None:
+        self.renderings.cache.clear()
+        self.frame_chunks.cache.clear()
+
     def _note_created(self) -> None:
         """At once, since the other workers count these too before they make one."""
         self._beat.streams = len(self.owner.names)
@@ -259,6 +285,7 @@ class Worker:
 
     def _own(self) -> None:
         self.owner.take()
+        self.uplinks.start()
         self._beat = self._slot
         self._beat.streams = len(self.owner.names)
         self._beat.connections = len(self.clients)
@@ -280,6 +307,7 @@ class Worker:
         if self.owner.grown:
             self._announce()
         self.phase = Phase.RETIRED
+        self.uplinks.stop("its worker is being replaced")
         self.drain_deadline_s = time.monotonic() + self.settings.drain_timeout_s
         self.upkeep.finish_syncs()
         self.owner.release()
@@ -307,6 +335,8 @@ class Worker:
     def _often(self) -> None:
         self.upkeep.request_syncs()
         self.acceptor.tick()
+        self.uplinks.tick()
+        self.owner.replicas.expire()
         for route in self.routes.values():
             route.expire(self.now_s - self.settings.unavailable_timeout_s)
         if self.phase in (Phase.RETIRED, Phase.DRAINING):
@@ -368,6 +398,7 @@ class Worker:
         for client in list(self.clients.values()):
             client.close("stopped")
         self.router.flush()
+        self.uplinks.stop("this node stops")
         self.upkeep.finish_syncs()
         self.syncer.close()
         self.upkeep.close_clean()

@@ -1,0 +1,65 @@
+"""What a slave does about its upstream's answer to FOLLOW. Pure.
+
+A copy that ends within its upstream's line goes on from its end. One that has other messages than its upstream from
+some place on sets those aside and asks again; which place that is, the two histories tell (`shard.epochs`). A copy is
+never cut for an upstream that has not heard of the copy's own term yet: it waits, since that upstream is behind, or is
+a master that is about to give in.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from shard.epochs import History, first_foreign, last_epoch
+
+FOLLOWING: Final = "following"
+PARTED: Final = "parted"
+BEHIND: Final = "behind"
+
+
+class Do(StrEnum):
+    GO_ON = "go on"  # frames come from `seq` on
+    BEGIN_AT = "begin at"  # the copy begins anew at `seq`: what should come next is not kept upstream
+    SET_ASIDE = "set aside"  # messages from `seq` on, then ask again
+    WAIT = "wait"  # and ask again
+    REFUSE = "refuse"  # this cannot be the answer
+
+
+class Step(NamedTuple):
+    do: Do
+    seq: int = 0
+    why: str = ""
+
+
+class Mine(NamedTuple):
+    """The copy: its terms, what it keeps (first_seq to next_seq), and the highest epoch of its messages."""
+
+    history: History
+    first_seq: int
+    next_seq: int
+    epoch: int
+
+
+def after_followed(mine: Mine, state: str, start_seq: int, theirs: History) -> Step:
+    """`theirs`: the upstream's history; `state` and `start_seq`: of its answer."""
+    if state == FOLLOWING:
+        return _after_start(mine, start_seq)
+    seq = first_foreign(mine.history, theirs, mine.next_seq)
+    if seq >= mine.next_seq and state == BEHIND:
+        return Step(Do.WAIT, why="the upstream has not got all that is here yet")
+    if last_epoch(theirs) < mine.epoch:
+        return Step(Do.WAIT, why=f"the upstream has not heard of term {mine.epoch} yet")
+    if seq >= mine.next_seq:
+        # The histories see no difference and yet there is one: they do not reach back far enough, or say less than they
+        # should. The upstream is right; a term is set aside at a time.
+        seq = max((start.first_seq for start in mine.history if start.first_seq < mine.next_seq), default=0)
+    return Step(Do.SET_ASIDE, min(seq, mine.next_seq))
+
+
+def _after_start(mine: Mine, start_seq: int) -> Step:
+    if start_seq == mine.next_seq:
+        return Step(Do.GO_ON, start_seq)
+    if start_seq > mine.next_seq or mine.first_seq == mine.next_seq:
+        return Step(Do.BEGIN_AT, start_seq)
+    return Step(Do.REFUSE, why=f"it starts at {start_seq}, where {mine.next_seq} comes next")

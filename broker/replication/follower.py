@@ -1,0 +1,217 @@
+"""A node that follows streams of this one, as the worker sees it that serves its connection.
+
+FOLLOW is a subscription whose subscriber says what its copy ends with. Where that is what is here too, frames follow;
+else the follower hears how the two stand and sees to it. What it and the nodes below it hold goes on to the streams'
+owners.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any, Protocol
+
+from broker.fanout import Cursor
+from broker.owner import Refused
+from broker.protocol import replication as r
+from broker.protocol.errors import Code
+from broker.protocol.messages import Ended, pack
+from broker.protocol.opcodes import Op
+from broker.protocol.places import From
+from broker.replication import lineage
+from broker.replication.holders import NODES_MAX
+from broker.replication.lineage import Lineage
+from broker.subscribing import storage_refusals
+from shard.epochs import History, epoch_at
+from shard.frame import IndexEntry
+
+if TYPE_CHECKING:
+    from broker.binary_client import BinaryClient
+
+log = logging.getLogger(__name__)
+
+
+class Original(Protocol):
+    """What is looked at of the stream here: a `shard.reader.StreamReader`."""
+
+    def first_seq(self) -> int: ...
+
+    def next_seq(self) -> int: ...
+
+    def entry(self, seq: int) -> IndexEntry: ...
+
+    def frame_crc(self, seq: int) -> int: ...
+
+    def seq_at(self, timestamp_us: int, skip: int = 0) -> int: ...
+
+
+class Following:
+    """A stream that is followed. rows: by node, what it was last said to hold (next seq, synced seq)."""
+
+    __slots__ = ("cursor", "follower", "lineage", "name", "number", "rows")
+
+    def __init__(self, follower: Follower, number: int, name: bytes, cursor: Cursor, lineage: Lineage) -> None:
+        self.follower = follower
+        self.number = number
+        self.name = name
+        self.cursor = cursor
+        self.lineage = lineage
+        self.rows: dict[str, tuple[int, int]] = {}
+
+
+class Follower:
+    """`node` and `address` as its HELLO said; `connection` tells it from others of this worker."""
+
+    __slots__ = ("address", "client", "connection", "followings", "node")
+
+    def __init__(self, client: BinaryClient, node: str, address: str) -> None:
+        self.client = client
+        self.node = node
+        self.address = address
+        self.connection = client.worker.followers.next_connection()
+        self.followings: dict[int, Following] = {}
+
+    # --- following --------------------------------------------------------------------------------------------------
+
+    def follow(self, message: r.Follow) -> None:
+        client, number = self.client, message.id
+        if not self.node:
+            client.refuse_request(Op.FOLLOW, number, Code.USAGE, "who follows says in HELLO which node it is")
+            return
+        if number in client.cursors or number in client.asked:
+            text = f"subscription {number} is in use; choose another id"
+            client.refuse_request(Op.FOLLOW, number, Code.USAGE, text)
+            return
+        client.asked[number] = message
+        args = [message.stream, message.term, message.term_master]
+        client.worker.router.call(message.stream, "follow", args, lambda value: self._answered(message, value))
+        client.note_awaited()
+
+    def _answered(self, message: r.Follow, value: Any) -> None:
+        """The owner has said how the stream stands, or why it cannot be followed."""
+        client, number = self.client, message.id
+        if client.closed or client.asked.get(number) is not message:
+            return  # closed, or unsubscribed, meanwhile
+        del client.asked[number]
+        try:
+            if isinstance(value, Refused):
+                raise value
+            found = lineage.unpack(value)
+            lineage.require_no_cycle(self.node, found.path)
+            self._place(message, found)
+        except Refused as refused:
+            client.refuse_request(Op.FOLLOW, number, refused.code, refused.text)
+
+    def _place(self, message: r.Follow, found: Lineage) -> None:
+        """Answer, and let frames follow where they can. Raises Refused."""
+        client, worker, name = self.client, self.client.worker, message.stream
+        if client.lingering_since_s:
+            raise Refused(Code.CLOSING, "CLOSE has come before this was answered")
+        with storage_refusals(name):
+            state, seq = compare(message, worker.readers.get(name), found.history, found.next_seq)
+            if state == "following":
+                remote = worker.router.slot_of(name) in worker.routes
+                cursor = worker.fanout.subscribe(client, name, seq, remote=remote, key=message.id)
+        self._say(message.id, state, seq, found)
+        if state != "following":
+            return
+        client.cursors[message.id] = cursor
+        following = self.followings[message.id] = Following(self, message.id, name, cursor, found)
+        worker.followers.add(following)
+        worker.fanout.start(cursor)
+
+    def hear_news(self, following: Following, found: Lineage) -> None:
+        """The stream's role, its terms or the way to its master may be others now."""
+        known, following.lineage = following.lineage, found
+        if known.told() == found.told():
+            return
+        try:
+            lineage.require_no_cycle(self.node, found.path)
+        except Refused as refused:
+            self.end(following, refused.code, refused.text)
+            return
+        self._say(following.number, "news", 0, found)
+
+    def _say(self, number: int, state: r.FollowState, start_seq: int, found: Lineage) -> None:
+        role, history, path, first_seq, next_seq, _line = found
+        self.client.say(pack(r.Followed(number, state, start_seq, first_seq, next_seq, role, history, path)))
+
+    # --- what is held below -----------------------------------------------------------------------------------------
+
+    def hear_held(self, message: r.Held) -> None:
+        """Rows of streams that are followed no more were on their way when that ended."""
+        followers = self.client.worker.followers
+        for number, node in message.gone:
+            following = self.followings.get(number)
+            if following is not None and following.rows.pop(node, None) is not None:
+                followers.tell_gone(following, node)
+        for number, node, next_seq, synced_seq in message.rows:
+            following = self.followings.get(number)
+            if following is None:
+                continue
+            problem = self._wrong_row(following, node, next_seq, synced_seq)
+            if problem:
+                log.warning("closing the connection of node %s: %s", self.node, problem)
+                self.client.end_with(Code.PROTOCOL, problem)
+                return
+            if node in following.rows or len(following.rows) < NODES_MAX:
+                following.rows[node] = next_seq, synced_seq
+                followers.tell_held(following, node)
+
+    def _wrong_row(self, following: Following, node: str, next_seq: int, synced_seq: int) -> str:
+        """What cannot be true of a HELD; "" for one that can."""
+        name, sent_seq = following.name.decode(), following.cursor.seq
+        if next_seq > sent_seq or synced_seq > next_seq:
+            what = f"{node} held messages before {next_seq} and had those before {synced_seq} on its disk"
+            return f"HELD: {name}: it says that {what}; those before {sent_seq} were sent"
+        if node == self.client.worker.node_id:
+            return f"HELD: {name}: it says that {node}, which is this node, follows it"
+        return ""
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def end(self, following: Following, code: Code, text: str) -> None:
+        """This stream cannot be followed any more; its follower is told why."""
+        client, cursor = self.client, following.cursor
+        client.cursors.pop(following.number, None)
+        client.worker.fanout.end(cursor)
+        seq = cursor.seq if cursor.cut is None else cursor.cut[0]
+        client.say(pack(Ended(following.number, seq, code, f"{following.name.decode()}: {text}")))
+        self.ended(following.number)
+
+    def ended(self, number: int) -> None:
+        """A subscription has ended; it may have been a following."""
+        following = self.followings.pop(number, None)
+        if following is not None:
+            self.client.worker.followers.remove(following)
+
+    def close(self) -> None:
+        """All of them have ended."""
+        followings, self.followings = self.followings, {}
+        self.client.worker.followers.remove_all(self, list(followings.values()))
+
+
+def compare(copy: r.Follow, original: Original, history: History, end_seq: int) -> tuple[r.FollowState, int]:
+    """How a copy stands to the stream here, and the seq from which it goes on, 0 where it does not.
+
+    `history`, `end_seq`: as the owner told. Raises what the original raises.
+    """
+    first_seq, next_seq = original.first_seq(), original.next_seq()
+    if copy.last is None:
+        return "following", _start_seq(copy.start or From("seq", 0), original, end_seq)
+    if copy.next_seq > next_seq:
+        return "behind", 0
+    last_seq = copy.next_seq - 1
+    if last_seq >= first_seq:
+        same = (original.entry(last_seq).epoch, original.frame_crc(last_seq)) == copy.last
+    else:  # that message is not kept here: what is known is the term it had
+        same = epoch_at(history, last_seq) in (0, copy.last[0])
+    return ("following", max(copy.next_seq, first_seq)) if same else ("parted", 0)
+
+
+def _start_seq(start: From, original: Original, end_seq: int) -> int:
+    """Where a copy without a message begins."""
+    if start.kind == "new":
+        return max(end_seq, original.first_seq())
+    if start.kind == "seq":
+        return min(max(start.value, original.first_seq()), original.next_seq())
+    return original.seq_at(start.value)
