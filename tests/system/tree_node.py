@@ -151,7 +151,7 @@ class Tree:
     def stop(self) -> None:
         """All of them at once; each must stop cleanly, and have no traceback in its log."""
         with ThreadPoolExecutor(len(self.nodes)) as pool:
-            codes = dict(zip(self.nodes, pool.map(MachineNode.stop, self.nodes.values()), strict=True))
+            codes = dict(zip(self.nodes, pool.map(lambda node: node.stop(), self.nodes.values()), strict=True))
         for name, node in self.nodes.items():
             assert codes[name] == 0, f"{name}: exit code {codes[name]}\n{node.log()}"
             assert "Traceback" not in node.log(), f"{name}:\n{node.log()}"
