@@ -173,9 +173,7 @@ class Commands:
         if is_pattern(command.stream):
             self._ask_many(client, command.stream, "promote", NO_UPSTREAM, [command.stream])
         else:
-            self._ask(
-                client, command.stream, "promote", [], lambda epoch: answers.ok("promote", command.stream, epoch)
-            )
+            self._ask(client, command.stream, "promote", [], lambda epoch: answers.ok("promote", command.stream, epoch))
 
     def trim(self, client: LineClient, command: c.Trim) -> None:
         place = list(command.start)
@@ -237,26 +235,45 @@ class Commands:
     def _ask_many(
         self, client: LineClient, pattern: bytes, verb: str, upstream: list[Any], fields: list[bytes | str]
     ) -> None:
-        """Write down a rule for the streams of a pattern, then have every owner do `verb` with those it has; the answer
-        says with how many.
+        """Say something of all streams of a pattern; the answer is how many changed.
+
+        The rule is on the disk before it is obeyed. One that is taken back is so for each of its streams first: should
+        a worker die in between, a slave must not take itself for a master because there is no rule any more.
         """
         pending = self._pend(client)
         args = [pattern, *upstream]
 
-        def written(value: Any) -> None:
-            if isinstance(value, Refused):
-                pending.settle(self._refusal(value))
-            else:
-                self._ask_all(pending, "rules", [verb, *args], lambda counts: answers.ok(verb, *fields, sum(counts)))
+        def obey(before: int) -> None:
+            self._ask_all(
+                pending,
+                "rules",
+                [verb, *args],
+                lambda counts: pending.settle(answers.ok(verb, *fields, before + sum(counts))),
+            )
 
-        self.worker.call_slot(RULES_SLOT, "rule", args, written)
+        def write(before: int) -> None:
+            def written(value: Any) -> None:
+                if isinstance(value, Refused):
+                    pending.settle(self._refusal(value))
+                else:
+                    obey(before)
+
+            self.worker.call_slot(RULES_SLOT, "rule", args, written)
+
+        if upstream is NO_UPSTREAM:
+            self._ask_all(pending, "rules", [verb, *args], lambda counts: write(sum(counts)))
+        else:
+            write(0)
 
     def _gather(self, client: LineClient, verb: str, args: list[Any], render: Callable[[list[Any]], bytes]) -> None:
         """Answer with the rows of every worker."""
-        self._ask_all(self._pend(client), verb, args, lambda tables: render([row for rows in tables for row in rows]))
+        pending = self._pend(client)
+        self._ask_all(
+            pending, verb, args, lambda tables: pending.settle(render([row for rows in tables for row in rows]))
+        )
 
-    def _ask_all(self, pending: Pending, verb: str, args: list[Any], render: Callable[[list[Any]], bytes]) -> None:
-        """Ask every worker and answer with what all of them say; one that is down makes the answer an error, not a
+    def _ask_all(self, pending: Pending, verb: str, args: list[Any], then: Callable[[list[Any]], None]) -> None:
+        """Ask every worker, and go on with what all of them say; one that is down makes the answer an error, not a
         shorter list.
         """
         waiting = set(range(self.worker.slots))
@@ -270,7 +287,7 @@ class Commands:
                 values.append(value)
                 waiting.discard(slot)
                 if not waiting:
-                    pending.settle(render(values))
+                    then(values)
 
             return done
 
