@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,12 +19,13 @@ from broker.metrics import WorkerMetrics
 from broker.protocol.errors import Code
 from broker.publish import Batch, Frames
 from broker.replication.node_file import read_node_file
-from broker.replication.rules import Rules, configured
 from broker.replication.replicas import Replicas
+from broker.replication.rules import Rules, configured
 from broker.settings import Durability, Settings, StreamPolicy
 from shard.catalog import stream_names
 from shard.directory import DataDirectory
 from shard.errors import MetaDamaged, ShardLocked, StorageError, StorageFull, StreamDamaged
+from shard.files import sync_file_system
 from shard.lock import ShardLock
 from shard.log import StreamLog
 from shard.meta import META_SUFFIX, Role, StreamMeta, read_meta_file, write_meta
@@ -99,6 +101,7 @@ class Owner:
         self.settings = settings
         self.metrics = metrics
         self.owning = False
+        self.incarnation = time.monotonic_ns()  # no other owner of these shards has the same, while the node lives
         self.shards = list(range(slot, directory.shards, slots))
         self.names: dict[bytes, None] = {}
         self.metas: dict[bytes, StreamMeta] = {}  # only of streams that differ from the default
@@ -123,12 +126,14 @@ class Owner:
         self.on_open: Callable[[OpenStream], None] = lambda _stream: None
         self.on_role: Callable[[bytes], None] = lambda _name: None  # a stream's role, upstream or history has changed
         self.on_rules: Callable[[], None] = lambda: None  # they have been read anew
-        self.on_path: Callable[[bytes], None] = lambda _name: None  # the nodes above this one, up to its master, are others
-        self.held_below: Callable[[bytes], Iterable[tuple[str, int, int]]] = lambda _name: ()  # node, next and synced seq
+        self.on_path: Callable[[bytes], None] = lambda _name: None  # other nodes are above this one, up to the master
+        self.held_below: Callable[[bytes], Iterable[tuple[str, int, int]]] = lambda _name: ()  # node, next, synced seq
         self.on_cut: Callable[[bytes, int], None] = lambda _name, _seq: None  # its end has been set aside from there on
         self.on_held: Callable[[bytes], None] = lambda _name: None  # more of it is held, or on the disk, here
         self.on_trim: Callable[[OpenStream, int], None] = lambda _stream, _dropped: None
         self.boot_id = boot_id
+        self.on_pause: Callable[[], None] = lambda: None  # in the middle of something long
+        self._many = False
         self._total_streams = total_streams
         self._clock_us = clock_us
         self._locks: list[ShardLock] = []
@@ -317,7 +322,7 @@ class Owner:
         """Write down what a stream is from now on. Raises Refused when the disk does not take it."""
         name = meta.name.encode()
         try:
-            write_meta(self.shard_path(name), meta)
+            write_meta(self.shard_path(name), meta, sync=not self._many)
         except OSError as error:
             raise Refused(Code.FULL, f"the role could not be written down: {error.strerror}") from error
         self.metas[name] = meta
@@ -325,6 +330,19 @@ class Owner:
         if stream is not None:
             stream.epoch = meta.epoch if meta.role is Role.MASTER else 0
         self.on_role(name)
+
+    @contextmanager
+    def many_changes(self) -> Iterator[None]:
+        """Roles that are set within this go to the disk together, before it ends. Raises Refused."""
+        self._many = True
+        try:
+            yield
+        finally:
+            self._many = False
+            try:
+                sync_file_system(self.directory.path)
+            except OSError as error:
+                raise Refused(Code.FULL, f"the roles could not be written down: {error.strerror}") from error
 
     def _open(self, name: bytes, *, create: bool) -> OpenStream:
         if not self.owning:
@@ -345,9 +363,7 @@ class Owner:
         self.metrics.torn_bytes += stream_log.torn_bytes
         # Epoch 0 stands for "not the master here": one comparison on the append path tells.
         meta = self.meta(name)
-        stream = OpenStream(
-            name, stream_log, meta.epoch if meta.role is Role.MASTER else 0, self.settings.policy(text)
-        )
+        stream = OpenStream(name, stream_log, meta.epoch if meta.role is Role.MASTER else 0, self.settings.policy(text))
         self.open[name] = stream
         self.on_open(stream)
         self._close_least_used()

@@ -55,17 +55,22 @@ def copy_bytes(source_fd: int, start: int, end: int, target_fd: int, place: int,
         place += len(piece)
 
 
-def replace_file(path: Path, data: bytes) -> None:
-    """Put `data` in the place of `path`, whole or not at all, and on the disk before this returns. Raises OSError."""
+def replace_file(path: Path, data: bytes, *, sync: bool = True) -> None:
+    """Put `data` in the place of `path`, whole or not at all, and on the disk before this returns. Raises OSError.
+
+    Without `sync` the caller puts it there, with `sync_file_system`, together with others.
+    """
     new = path.with_name(path.name + NEW_SUFFIX)
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         write_all(fd, data, 0)
-        os.fsync(fd)
+        if sync:
+            os.fsync(fd)
     finally:
         os.close(fd)
     os.rename(new, path)
-    sync_directory(path.parent)
+    if sync:
+        sync_directory(path.parent)
 
 
 def sync_directory(path: Path) -> None:

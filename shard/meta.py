@@ -112,8 +112,8 @@ def read_meta_file(path: Path, name: str = "") -> StreamMeta:
     return _parse(path, name, body)
 
 
-def write_meta(directory: Path, meta: StreamMeta) -> None:
-    """Put the meta on the disk, or take the file away when it would say nothing.
+def write_meta(directory: Path, meta: StreamMeta, *, sync: bool = True) -> None:
+    """Put the meta on the disk, or take the file away when it would say nothing. `sync` as of `replace_file`.
 
     Raises OSError, InvalidName, ValueError for what could not be read again.
     """
@@ -124,7 +124,8 @@ def write_meta(directory: Path, meta: StreamMeta) -> None:
             os.unlink(path)
         except FileNotFoundError:
             return
-        sync_directory(directory)
+        if sync:
+            sync_directory(directory)
         return
     upstream = meta.upstream
     fields = {
@@ -136,7 +137,7 @@ def write_meta(directory: Path, meta: StreamMeta) -> None:
         "epochs": [list(start) for start in meta.history],
     }
     body: bytes = msgpack.packb(fields)
-    replace_file(path, _HEAD.pack(META_MAGIC, crc32c(body)) + body)
+    replace_file(path, _HEAD.pack(META_MAGIC, crc32c(body)) + body, sync=sync)
 
 
 def _parse(path: Path, name: str, body: bytes) -> StreamMeta:

@@ -48,7 +48,7 @@ class State(StrEnum):
 class Copy:
     """A slaved stream. `path`: the ids of the nodes above this one, up to the master; `why`: what it waits for."""
 
-    __slots__ = ("history", "id", "name", "next_seq", "path", "reported", "retries", "retry_s", "state", "synced", "why")
+    __slots__ = ("id", "name", "next_seq", "path", "reported", "retries", "retry_s", "state", "synced", "why")
 
     def __init__(self, name: bytes) -> None:
         self.name = name

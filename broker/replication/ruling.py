@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 Args = list[Any]
 
+PAUSE_STREAMS = 256  # between two signs of life: each of them may be opened for this
+
 
 def rule(owner: Owner, args: Args) -> None:
     """[pattern, host ("" for none), port, kind, value]. What streams of this pattern do from now on is on the disk."""
@@ -36,7 +38,7 @@ def rule(owner: Owner, args: Args) -> None:
 
 
 def followed(owner: Owner, _args: Args) -> None:
-    """[]. Some other node follows a stream of this one: what a master does after the machine went down depends on it."""
+    """[]. Some node follows a stream of this one: what a master does after the machine went down depends on it."""
     kept = _read(owner)
     if not kept.followed:
         _write(owner, replace(kept, followed=True))
@@ -50,8 +52,11 @@ def rules(owner: Owner, args: Args) -> int:
     """
     verb, pattern, *upstream = args
     changed = 0
-    for name in [name for name in owner.names if covers(pattern, name)]:
-        changed += _DO[verb](owner, name, upstream)
+    with owner.many_changes():
+        for number, name in enumerate([name for name in owner.names if covers(pattern, name)]):
+            changed += _DO[verb](owner, name, upstream)
+            if number % PAUSE_STREAMS == 0:
+                owner.on_pause()
     try:
         owner.read_rules()
     except DirectoryError as error:

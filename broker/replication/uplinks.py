@@ -7,6 +7,7 @@ be so. Nothing here is kept on the disk: it follows from the streams' .meta file
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+MAKING_S = 0.02  # of a tick: how long streams that were found upstream are made
 DEPOSED_TEXT = (
     "another node has become the master of this stream, and has not said yet where it is; an administrator can:"
     " slave HOST PORT STREAM 0"
@@ -62,6 +64,7 @@ class Uplinks:
         self._uplinks: dict[tuple[str, int], Uplink] = {}
         self._of: dict[bytes, Uplink] = {}  # the streams that follow
         self._touched: dict[Uplink, None] = {}
+        self._to_make: dict[bytes, None] = {}  # streams that there are upstream, bounded by `max_streams`
         self._around = Surroundings(
             owner=owner,
             poller=worker.poller,
@@ -101,6 +104,7 @@ class Uplinks:
         self._of.clear()
         self._owner.uproutes.clear()
         self._touched.clear()
+        self._to_make.clear()
 
     def tick(self) -> None:
         for uplink in list(self._uplinks.values()):
@@ -108,6 +112,8 @@ class Uplinks:
             if not uplink.needed:
                 uplink.close("no stream follows it any more")
                 del self._uplinks[uplink.host, uplink.port]
+        if self._to_make:
+            self._make_some()
         self.flush()
 
     def flush(self) -> None:
@@ -183,10 +189,20 @@ class Uplinks:
         self._touched[uplink] = None
 
     def _found(self, names: Sequence[bytes]) -> None:
-        """There are such streams upstream: those that belong to this worker and are new to it follow."""
+        """There are such streams upstream: those that belong to this worker and are new to it are to follow."""
         owner, router = self._owner, self._worker.router
         for name in names:
-            if name in owner.names or router.slot_of(name) in self._worker.routes or owner.meta(name).role is not Role.SLAVE:
+            if len(self._to_make) >= self._worker.settings.max_streams:
+                return
+            if name not in owner.names and router.slot_of(name) not in self._worker.routes:
+                self._to_make[name] = None
+
+    def _make_some(self) -> None:
+        """Making a stream takes a while, and there may be many."""
+        owner, end_s = self._owner, time.monotonic() + MAKING_S
+        while self._to_make and time.monotonic() < end_s:
+            name, _ = self._to_make.popitem()
+            if name in owner.names or owner.meta(name).role is not Role.SLAVE:
                 continue
             try:
                 owner.create(name, by_command=True)
