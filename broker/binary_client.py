@@ -91,7 +91,8 @@ class BinaryClient(Client):
 
     @property
     def awaited(self) -> int:
-        return self.under_way + len(self.asked)
+        replicating = 0 if self.follower is None else self.follower.awaited
+        return self.under_way + len(self.asked) + replicating
 
     # --- saying -----------------------------------------------------------------------------------------------------
 
@@ -129,8 +130,6 @@ class BinaryClient(Client):
     def _replicate(self, node: str, address: str) -> None:
         self.codec.replicating = True
         self.follower = Follower(self, node, address)
-        if node:
-            self.worker.followers.expect()
 
     @property
     def bound(self) -> bool:
@@ -445,4 +444,7 @@ _HANDLERS: Mapping[type, Callable[[BinaryClient, Any], None]] = {
     m.Malformed: BinaryClient.malformed,
     r.Follow: lambda client, message: client.replication.follow(message),
     r.Held: lambda client, message: client.replication.hear_held(message),
+    r.Watch: lambda client, message: client.replication.watch(message),
+    r.Claim: lambda client, message: client.replication.claim(message),
+    r.Ask: lambda client, message: client.replication.ask(message),
 }

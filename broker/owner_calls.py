@@ -13,7 +13,7 @@ from typing import Any
 
 from broker.owner import OpenStream, Owner, Refused
 from broker.protocol.errors import Code
-from broker.replication import lineage, roles, ruling
+from broker.replication import catalog, lineage, roles, ruling
 from shard.errors import StorageError, StreamDamaged
 from shard.stream_files import StreamPaths, stream_paths
 
@@ -113,6 +113,7 @@ CALLS: Mapping[str, Callable[[Owner, Args], Any]] = {
     "claim": roles.claimed,
     "follow": lineage.follow,
     "lineages": lineage.lineages,
+    "names": catalog.names,
     "rule": ruling.rule,
     "rules": ruling.rules,
     "followed": ruling.followed,

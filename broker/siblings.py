@@ -238,7 +238,7 @@ class Siblings:
 
     def _call(self, link: Link, body: memoryview) -> None:
         request_id, verb, args = sibling.unpack_call(body)
-        if verb != "conns" and not self.worker.owner.owning:
+        if not self.worker.is_own_business(verb) and not self.worker.owner.owning:
             self._say_moved(link, request_id)
             return
         self.worker.router.flush()  # what came over this link before it comes first

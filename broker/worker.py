@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -35,9 +36,11 @@ from broker.metrics import WorkerMetrics
 from broker.owner import Owner
 from broker.poller import Poller
 from broker.readers import Readers
+from broker.rendering import Renderings
+from broker.replication import links
+from broker.replication.catalog import Catalog
 from broker.replication.followers import Followers
 from broker.replication.uplinks import Uplinks
-from broker.rendering import Renderings
 from broker.router import Done, Router
 from broker.routes import Route
 from broker.settings import Settings
@@ -150,10 +153,13 @@ class Worker:
         self.router.on_away = self.movers.consider
         self.syncer = Syncer()
         self.upkeep = Upkeep(self.owner, self.syncer, time.monotonic, now_us)
-        self.uplinks = Uplinks(self, settings.advertise or f":{boot.listener.getsockname()[1]}")
+        self.address = settings.advertise or f":{boot.listener.getsockname()[1]}"
+        self.uplinks = Uplinks(self, self.address)
         self.followers = Followers(self)
+        self.catalog = Catalog(self)
         self.owner.on_cut = self._note_cut
         self.owner.on_role = self._note_role
+        self.owner.on_pause = lambda: self._beat.beat()
         self.owner.on_path = self.followers.role_changed
         self.fanout.on_cut = self._forget_chunks
         self.timers = Timers(time.monotonic)
@@ -337,6 +343,7 @@ class Worker:
         self.acceptor.tick()
         self.uplinks.tick()
         self.owner.replicas.expire()
+        self.catalog.tick()
         for route in self.routes.values():
             route.expire(self.now_s - self.settings.unavailable_timeout_s)
         if self.phase in (Phase.RETIRED, Phase.DRAINING):
@@ -386,10 +393,13 @@ class Worker:
     def note_lingering(self, client: Connection) -> None:
         self.lingering[client] = None
 
+    def is_own_business(self, verb: str) -> bool:
+        return verb in OWN_BUSINESS
+
     def call_slot(self, slot: int, verb: str, args: list[Any], done: Done) -> None:
-        """Ask the worker of a slot; `conns` is every worker's own business, the rest its owner's."""
-        if verb == "conns" and slot == self.slot:
-            done(roster.connections(self))
+        """Ask the worker of a slot; some is every worker's own business (`OWN_BUSINESS`), the rest its owner's."""
+        if verb in OWN_BUSINESS and slot == self.slot:
+            done(OWN_BUSINESS[verb](self, *args))
         else:
             self.router.call_slot(slot, verb, args, done)
 
@@ -406,6 +416,9 @@ class Worker:
         self.readers.close()
         self.metrics.close()
         self.poller.close()
+
+
+OWN_BUSINESS: Mapping[str, Callable[..., Any]] = {"conns": roster.connections, "links": links.of_worker}
 
 
 def run_worker(boot: WorkerBoot) -> int:

@@ -8,16 +8,18 @@ owners.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.fanout import Cursor
 from broker.owner import Refused
 from broker.protocol import replication as r
+from broker.protocol.address import split_address
 from broker.protocol.errors import Code
 from broker.protocol.messages import Ended, pack
 from broker.protocol.opcodes import Op
 from broker.protocol.places import From
-from broker.replication import lineage
+from broker.replication import lineage, links
 from broker.replication.holders import NODES_MAX
 from broker.replication.lineage import Lineage
 from broker.subscribing import storage_refusals
@@ -28,6 +30,9 @@ if TYPE_CHECKING:
     from broker.binary_client import BinaryClient
 
 log = logging.getLogger(__name__)
+
+WATCHES_MAX = 1_024
+"""Prefixes that one connection watches."""
 
 
 class Original(Protocol):
@@ -61,14 +66,17 @@ class Following:
 class Follower:
     """`node` and `address` as its HELLO said; `connection` tells it from others of this worker."""
 
-    __slots__ = ("address", "client", "connection", "followings", "node")
+    __slots__ = ("address", "awaited", "client", "connection", "followings", "node", "watches")
 
     def __init__(self, client: BinaryClient, node: str, address: str) -> None:
+        """`address` may be without a host, which is then where the connection comes from."""
         self.client = client
         self.node = node
-        self.address = address
-        self.connection = client.worker.followers.next_connection()
+        self.address = f"{client.peer.rpartition(':')[0]}{address}" if address.startswith(":") else address
+        self.connection = client.worker.followers.admit(self)
         self.followings: dict[int, Following] = {}
+        self.watches = 0
+        self.awaited = 0  # answers to CLAIM and ASK that are not known yet
 
     # --- following --------------------------------------------------------------------------------------------------
 
@@ -167,6 +175,68 @@ class Follower:
             return f"HELD: {name}: it says that {node}, which is this node, follows it"
         return ""
 
+    # --- what else nodes say ----------------------------------------------------------------------------------------
+
+    def watch(self, message: r.Watch) -> None:
+        if self.watches >= WATCHES_MAX:
+            text = f"this connection watches {WATCHES_MAX} prefixes, which is its limit; watch shorter ones"
+            self.client.refuse_request(Op.WATCH, message.id, Code.SUBSCRIPTIONS, text)
+            return
+        self.watches += 1
+        self.client.worker.catalog.watch(self.client, message.id, message.prefix)
+
+    def claim(self, message: r.Claim) -> None:
+        """The peer is the master of a stream now; whoever has been that gives in, and follows it where it listens."""
+        client, number = self.client, message.id
+        if not self.node or not self.address:
+            text = "who claims a stream says in HELLO which node it is, and where it listens"
+            client.refuse_request(Op.CLAIM, number, Code.USAGE, text)
+            return
+        if message.history[-1].master != self.node:
+            text = f"the last term of the history is not that of {self.node}, who claims the stream"
+            client.refuse_request(Op.CLAIM, number, Code.USAGE, text)
+            return
+
+        def answer(value: Any) -> None:
+            if isinstance(value, Refused):
+                client.refuse_request(Op.CLAIM, number, value.code, value.text)
+            else:
+                client.say(pack(r.Claimed(number, *value)))
+
+        args = [message.stream, message.history, *split_address(self.address)]
+        client.worker.router.call(message.stream, "claim", args, self._awaiting(answer))
+
+    def ask(self, message: r.Ask) -> None:
+        """Every worker is asked; one that is down makes the answer an error, not one that is wrong."""
+        client, number, worker = self.client, message.id, self.client.worker
+        parts: list[Any] = []
+
+        def answer(value: Any) -> None:
+            parts.append(value)
+            if len(parts) < worker.slots:
+                return
+            refused = next((part for part in parts if isinstance(part, Refused)), None)
+            if refused is not None:
+                client.refuse_request(Op.ASK, number, refused.code, refused.text)
+                return
+            found, counts = links.together(parts)
+            client.say(pack(r.Told(number, worker.node_id, worker.address, tuple(found), *counts)))
+
+        for slot in range(worker.slots):
+            worker.call_slot(slot, "links", [message.stream], self._awaiting(answer))
+
+    def _awaiting(self, answer: Callable[[Any], None]) -> Callable[[Any], None]:
+        """`answer`, for as long as somebody is there to hear it."""
+        self.awaited += 1
+        self.client.note_awaited()
+
+        def done(value: Any) -> None:
+            self.awaited -= 1
+            if not self.client.closed:
+                answer(value)
+
+        return done
+
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def end(self, following: Following, code: Code, text: str) -> None:
@@ -188,6 +258,7 @@ class Follower:
         """All of them have ended."""
         followings, self.followings = self.followings, {}
         self.client.worker.followers.remove_all(self, list(followings.values()))
+        self.client.worker.catalog.forget(self.client)
 
 
 def compare(copy: r.Follow, original: Original, history: History, end_seq: int) -> tuple[r.FollowState, int]:

@@ -37,19 +37,22 @@ class Followers:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
+        self.nodes: dict[Follower, None] = {}
         self._connections = count(1)
         self._expected = False
         self._of: dict[bytes, dict[Following, None]] = {}
         self._held: dict[tuple[bytes, int, str], Following] = {}  # to be told to the owners in this turn
         self._changed: dict[bytes, None] = {}  # streams of this worker, of which there is news in this turn
 
-    def next_connection(self) -> int:
+    def admit(self, follower: Follower) -> int:
+        """The number of its connection. A node that may follow streams of this one is written down for ever."""
+        if follower.node:
+            self.nodes[follower] = None
+            if not self._expected and not self._worker.owner.was_followed:
+                self._expect()
         return next(self._connections)
 
-    def expect(self) -> None:
-        """A node has come that may follow streams of this one. Once that is so it is written down for ever."""
-        if self._expected or self._worker.owner.was_followed:
-            return
+    def _expect(self) -> None:
         self._expected = True
 
         def written(value: Any) -> None:
@@ -70,6 +73,7 @@ class Followers:
 
     def remove_all(self, follower: Follower, followings: list[Following]) -> None:
         """A connection has ended, with these."""
+        self.nodes.pop(follower, None)
         for following in followings:
             self._forget(following)
         for slot in {self._slot_of(each.name) for each in followings if each.rows}:
@@ -158,7 +162,9 @@ class Followers:
     def _hear_news(self, following: Following, found: Lineage) -> None:
         other_line = following.lineage.line != found.line
         following.follower.hear_news(following, found)
-        if other_line and following in self._of.get(following.name, ()):  # what was told before counts for nothing there; what is still followed is as it was
+        if other_line and following in self._of.get(
+            following.name, ()
+        ):  # what was told before counts for nothing there; what is still followed is as it was
             for node in following.rows:
                 self.tell_held(following, node)
 
