@@ -8,11 +8,10 @@ from rich.text import Text
 from rich.tree import Tree
 
 from broker.protocol.replication import Told
-from tailrace.command.tree_walk import Found, Node, Tie
+from tailrace.command.tree_walk import LINK_UP, Found, Node, Tie
 
 DEPTH_MAX = 100
 """Levels of a tree; a longer chain goes on in a tree of its own, since each level is drawn by a call within a call."""
-LINK_UP = "up"
 MIB = 1 << 20
 
 
@@ -79,13 +78,17 @@ def _roles(told: Told, stream: str | None) -> str:
     return f"{', '.join(named)} {'stream' if sum(roles.values()) == 1 else 'streams'}" if named else "no streams"
 
 
+def _streams(count: int) -> str:
+    return "1 stream" if count == 1 else f"{count:,} streams"
+
+
 def _link(tie: Tie, stream: str | None) -> Iterator[tuple[str, str]]:
     """(text, style): the link's state, as the slave has it, and the lag, as the upstream sees it, where they say."""
     link = tie.by_slave or tie.by_upstream
     measured = tie.by_upstream or tie.by_slave
     assert link is not None and measured is not None
     known_by = "" if tie.by_slave else ", says the node above"
-    streams = "" if stream is not None or not link.streams else f" {link.streams:,}"
+    streams = "" if stream is not None or not link.streams else f", {_streams(link.streams)}"
     yield f"{link.state}{streams}{known_by}", "" if link.state == LINK_UP else "red"
     if measured.lag_messages or measured.lag_bytes or measured.lag_ms:
         yield lag_text(measured.lag_messages, measured.lag_bytes, measured.lag_ms), "yellow"

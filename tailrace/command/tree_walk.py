@@ -17,6 +17,7 @@ from tailrace.address import Address
 NODES_MAX: Final = 1_000
 """Addresses that are asked; a tree with more of them is shown in part."""
 NOT_ASKED = f"not asked: there are more than {NODES_MAX} addresses"
+LINK_UP: Final = "up"
 NO_ADDRESS = "it has not told where it listens"
 
 AskAll = Callable[[Sequence[Address]], Sequence[Told | str]]
@@ -108,21 +109,21 @@ def _gather(
     found = Found(start=first.node, is_cut=is_cut)
     for name, (address, answer) in told.items():
         found.nodes[name] = Node(name, str(address), answer)
-    for name, (address, answer) in told.items():
-        for link in answer.links:
-            other = _other_end(link, reached_at(link.address, address), asked, told)
-            found.nodes.setdefault(other.name, other)
-            _tie(found, name, other.name, link)
+    links = [(name, link, reached_at(link.address, at)) for name, (at, answer) in told.items() for link in answer.links]
+    named = {target: link.node for _, link, target in links if link.node}
+    for name, link, target in links:
+        other = _other_end(link, target, named.get(target, ""), None if target is None else asked.get(target))
+        found.nodes.setdefault(other.name, other)
+        _tie(found, name, other.name, link)
     return found
 
 
-def _other_end(
-    link: Link, target: Address | None, asked: dict[Address, Told | str], told: dict[str, tuple[Address, Told]]
-) -> Node:
-    """The node at the far end of a link. One that has told something is known already."""
-    answer = None if target is None else asked.get(target)
+def _other_end(link: Link, target: Address | None, named: str, answer: Told | str | None) -> Node:
+    """The node at the far end of a link, which somebody else may have `named`. One that has told something is known
+    already.
+    """
     answering = answer.node if isinstance(answer, Told) else ""
-    name = link.node or answering or str(target or link.address)
+    name = link.node or answering or named or str(target or link.address)
     shown = str(target or link.address)
     if isinstance(answer, str):
         return Node(name, shown, problem=answer)
@@ -132,7 +133,9 @@ def _other_end(
 
 
 def _tie(found: Found, name: str, other: str, link: Link) -> None:
-    if link.direction == "up":
-        found.ties[other, name] = found.ties.get((other, name), Tie())._replace(by_slave=link)
-    else:
-        found.ties[name, other] = found.ties.get((name, other), Tie())._replace(by_upstream=link)
+    """A node's workers have links of their own; where they are not all well, one that is not is shown."""
+    ends = (other, name) if link.direction == "up" else (name, other)
+    tie = found.ties.get(ends, Tie())
+    before = tie.by_slave if link.direction == "up" else tie.by_upstream
+    if before is None or before.state == LINK_UP:
+        found.ties[ends] = tie._replace(by_slave=link) if link.direction == "up" else tie._replace(by_upstream=link)

@@ -49,10 +49,10 @@ def test_a_tree_with_every_kind_of_line() -> None:
     }
     assert drawn(found) == [
         "a:5050  A  master of 12 streams",
-        "├── b:5050  B  master of 1, slave of 12, disabled of 2 streams  up 12  caught up",
-        "│   ├── d:5050  D  slave of 1 stream  connecting 1  7 messages, 0.0 MiB, 0.0 s behind",
+        "├── b:5050  B  master of 1, slave of 12, disabled of 2 streams  up, 12 streams  caught up",
+        "│   ├── d:5050  D  slave of 1 stream  connecting, 1 stream  7 messages, 0.0 MiB, 0.0 s behind",
         "│   └── e:5050  E  no streams  connecting",
-        "└── c:5050  C  Connection refused  up 12, says the node above  1,204 messages, 3.0 MiB, 4.2 s behind",
+        "└── c:5050  C  Connection refused  up, 12 streams, says the node above  1,204 messages, 3.0 MiB, 4.2 s behind",
     ]
 
 
@@ -73,9 +73,9 @@ def test_nodes_that_follow_each_other_are_drawn_once() -> None:
     found.ties = {("A", "B"): Tie(link()), ("B", "A"): Tie(link()), ("C", "A"): Tie(link())}
     assert drawn(found) == [
         "c:5050  C  master of 1, slave of 1 streams",
-        "└── a:5050  A  master of 1, slave of 1 streams  up 12  caught up",
-        "    └── b:5050  B  master of 1, slave of 1 streams  up 12  caught up",
-        "        └── a:5050  A  master of 1, slave of 1 streams  up 12  caught up  (as above)",
+        "└── a:5050  A  master of 1, slave of 1 streams  up, 12 streams  caught up",
+        "    └── b:5050  B  master of 1, slave of 1 streams  up, 12 streams  caught up",
+        "        └── a:5050  A  master of 1, slave of 1 streams  up, 12 streams  caught up  (as above)",
     ]
     del found.ties["C", "A"], found.nodes["C"]
     assert drawn(found)[0] == "b:5050  B  master of 1, slave of 1 streams", "where all follow somebody, who was asked"
@@ -92,7 +92,7 @@ def test_a_node_of_which_only_the_address_is_known() -> None:
     assert drawn(found) == [
         "up:1  Connection refused",
         "└── b:5050  B  no streams  connecting",
-        "    └── address unknown  X    up 12, says the node above  caught up",
+        "    └── address unknown  X    up, 12 streams, says the node above  caught up",
     ]
 
 

@@ -88,6 +88,14 @@ def test_an_upstream_whose_id_only_its_own_answer_tells() -> None:
     assert set(found.nodes) == {"A", "L"} and set(found.ties) == {("L", "A")}
 
 
+def test_workers_that_are_not_all_connected() -> None:
+    answers: Answers = {"a:1": told("A", up("T", "top:1"), up("", "top:1", "down: no answer"))}
+    for links in (answers["a:1"].links, answers["a:1"].links[::-1]):  # type: ignore[union-attr]
+        found = walk(Address("a", 1), Nodes({"a:1": told("A", *links)}))
+        assert set(found.nodes) == {"A", "T"}
+        assert found.ties == {("T", "A"): Tie(up("", "top:1", "down: no answer"), None)}
+
+
 def test_another_node_at_the_address() -> None:
     answers: Answers = {"top:1": told("T", down("OLD", "left:1")), "left:1": told("NEW")}
     found = walk(Address("top", 1), Nodes(answers))
