@@ -152,6 +152,14 @@ class Route:
             self._release(request)
             request.fail(Code.UNAVAILABLE, DOWN_TEXT.format(who=self.who))
 
+    def give_up(self, chosen: Callable[[Request], bool], text: str) -> None:
+        """Fail those that wait and are chosen: nobody will take them here. Nothing of them was logged."""
+        lost = [request for request in self.waiting if chosen(request)]
+        self.waiting = deque(request for request in self.waiting if not chosen(request))
+        for request in lost:
+            self._release(request)
+            request.fail(Code.UNAVAILABLE, text)
+
     def _send(self, request: Request, link: Carrier) -> None:
         self.inflight[request.request_id] = request
         request.send(link)

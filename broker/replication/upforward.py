@@ -31,6 +31,11 @@ class UpForward:
         self._batch = batch
         self._frames: Frames | None = batch.take_frames()
 
+    @property
+    def name(self) -> bytes:
+        """The stream's."""
+        return self._batch.name
+
     def send(self, link: Sends) -> None:
         batch = self._batch
         frames, self._frames = self._frames, None  # the wire's from here on

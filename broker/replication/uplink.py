@@ -251,6 +251,11 @@ class Uplink:
         self._requests = self._requests % REQUESTS_MAX + 1
         self.route.submit(UpForward(self._requests, batch))
 
+    def keep_back(self, name: bytes) -> None:
+        """What waits to go up to a stream that does not follow any more is to be sent again, to whoever has it now."""
+        text = "this stream has another master now; nothing of this was logged, send it again"
+        self.route.give_up(lambda request: isinstance(request, UpForward) and request.name == name, text)
+
     def handle_of(self, name: bytes) -> int:
         """The handle that stands for the stream on this connection."""
         handle = self._handles.get(name)

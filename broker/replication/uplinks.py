@@ -146,6 +146,7 @@ class Uplinks:
 
     def _leave(self, name: bytes, uplink: Uplink) -> None:
         uplink.copies.remove(name)
+        uplink.keep_back(name)
         del self._of[name]
         self._owner.uproutes.pop(name, None)
         self._owner.on_path(name)
