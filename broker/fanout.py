@@ -162,6 +162,7 @@ class FanOut:
         self.fresh: dict[bytes, Growth] = {}  # what this worker has appended in this turn
         self._readers = readers
         self._to_look_at: list[bytes] = []
+        self._serving: Subscriber | None = None  # in no list while it has its turn
         self._on_count = on_count
         self.on_cut: Callable[[], None] = lambda: None  # what was made of some stream's messages is right no more
 
@@ -243,6 +244,8 @@ class FanOut:
             return
         if end_seq > feed.end_seq:
             self._wake(feed, end_seq)
+        elif end_seq < feed.end_seq:  # cut, and its reader was opened anew, before the owner's word came
+            self.cut(feed.name, end_seq)
 
     def look_at_some(self) -> None:
         """From the timer: a few of the streams that live elsewhere, in turn, in case a note was lost."""
@@ -291,9 +294,11 @@ class FanOut:
             client.queued = False
             if client.closed or client.blocked:
                 continue
+            self._serving = client
             budget_bytes -= self._serve(client)
             if client.ready or client.current is not None:
                 self.make_runnable(client)
+        self._serving = None
         self.fresh.clear()
 
     def _serve(self, client: Subscriber) -> int:
@@ -304,6 +309,9 @@ class FanOut:
                 return 0
             cursor = client.ready.pop(0)
             if cursor.done:
+                return 0
+            if cursor.seq >= cursor.feed.end_seq:  # it was behind, until the stream was cut
+                self._place(cursor)
                 return 0
             if cursor.credit_bytes is not None and cursor.credit_bytes <= 0:
                 self.starved[cursor] = None
@@ -376,6 +384,8 @@ class FanOut:
             return cursor.client.delivery.chunk(cursor)
         except StreamCut as cut:
             self._cut_while_served(cursor, cut.seq)
+        except ValueError:  # cut, and its reader was opened anew, before the owner's word came
+            self._cut_while_served(cursor, 0)
         except Trimmed as trimmed:
             self._skip_trimmed(cursor, trimmed.first_seq)
         except StreamDamaged as damage:
@@ -396,29 +406,33 @@ class FanOut:
         self.fresh.pop(name, None)
         self.on_cut()
         feed = self.feeds.get(name)
-        if feed is None:
-            return
-        feed.end_seq, feed.end_offset_seq = min(feed.end_seq, seq), -1
-        for cursor in self._cursors_of(feed):
+        parked = dict.fromkeys(self.starved)
+        if feed is not None:
+            feed.end_seq, feed.end_offset_seq = min(feed.end_seq, seq), -1
+            parked.update(feed.caught_up)
+        for cursor in self._cursors_of(name, parked):
             self._cut_cursor(cursor, seq)
-        self.look(feed)
+        if feed is not None:
+            self.look(feed)
 
-    def _cursors_of(self, feed: Feed) -> list[Cursor]:
-        """All that move; one that has not been started yet is seen to then."""
-        found = dict.fromkeys(cursor for cursor in (*feed.caught_up, *self.starved) if cursor.feed is feed)
-        for client in self.behind():
-            found.update((cursor, None) for cursor in (client.current, *client.ready) if cursor and cursor.feed is feed)
-        return list(found)
+    def _cursors_of(self, name: bytes, parked: dict[Cursor, None]) -> list[Cursor]:
+        """All that move; one that has not been started yet is seen to then. One that is done may be half out still."""
+        found = dict(parked)
+        for client in (*self.behind(), self._serving):
+            if client is not None:
+                found.update((cursor, None) for cursor in (client.current, *client.ready) if cursor is not None)
+        return [cursor for cursor in found if cursor.feed.name == name]
 
     def _cut_cursor(self, cursor: Cursor, seq: int) -> None:
         end_seq = cursor.seq if cursor.cut is None else cursor.cut[0]
         if end_seq <= seq:
             if not cursor.skip:
                 cursor.offset = -1
-        elif cursor.done:  # unsubscribed, but in the middle of a chunk that cannot be finished
-            cursor.client.subscription_ended(cursor, Code.DIVERGED, diverged_text(seq))
-        else:
+        elif not cursor.done:
             self.give_up(cursor, Code.DIVERGED, diverged_text(seq))
+        elif cursor.skip and not cursor.client.closed:  # unsubscribed, in the middle of a chunk that cannot be finished
+            cursor.client.current = None
+            cursor.client.subscription_ended(cursor, Code.DIVERGED, diverged_text(seq))
 
     def _cut_while_served(self, cursor: Cursor, seq: int) -> None:
         """It was found out in the middle of a turn, before the owner's word came; the cursor is in no list now."""
