@@ -55,11 +55,15 @@ def of(owner: Owner, name: bytes) -> Lineage:
 
 
 def follow(owner: Owner, args: Args) -> list[Any]:
-    """[stream, the follower's highest term: epoch, master] -> lineage. The stream is made when it is not there.
+    """[stream, the follower's highest term: epoch, master, its node id] -> lineage. The stream is made when it is not
+    there.
 
-    A master of an earlier term than the follower knows gives in before it answers.
+    A master of an earlier term than the follower knows gives in before it answers. But a follower that was itself the
+    master in that term has given the stream up, so that it does not count against one of the same epoch.
     """
-    name, epoch, master = args
+    name, epoch, master, node = args
+    if master == node:
+        master = ""
     if name not in owner.names:
         owner.create(name)
     roles.hear_of(owner, name, epoch, master)
