@@ -37,14 +37,17 @@ def numeric_address(host: str, port: int) -> Address | None:
     """The address of a host that is written as one; None for a name, which must be looked up."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
-    except OSError:
+    except (OSError, UnicodeError):
         return None
     return found[0][0], found[0][4]
 
 
 def look_up(host: str, port: int) -> Address:
     """The first address of a host. Waits for the network. Raises OSError."""
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # a..b, or a label of more than 63 characters
+        raise OSError(f"{host} is no name of a host: {error}") from error
     return found[0][0], found[0][4]
 
 
@@ -59,7 +62,10 @@ class Wire:
         self.received_bytes = 0
         self._codec = ClientCodec(replicating=True)
         self._out: deque[memoryview] = deque()
-        self.sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            self.sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:
+            raise WireClosed(error.strerror or "no socket can be had") from error
         self.sock.setblocking(False)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
