@@ -12,6 +12,7 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -25,7 +26,7 @@ from broker.settings import Durability, Settings, StreamPolicy
 from shard.catalog import stream_names
 from shard.directory import DataDirectory
 from shard.errors import MetaDamaged, ShardLocked, StorageError, StorageFull, StreamDamaged
-from shard.files import sync_file_system
+from shard.files import Replacements
 from shard.lock import ShardLock
 from shard.log import StreamLog
 from shard.meta import META_SUFFIX, Role, StreamMeta, read_meta_file, write_meta
@@ -101,6 +102,7 @@ class Owner:
         self.settings = settings
         self.metrics = metrics
         self.owning = False
+        self.stat_upstream: Callable[[OpenStream], dict[str, int | str]] = lambda _stream: {}
         self.incarnation = time.monotonic_ns()  # no other owner of these shards has the same, while the node lives
         self.shards = list(range(slot, directory.shards, slots))
         self.names: dict[bytes, None] = {}
@@ -133,9 +135,9 @@ class Owner:
         self.on_trim: Callable[[OpenStream, int], None] = lambda _stream, _dropped: None
         self.boot_id = boot_id
         self.on_pause: Callable[[], None] = lambda: None  # in the middle of something long
-        self._many = False
+        self._among: Replacements | None = None  # roles that are put on the disk together
         self._total_streams = total_streams
-        self._clock_us = clock_us
+        self.clock_us = clock_us
         self._locks: list[ShardLock] = []
 
     # --- the shards -------------------------------------------------------------------------------------------------
@@ -206,7 +208,7 @@ class Owner:
             if batch.replicas and self.replicas.full(batch.name):
                 raise Refused(Code.OVERLOADED, "too many publishes to this stream wait for other nodes to hold them")
             frames = batch.take_frames()
-            first_seq = stream.log.append(frames, batch.count, self._clock_us(), stream.epoch)
+            first_seq = stream.log.append(frames, batch.count, self.clock_us(), stream.epoch)
         except Refused as refused:
             batch.refused(refused.code, refused.text)
             return
@@ -322,7 +324,7 @@ class Owner:
         """Write down what a stream is from now on. Raises Refused when the disk does not take it."""
         name = meta.name.encode()
         try:
-            write_meta(self.shard_path(name), meta, sync=not self._many)
+            write_meta(self.shard_path(name), meta, self._among)
         except OSError as error:
             raise Refused(Code.FULL, f"the role could not be written down: {error.strerror}") from error
         self.metas[name] = meta
@@ -334,13 +336,13 @@ class Owner:
     @contextmanager
     def many_changes(self) -> Iterator[None]:
         """Roles that are set within this go to the disk together, before it ends. Raises Refused."""
-        self._many = True
+        self._among = among = Replacements()
         try:
             yield
         finally:
-            self._many = False
+            self._among = None
             try:
-                sync_file_system(self.directory.path)
+                among.finish(self.directory.path)
             except OSError as error:
                 raise Refused(Code.FULL, f"the roles could not be written down: {error.strerror}") from error
 
@@ -392,7 +394,7 @@ class Owner:
 
     def _close_least_used(self) -> None:
         excess = len(self.open) - self.settings.max_open_streams
-        for name in list(self.open)[: max(excess, 0)]:
+        for name in list(islice(self.open, max(excess, 0))):
             stream = self.open[name]
             if stream.idle:
                 del self.open[name]

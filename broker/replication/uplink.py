@@ -22,7 +22,9 @@ from broker.poller import Poller
 from broker.protocol import messages as m
 from broker.protocol import replication as r
 from broker.protocol.address import join_address
+from broker.protocol.errors import PeerError
 from broker.protocol.messages import Op, pack
+from broker.protocol.names import node_id, shown_text
 from broker.publish import Batch
 from broker.replication import roles
 from broker.replication.copies import Copies, SetAside
@@ -40,6 +42,8 @@ STEADY_S = 5.0  # up for so long: the next pause is a short one again
 PINGS_A_TIMEOUT = 3  # sent to a silent upstream before it is given up
 REQUESTS_MAX = (1 << 32) - 1
 CLAIM_RETRY_S = 2.0
+COMPLAINT_S = 1.0  # between two log lines about what the upstream refuses
+PONGS_UNSENT_MAX_BYTES = 64 << 10  # an upstream that has so much to read needs no other sign of life
 UP_SLOT = -1  # of a route that leads to no sibling
 
 
@@ -91,8 +95,8 @@ class Uplink:
         self._wire: Wire | None = None
         self._mask = 0
         self._pauses = 0
-        self.changed_s = self._heard_s = self._pinged_s = around.clock()
-        self._dial_s = 0.0
+        self.changed_s = self._heard_s = self._pinged_s = self._ticked_s = around.clock()
+        self._dial_s = self._complained_s = 0.0
 
     @property
     def needed(self) -> bool:
@@ -103,6 +107,9 @@ class Uplink:
     def tick(self, now_s: float) -> None:
         """Dial when it is time, give up who says nothing, ask again for what waits."""
         timeout_s = self._around.settings.upstream_timeout_s
+        if now_s - self._ticked_s > timeout_s / PINGS_A_TIMEOUT:
+            self._heard_s = now_s  # this worker was busy, or stopped: what the other end said has not been read yet
+        self._ticked_s = now_s
         self.route.expire(now_s - self._around.settings.unavailable_timeout_s)
         if self.phase is Phase.DOWN:
             if now_s >= self._dial_s:
@@ -292,11 +299,16 @@ class Uplink:
     # --- what comes down --------------------------------------------------------------------------------------------
 
     def hear_welcome(self, message: m.Welcome, now_s: float) -> None:
+        if self.phase is Phase.UP:
+            raise WireClosed("it sent Welcome, which nobody asked for")
         if r.FEATURE not in message.features:
             raise WireClosed("it does not replicate: it is another version")
         if message.node == self._owner.directory.node_id:
             raise WireClosed("it is this very node, or one whose data directory is a copy of this one's")
-        self.node = message.node
+        try:
+            self.node = node_id(message.node)
+        except PeerError as error:
+            raise WireClosed(error.text) from None
         self._enter(Phase.UP, now_s)
         log.info("upstream %s is up: node %s", self.address, self.node)
         self.why = ""
@@ -325,18 +337,22 @@ class Uplink:
 
     def hear_failed(self, message: m.Failed, now_s: float) -> None:
         if message.fatal:
-            raise WireClosed(f"it said {message.code}: {message.text}")
+            raise WireClosed(f"it said {shown_text(f'{message.code}: {message.text}')}")
         if message.op == Op.PUBLISH:
             request = self.route.settle(message.id)
             if isinstance(request, UpForward):
                 request.failed(message)
         elif message.op in (Op.FOLLOW, Op.SUBSCRIBE):
             self.copies.failed(message, now_s)
-        else:
-            log.warning("upstream %s said %s: %s", self.address, message.code, message.text)
+        elif now_s - self._complained_s >= COMPLAINT_S:
+            self._complained_s = now_s
+            log.warning("upstream %s said %s", self.address, shown_text(f"{message.code}: {message.text}"))
 
     def hear_names(self, message: r.Names, _now_s: float) -> None:
-        self._around.found(message.names)
+        if not 1 <= message.id <= len(self.prefixes):
+            raise WireClosed("it sent Names, which nobody asked for")
+        prefixes = tuple(self.prefixes)
+        self._around.found([name for name in message.names if name.startswith(prefixes)])
 
     def hear_claimed(self, message: r.Claimed, _now_s: float) -> None:
         name = self._claim_ids.get(message.id)
@@ -351,7 +367,8 @@ class Uplink:
             log.error("stream %r: what its former upstream said could not be taken: %s", name, error)
 
     def hear_ping(self, _message: m.Ping, _now_s: float) -> None:
-        self.queue(pack(m.Pong()))
+        if self._wire is not None and self._wire.queued_bytes < PONGS_UNSENT_MAX_BYTES:
+            self.queue(pack(m.Pong()))
 
     def pass_over(self, _message: Any, _now_s: float) -> None:
         """An answer that says nothing that is not known."""

@@ -16,7 +16,7 @@ from broker.protocol.errors import Code
 from broker.publish import Batch
 from broker.replication import roles
 from broker.replication.copies import Copy
-from broker.replication.uplink import Lookup, Surroundings, Uplink
+from broker.replication.uplink import COMPLAINT_S, Lookup, Surroundings, Uplink
 from broker.replication.wire import Address
 from broker.syncer import Job
 from shard.errors import StorageError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAKING_S = 0.02  # of a tick: how long streams that were found upstream are made
+MAKING_S = 0.03  # of a tick: how long streams that were found upstream are made
 DEPOSED_TEXT = (
     "another node has become the master of this stream, and has not said yet where it is; an administrator can:"
     " slave HOST PORT STREAM 0"
@@ -64,6 +64,7 @@ class Uplinks:
         self._uplinks: dict[tuple[str, int], Uplink] = {}
         self._of: dict[bytes, Uplink] = {}  # the streams that follow
         self._touched: dict[Uplink, None] = {}
+        self._complained_s = 0.0
         self._to_make: dict[bytes, None] = {}  # streams that there are upstream, bounded by `max_streams`
         self._around = Surroundings(
             owner=owner,
@@ -208,7 +209,9 @@ class Uplinks:
             try:
                 owner.create(name, by_command=True)
             except Refused as refused:
-                log.warning("stream %r of the upstream cannot be followed: %s", name, refused.text)
+                if self._worker.now_s - self._complained_s >= COMPLAINT_S:
+                    self._complained_s = self._worker.now_s
+                    log.warning("stream %r of the upstream cannot be followed: %s", name, refused.text)
 
     # --- what another thread does -----------------------------------------------------------------------------------
 
