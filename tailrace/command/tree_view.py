@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rich.filesize import decimal
 from rich.text import Text
 from rich.tree import Tree
 
@@ -12,21 +13,30 @@ from tailrace.command.tree_walk import LINK_UP, Found, Node, Tie
 
 DEPTH_MAX = 100
 """Levels of a tree; a longer chain goes on in a tree of its own, since each level is drawn by a call within a call."""
-MIB = 1 << 20
 
 
 def draw(found: Found, stream: str | None = None) -> list[Tree]:
     """A tree for each node that follows nobody; where all follow somebody, from the node that was asked first."""
     below: dict[str, list[str]] = {}
-    for upstream, slave in found.ties:
-        below.setdefault(upstream, []).append(slave)
+    for (upstream, slave), tie in found.ties.items():
+        if _counts(found.nodes[slave], tie):
+            below.setdefault(upstream, []).append(slave)
     drawn: set[str] = set()
-    return [_branch(found, name, None, stream, below, drawn, 1) for name in _roots(found, drawn)]
+    return [_branch(found, name, None, stream, below, drawn, 1) for name in _roots(found, below, drawn)]
 
 
-def _roots(found: Found, drawn: set[str]) -> Iterator[str]:
+def _counts(slave: Node, tie: Tie) -> bool:
+    """Whether a link shows where a node belongs. One without streams does so only for a node without streams: others
+    have it to tell a former upstream of a new master, or to hear of new streams there.
+    """
+    told = slave.told
+    is_empty = told is not None and not told.masters + told.slaves + told.disabled
+    return is_empty or any(link is not None and link.streams for link in tie)
+
+
+def _roots(found: Found, below: dict[str, list[str]], drawn: set[str]) -> Iterator[str]:
     """Each after the ones before it were drawn. Nodes may follow each other, in different streams."""
-    slaves = {slave for _, slave in found.ties}
+    slaves = {slave for slaves in below.values() for slave in slaves}
     for name in [*(name for name in found.nodes if name not in slaves), found.start, *found.nodes]:
         if name is not None and name not in drawn:
             yield name
@@ -97,5 +107,5 @@ def _link(tie: Tie, stream: str | None) -> Iterator[tuple[str, str]]:
 
 
 def lag_text(messages: int, nbytes: int, ms: int) -> str:
-    """`1,204 messages, 3.1 MiB, 4.2 s behind`."""
-    return f"{messages:,} messages, {nbytes / MIB:,.1f} MiB, {ms / 1_000:,.1f} s behind"
+    """`1,204 messages, 3.1 MB, 4.2 s behind`."""
+    return f"{messages:,} messages, {decimal(nbytes)}, {ms / 1_000:,.1f} s behind"

@@ -17,7 +17,7 @@ def told(name: str, *links: Link, masters: int = 0, slaves: int = 0) -> Told:
 
 def link_nodes(top: AskedNode, below: AskedNode) -> None:
     """`below` follows `top`, and something that nobody knows anything of follows it too."""
-    gone = Link("down", "GONE", "127.0.0.1:1", "up", 2, 5, 3 << 20, 1_500)
+    gone = Link("down", "GONE", "127.0.0.1:1", "up", 2, 5, 3_000_000, 1_500)
     top.answer = told("TOP", Link("down", "BELOW", below.address, "up", 2, 0, 0, 0), gone, masters=2)
     below.answer = told("BELOW", Link("up", "TOP", top.address, "up", 2, 0, 0, 0), slaves=2)
 
@@ -33,7 +33,7 @@ def test_a_tree_is_drawn_from_any_of_its_nodes(capfd: pytest.CaptureFixture[str]
             below_line = f"{below.address}  BELOW  slave of 2 streams  up, 2 streams  caught up"
             gone_line = "127.0.0.1:1  GONE  Connection refused  up, 2 streams, says the node above"
             assert sorted(line[4:] for line in lines[1:]) == sorted(
-                [below_line, f"{gone_line}  5 messages, 3.0 MiB, 1.5 s behind"]
+                [below_line, f"{gone_line}  5 messages, 3.0 MB, 1.5 s behind"]
             )
             assert err == ""
     assert {hello.token for hello in top.hellos + below.hellos} == {"secret"}

@@ -42,17 +42,37 @@ def test_a_tree_with_every_kind_of_line() -> None:
         "E": node("E", told("E")),
     }
     found.ties = {
-        ("A", "C"): Tie(None, link(lag=(1_204, 3 << 20, 4_230))),
+        ("A", "C"): Tie(None, link(lag=(1_204, 3_100_000, 4_230))),
         ("A", "B"): Tie(link("up", 12, (9, 9, 9)), link()),
-        ("B", "D"): Tie(link("connecting", 1, (7, 0, 0)), None),
+        ("B", "D"): Tie(link("connecting", 1, (7, 42, 0)), None),
         ("B", "E"): Tie(link("connecting", 0), None),
     }
     assert drawn(found) == [
         "a:5050  A  master of 12 streams",
         "├── b:5050  B  master of 1, slave of 12, disabled of 2 streams  up, 12 streams  caught up",
-        "│   ├── d:5050  D  slave of 1 stream  connecting, 1 stream  7 messages, 0.0 MiB, 0.0 s behind",
+        "│   ├── d:5050  D  slave of 1 stream  connecting, 1 stream  7 messages, 42 bytes, 0.0 s behind",
         "│   └── e:5050  E  no streams  connecting",
-        "└── c:5050  C  Connection refused  up, 12 streams, says the node above  1,204 messages, 3.0 MiB, 4.2 s behind",
+        "└── c:5050  C  Connection refused  up, 12 streams, says the node above  1,204 messages, 3.1 MB, 4.2 s behind",
+    ]
+
+
+def test_a_link_without_streams_is_no_branch() -> None:
+    """A promoted node calls its former upstream until that has heard; it is not below it any more."""
+    found = Found(start="A")
+    found.nodes = {
+        "A": node("A", told("A", slaves=2)),
+        "B": node("B", told("B", masters=2)),
+        "C": node("C", None, "gone"),
+    }
+    found.ties = {
+        ("A", "B"): Tie(link("up", 0), link("up", 0)),
+        ("B", "A"): Tie(link("up", 2), link("up", 2)),
+        ("C", "B"): Tie(link("down: gone", 0)),
+    }
+    assert drawn(found) == [
+        "b:5050  B  master of 2 streams",
+        "└── a:5050  A  slave of 2 streams  up, 2 streams  caught up",
+        "c:5050  C  gone",
     ]
 
 
