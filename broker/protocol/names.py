@@ -10,6 +10,7 @@ from shard.epochs import MASTER_BYTES_MAX
 from shard.names import NAME_BYTES_MAX, is_reserved, name_bytes_valid
 
 SHOWN_BYTES_MAX: Final = 60
+SHOWN_CHARACTERS_MAX: Final = 400
 NODE_BYTES_MAX: Final = MASTER_BYTES_MAX
 
 
@@ -17,6 +18,11 @@ def shown(data: bytes) -> str:
     """A peer's bytes as they may stand in an answer or a log line: printable, quoted, bounded."""
     text = ascii(data[:SHOWN_BYTES_MAX].decode("utf-8", "backslashreplace"))
     return text if len(data) <= SHOWN_BYTES_MAX else f"{text} and {len(data) - SHOWN_BYTES_MAX} bytes more"
+
+
+def shown_text(text: str) -> str:
+    """A peer's text as it may stand in a log line: printable, in one line, bounded."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text[:SHOWN_CHARACTERS_MAX])
 
 
 def stream_name(data: bytes) -> bytes:

@@ -21,10 +21,11 @@ from enum import StrEnum
 from broker.owner import OpenStream, Owner, Refused
 from broker.protocol.errors import Code
 from broker.protocol.messages import Chunk, Ended, Failed, Unsubscribe, pack
+from broker.protocol.names import shown_text
 from broker.protocol.places import From
 from broker.protocol.replication import Follow, Followed, pack_held
 from broker.replication import roles
-from broker.replication.decide import Do, Mine, Step, after_followed
+from broker.replication.decide import Do, Mine, Step, Theirs, after_followed
 from broker.replication.wire import WireClosed
 from shard.errors import FramesRefused, StorageError
 from shard.log import StreamLog
@@ -215,7 +216,8 @@ class Copies:
     def _after_followed(self, copy: Copy, stream: OpenStream, message: Followed, now_s: float) -> None:
         found = stream.log
         mine = Mine(roles.history_of(self._owner, stream), found.first_seq, found.next_seq, found.last_epoch)
-        step = after_followed(mine, message.state, message.start_seq, message.history)
+        theirs = Theirs(message.state, message.start_seq, message.first_seq, message.next_seq, message.history)
+        step = after_followed(mine, theirs)
         match step.do:
             case Do.REFUSE:
                 raise WireClosed(f"stream {copy.name.decode()}: {step.why}")
@@ -287,13 +289,13 @@ class Copies:
     def ended(self, message: Ended, now_s: float) -> None:
         copy = self._by_id.get(message.id)
         if copy is not None:
-            self._wait(copy, message.text or "the upstream ended it", now_s)
+            self._wait(copy, shown_text(message.text) or "the upstream ended it", now_s)
 
     def failed(self, message: Failed, now_s: float) -> None:
         """FOLLOW could not be done, or cannot go on without a gap."""
         copy = self._by_id.get(message.id)
         if copy is not None:
-            self._wait(copy, f"{message.code}: {message.text}", now_s)
+            self._wait(copy, shown_text(f"{message.code}: {message.text}"), now_s)
 
     def _set_path(self, copy: Copy, path: tuple[str, ...]) -> None:
         if copy.path != path:

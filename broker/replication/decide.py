@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from shard.epochs import History, first_foreign, last_epoch
+from shard.header import VALUE_MAX
 
 FOLLOWING: Final = "following"
 PARTED: Final = "parted"
@@ -32,6 +33,16 @@ class Step(NamedTuple):
     why: str = ""
 
 
+class Theirs(NamedTuple):
+    """The upstream's answer to FOLLOW: its state, where frames start, what is kept there, its terms."""
+
+    state: str
+    start_seq: int
+    first_seq: int
+    next_seq: int
+    history: History
+
+
 class Mine(NamedTuple):
     """The copy: its terms, what it keeps (first_seq to next_seq), and the highest epoch of its messages."""
 
@@ -41,14 +52,13 @@ class Mine(NamedTuple):
     epoch: int
 
 
-def after_followed(mine: Mine, state: str, start_seq: int, theirs: History) -> Step:
-    """`theirs`: the upstream's history; `state` and `start_seq`: of its answer."""
-    if state == FOLLOWING:
-        return _after_start(mine, start_seq)
-    seq = first_foreign(mine.history, theirs, mine.next_seq)
-    if seq >= mine.next_seq and state == BEHIND:
+def after_followed(mine: Mine, theirs: Theirs) -> Step:
+    if theirs.state == FOLLOWING:
+        return _after_start(mine, theirs)
+    seq = first_foreign(mine.history, theirs.history, mine.next_seq)
+    if seq >= mine.next_seq and theirs.state == BEHIND:
         return Step(Do.WAIT, why="the upstream has not got all that is here yet")
-    if last_epoch(theirs) < mine.epoch:
+    if last_epoch(theirs.history) < mine.epoch:
         return Step(Do.WAIT, why=f"the upstream has not heard of term {mine.epoch} yet")
     if seq >= mine.next_seq:
         # The histories see no difference and yet there is one: they do not reach back far enough, or say less than they
@@ -57,9 +67,12 @@ def after_followed(mine: Mine, state: str, start_seq: int, theirs: History) -> S
     return Step(Do.SET_ASIDE, min(seq, mine.next_seq))
 
 
-def _after_start(mine: Mine, start_seq: int) -> Step:
+def _after_start(mine: Mine, theirs: Theirs) -> Step:
+    start_seq = theirs.start_seq
     if start_seq == mine.next_seq:
         return Step(Do.GO_ON, start_seq)
-    if start_seq > mine.next_seq or mine.first_seq == mine.next_seq:
+    # What is here is given up only where the upstream keeps none of what comes next, and says so throughout.
+    trimmed = mine.next_seq < start_seq == theirs.first_seq <= theirs.next_seq
+    if start_seq <= VALUE_MAX and (trimmed or mine.first_seq == mine.next_seq):
         return Step(Do.BEGIN_AT, start_seq)
     return Step(Do.REFUSE, why=f"it starts at {start_seq}, where {mine.next_seq} comes next")
