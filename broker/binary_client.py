@@ -417,11 +417,12 @@ def _failed_publish(publication: FramePublication) -> m.Failed:
     """What is said of a publish that was refused, by one of its streams at least."""
     code, text = next(iter(publication.refusals.values()))
     names = publication.names
-    if len(names) == 1:
-        return m.Failed(code, f"{names[0].decode()}: {text}", False, Op.PUBLISH, publication.request)
     rows = tuple(
         (*result, *publication.refusals.get(place, ("", ""))) for place, result in enumerate(publication.results)
     )
+    if len(names) == 1:
+        logged = rows if code is Code.UNREPLICATED else None  # says where
+        return m.Failed(code, f"{names[0].decode()}: {text}", False, Op.PUBLISH, publication.request, logged)
     text = f"{len(publication.refusals)} of {len(names)} streams refused this; the first: {text}"
     return m.Failed(code, text, False, Op.PUBLISH, publication.request, rows)
 

@@ -26,6 +26,8 @@ class Sink(Protocol):
 
     def refused(self, key: int, code: Code, text: str) -> None: ...
 
+    def unreplicated(self, key: int, first_seq: int, text: str) -> None: ...
+
     def may_create(self) -> bool: ...
 
     def count_created(self) -> None: ...
@@ -100,6 +102,11 @@ class Batch:
         for sink, key, _base in self.parts:
             sink.refused(key, code, text)
 
+    def unreplicated(self, first_seq: int, text: str) -> None:
+        """It is logged from `first_seq` on, and not held by as many nodes as its publishers asked for."""
+        for sink, key, base in self.parts:
+            sink.unreplicated(key, first_seq + base, text)
+
 
 class Pending:
     """A place in a connection's row of answers that is filled later; what comes after it waits."""
@@ -132,7 +139,7 @@ class FramePublication:
     """One PUBLISH of the binary protocol: `count` messages to each of the streams `names`.
 
     When all of them have an outcome its client is told: `results` (first seq, messages, subscribers of the stream) in
-    the order of the names, and `refusals` by place among them.
+    the order of the names, and `refusals` by place among them. What is refused as unreplicated has a result too.
     """
 
     __slots__ = ("_client", "_waiting", "count", "names", "refusals", "request", "results", "wants_answer")
@@ -156,6 +163,10 @@ class FramePublication:
     def refused(self, key: int, code: Code, text: str) -> None:
         self.refusals[key] = code, text
         self._count_down()
+
+    def unreplicated(self, key: int, first_seq: int, text: str) -> None:
+        self.results[key] = first_seq, self.count, 0
+        self.refused(key, Code.UNREPLICATED, text)
 
     def may_create(self) -> bool:
         return self._client.may_create()
@@ -203,6 +214,9 @@ class Publication(Pending):
     def refused(self, key: int, code: Code, text: str) -> None:
         self._refusals[key] = (code, text)
         self._count_down()
+
+    def unreplicated(self, key: int, _first_seq: int, text: str) -> None:
+        self.refused(key, Code.UNREPLICATED, text)
 
     def may_create(self) -> bool:
         return self._creator.may_create()

@@ -76,7 +76,9 @@ class Forward(Request):
             creator = batch.creator() if created else None
             if creator is not None:
                 creator.count_created()
-            if code:
+            if code == Code.UNREPLICATED:
+                batch.unreplicated(first_seq, text)
+            elif code:
                 batch.refused(CODES[code], text)
             else:
                 batch.published(first_seq, subscribers)

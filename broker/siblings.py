@@ -52,6 +52,10 @@ class ForwardedPart:
         self.code, self.text = code.value, text
         self._forwarded.part_done()
 
+    def unreplicated(self, key: int, first_seq: int, text: str) -> None:
+        self.first_seq = first_seq
+        self.refused(key, Code.UNREPLICATED, text)
+
     def may_create(self) -> bool:
         return self._may_create
 

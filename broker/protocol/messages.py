@@ -188,7 +188,10 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """An ERROR. `op`, `id`: the request it answers, 0 for none. `results`: of each stream, where only some failed."""
+    """An ERROR. `op`, `id`: the request it answers, 0 for none.
+
+    results: of each stream, where only some failed, or where messages are logged in spite of it ("unreplicated").
+    """
 
     code: str
     text: str

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Final
 
-from broker.protocol.errors import Code
 from broker.protocol.sibling import HeldRow
 from broker.publish import Batch
 from broker.replication.holders import Held, Holders, Wait
@@ -99,14 +98,15 @@ class Replicas:
         for name, holders in list(self._waiting.items()):
             for wait in holders.take_expired(now_s):
                 held, asked = holders.count_holding(wait.end_seq), wait.batch.replicas
-                _refuse(wait, f"logged, but {held} of {asked} nodes hold it after {self._timeout_s:g} s")
+                text = f"logged, but {held} of {asked} nodes hold it after {self._timeout_s:g} s"
+                wait.batch.unreplicated(wait.first_seq, text)
             self._note_waiting(name, holders)
 
     def refuse(self, name: bytes, text: str) -> None:
         """Whoever waits for nodes to hold this stream need wait no more."""
         holders = self._waiting.pop(name, None)
         for wait in holders.take_all() if holders is not None else ():
-            _refuse(wait, text)
+            wait.batch.unreplicated(wait.first_seq, text)
 
     def refuse_all(self) -> None:
         """This worker gives its streams up."""
@@ -121,9 +121,3 @@ class Replicas:
     def _note_waiting(self, name: bytes, holders: Holders) -> None:
         if not holders.waiting:
             self._waiting.pop(name, None)
-
-
-def _refuse(wait: Wait, text: str) -> None:
-    last_seq = wait.end_seq - 1
-    seqs = f"message {last_seq}" if wait.first_seq == last_seq else f"messages {wait.first_seq} to {last_seq}"
-    wait.batch.refused(Code.UNREPLICATED, f"{seqs}: {text}")

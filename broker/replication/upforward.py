@@ -52,4 +52,8 @@ class UpForward:
         self._batch.published(first_seq, subscribers)
 
     def failed(self, answer: Failed) -> None:
+        if answer.code == Code.UNREPLICATED and answer.results:
+            first_seq, _count, _subscribers, _code, text = answer.results[0]
+            self._batch.unreplicated(first_seq, text)
+            return
         self._batch.refused(_CODES.get(answer.code, Code.UNAVAILABLE), answer.text)

@@ -304,7 +304,8 @@ def test_a_publish_that_is_not_held_in_time_is_told_so(node: World, name: str) -
     node.settle()
     (answer,) = client.take()
     assert isinstance(answer, m.Failed) and (answer.code, answer.id) == ("unreplicated", 1)
-    assert "message 0: logged, but 0 of 1 nodes hold it" in answer.text
+    assert "logged, but 0 of 1 nodes hold it" in answer.text
+    assert answer.results is not None and answer.results[0][:3] == (0, 1, 0)
     assert owner.stream(name.encode()).log.next_seq == 1
 
 

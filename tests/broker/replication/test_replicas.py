@@ -62,8 +62,9 @@ def test_one_that_waits_too_long_is_told_what_is_true() -> None:
     account.held("b", 2)
     account.clock.now_s += 0.1
     account.replicas.expire()
-    text = "messages 0 to 1: logged, but 1 of 2 nodes hold it after 10 s"
+    text = "logged, but 1 of 2 nodes hold it after 10 s"
     assert sink.refusals == {0: (Code.UNREPLICATED, text)} and not sink.published_at
+    assert sink.logged_at == {0: 0}
     account.held("c", 9)
     assert not sink.published_at, "a second answer"
 
