@@ -114,6 +114,7 @@ class Owner:
         self.unsynced: set[bytes] = set()  # closed before they were synced; what a clean stop still has to mark
         self.unsynced_due_s = float("inf")  # when the whole file system must be synced, for what was closed unsynced
         self.whole_synced_s = float("-inf")  # when that was begun last: what was appended before needs it no more
+        self.reborn: set[bytes] = set()  # opened first in this boot, and whether a term begins is not settled yet
         self.grown: Grown = {}  # since the last `take_grown`
         self.subscribers: Callable[[bytes], int] = lambda _name: 0  # of a stream, on the whole node
         self.replicas = Replicas(settings.replication_timeout_s, lambda name: self.subscribers(name))
@@ -202,7 +203,7 @@ class Owner:
                 stream = self._for_publish(batch)
             else:
                 self.open.move_to_end(batch.name)
-            if stream.epoch == 0:
+            if stream.epoch == 0 and not self._begins_now(stream):
                 self._append_elsewhere(batch)
                 return
             if batch.replicas and self.replicas.full(batch.name):
@@ -233,6 +234,12 @@ class Owner:
             self.replicas.wait(batch, first_seq)
         else:
             batch.published(first_seq, self.subscribers(batch.name))
+
+    def _begins_now(self, stream: OpenStream) -> bool:
+        """Whether a stream that took no messages when it was opened takes them now. Raises Refused."""
+        if stream.name in self.reborn:
+            self._begin(stream)
+        return stream.epoch != 0
 
     def _append_elsewhere(self, batch: Batch) -> None:
         """This node is not the stream's master."""
@@ -367,9 +374,22 @@ class Owner:
         meta = self.meta(name)
         stream = OpenStream(name, stream_log, meta.epoch if meta.role is Role.MASTER else 0, self.settings.policy(text))
         self.open[name] = stream
-        self.on_open(stream)
+        if stream_log.new_boot:
+            self.reborn.add(name)
+        try:
+            self._begin(stream)
+        except Refused as refused:
+            stream.epoch = 0  # it can be read, and trimmed; a publish tries again
+            log.error("stream %r takes no messages now: %s", text, refused.text)
         self._close_least_used()
         return stream
+
+    def _begin(self, stream: OpenStream) -> None:
+        """See to what must be on the disk before a message is taken. Raises Refused."""
+        try:
+            self.on_open(stream)
+        except (StorageError, OSError) as error:
+            raise Refused(Code.UNAVAILABLE, f"this stream takes no messages: {error}") from error
 
     def forget(self, stream: OpenStream) -> None:
         """Have a stream opened anew when it is needed next."""

@@ -186,11 +186,14 @@ def _says_nothing(theirs: History) -> bool:
 
 def begin_after_boot(owner: Owner, stream: OpenStream) -> None:
     """A master that the machine took down may have lost messages that its slaves have: what it gives out from now on
-    is told apart by a term of its own.
+    is told apart by a term of its own. Raises Refused, StorageError, OSError: it takes no messages before that.
     """
+    if stream.name not in owner.reborn:
+        return
     meta = owner.meta(stream.name)
-    if stream.log.new_boot and meta.role is Role.MASTER and owner.was_followed:
+    if meta.role is Role.MASTER and owner.was_followed:
         _begin_term(owner, stream, meta, term(meta, history_of(owner, stream))[0] + 1)
+    owner.reborn.discard(stream.name)
 
 
 def _begin_term(owner: Owner, stream: OpenStream, meta: StreamMeta, epoch: int) -> int:
