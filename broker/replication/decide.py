@@ -55,6 +55,8 @@ class Mine(NamedTuple):
 def after_followed(mine: Mine, theirs: Theirs) -> Step:
     if theirs.state == FOLLOWING:
         return _after_start(mine, theirs)
+    if mine.first_seq == mine.next_seq:  # nothing would be cut, and the same asked again, for ever
+        return Step(Do.REFUSE, why=f"it says {theirs.state} of a copy without messages")
     seq = first_foreign(mine.history, theirs.history, mine.next_seq)
     if seq >= mine.next_seq and theirs.state == BEHIND:
         return Step(Do.WAIT, why="the upstream has not got all that is here yet")
