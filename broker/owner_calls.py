@@ -14,6 +14,7 @@ from typing import Any
 from broker.owner import OpenStream, Owner, Refused
 from broker.protocol.errors import Code
 from broker.replication import catalog, lineage, roles, ruling
+from broker.replication.lag import stat_of_slaves
 from shard.errors import StorageError, StreamDamaged
 from shard.stream_files import StreamPaths, stream_paths
 
@@ -80,6 +81,8 @@ def stat(owner: Owner, args: Args) -> dict[str, int | str]:
         "synced_seq": found.synced_seq,
         "durability": stream.policy.durability.value,
         "shard": owner.directory.shard_of(name.decode()),
+        **owner.stat_upstream(stream),
+        **stat_of_slaves(stream, owner.holders.get(name), owner.clock_us()),
     }
 
 

@@ -40,6 +40,8 @@ from broker.rendering import Renderings
 from broker.replication import links
 from broker.replication.catalog import Catalog
 from broker.replication.followers import Followers
+from broker.replication.lag import stat_of_upstream
+from broker.replication.survey import Survey
 from broker.replication.uplinks import Uplinks
 from broker.router import Done, Router
 from broker.routes import Route
@@ -157,6 +159,8 @@ class Worker:
         self.uplinks = Uplinks(self, self.address)
         self.followers = Followers(self)
         self.catalog = Catalog(self)
+        self.survey = Survey(self)
+        self.owner.stat_upstream = lambda stream: stat_of_upstream(self.uplinks, self.owner, stream, now_us())
         self.owner.on_cut = self._note_cut
         self.owner.on_role = self._note_role
         self.owner.on_pause = lambda: self._beat.beat()
@@ -230,6 +234,9 @@ class Worker:
 
     def _announce(self) -> None:
         grown = self.owner.take_grown()
+        if self.owner.holders:
+            for name, growth in grown.items():
+                self.owner.replicas.grew(name, growth.next_seq)
         self.siblings.announce(grown)
         feeds = self.fanout.feeds
         if feeds:
@@ -361,6 +368,8 @@ class Worker:
         self.fanout.keep_cut_messages()
         self.fanout.look_at_some()
         roster.measure(self)
+        self.followers.tell_ends()
+        self.survey.tick()
         self.metrics.flush()
 
     # --- clients ----------------------------------------------------------------------------------------------------

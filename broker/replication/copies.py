@@ -47,9 +47,11 @@ class State(StrEnum):
 
 
 class Copy:
-    """A slaved stream. `path`: the ids of the nodes above this one, up to the master; `why`: what it waits for."""
+    """A slaved stream. `path`: the ids of the nodes above this one, up to the master; `why`: what it waits for;
+    `end_seq`: where the stream ended upstream when that was told last.
+    """
 
-    __slots__ = ("id", "name", "next_seq", "path", "reported", "retries", "retry_s", "state", "synced", "why")
+    __slots__ = ("end_seq", "id", "name", "next_seq", "path", "reported", "retries", "retry_s", "state", "synced", "why")
 
     def __init__(self, name: bytes) -> None:
         self.name = name
@@ -57,6 +59,7 @@ class Copy:
         self.state = State.DOWN
         self.why = ""
         self.path: tuple[str, ...] = ()
+        self.end_seq = 0
         self.next_seq = self.synced = 0  # as it was when this was looked at last
         self.reported: frozenset[str] = frozenset()  # the nodes that the upstream thinks hold this
         self.retries = 0
@@ -193,6 +196,7 @@ class Copies:
         copy = self._by_id.get(message.id)
         if copy is None:
             return
+        copy.end_seq = message.next_seq
         if self._node_id in message.path:
             self._wait(copy, f"the nodes follow each other in a circle: {_circle(self._node_id, message.path)}", now_s)
             return

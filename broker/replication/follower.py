@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.fanout import Cursor
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+ENDS_A_TICK = 64
+"""Streams of one connection, of those that are behind, whose end is told at a time."""
 WATCHES_MAX = 1_024
 """Prefixes that one connection watches."""
 
@@ -138,6 +141,16 @@ class Follower:
             self.end(following, refused.code, refused.text)
             return
         self._say(following.number, "news", 0, found)
+
+    def tell_ends(self) -> None:
+        """Where the streams end that are still to be sent, some of them. Who does not read hears nothing for now."""
+        client = self.client
+        if client.out:
+            return
+        for cursor in islice((client.current, *client.ready), ENDS_A_TICK):
+            following = None if cursor is None else self.followings.get(cursor.key)
+            if following is not None and following.cursor is cursor:
+                self._say(following.number, "news", 0, following.lineage._replace(next_seq=cursor.feed.end_seq))
 
     def _say(self, number: int, state: r.FollowState, start_seq: int, found: Lineage) -> None:
         role, history, path, first_seq, next_seq, _line = found

@@ -168,6 +168,11 @@ class Followers:
             for node in following.rows:
                 self.tell_held(following, node)
 
+    def tell_ends(self) -> None:
+        """From the timer: let those that are behind know how far."""
+        for follower in list(self.nodes):
+            follower.tell_ends()
+
     def role_changed(self, name: bytes) -> None:
         """The role of a stream of this worker, its terms or its way to the master may be others now."""
         owner = self._worker.owner

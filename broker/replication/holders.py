@@ -39,12 +39,16 @@ class Wait(NamedTuple):
 
 
 class Holders:
-    """Of one stream. `line` tells what was said before its end was last set aside from what was said since."""
+    """Of one stream. `line` tells what was said before its end was last set aside from what was said since.
 
-    __slots__ = ("_waits", "line", "nodes")
+    end_seq: where the stream ends here, as far as known without opening it.
+    """
+
+    __slots__ = ("_waits", "end_seq", "line", "nodes")
 
     def __init__(self, line: int) -> None:
         self.line = line
+        self.end_seq = 0
         self.nodes: dict[str, Held] = {}
         self._waits: dict[int, deque[Wait]] = {}  # by the number of nodes, each in the order of the log
 

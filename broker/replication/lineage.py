@@ -51,7 +51,9 @@ def of(owner: Owner, name: bytes) -> Lineage:
     """From here on an account is kept of who holds the stream. Raises Refused, StorageError, OSError."""
     role, history, first_seq, next_seq = roles.lineage(owner, name)
     path = (owner.directory.node_id, *owner.path_above(name))
-    return Lineage(role.value, history, path, first_seq, next_seq, owner.replicas.holders(name).line)
+    holders = owner.replicas.holders(name)
+    holders.end_seq = next_seq
+    return Lineage(role.value, history, path, first_seq, next_seq, holders.line)
 
 
 def follow(owner: Owner, args: Args) -> list[Any]:

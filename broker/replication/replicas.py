@@ -79,7 +79,17 @@ class Replicas:
         if holders is not None and holders.withdraw(node, via):
             self.on_held(name)
 
+    def grew(self, name: bytes, next_seq: int) -> None:
+        holders = self.streams.get(name)
+        if holders is not None:
+            holders.end_seq = next_seq
+
     # --- who waits --------------------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        """Batches that wait, of all streams."""
+        return sum(holders.waiting for holders in self._waiting.values())
 
     def full(self, name: bytes) -> bool:
         """Whether so many publishes to a stream wait that no more may be logged to wait too."""

@@ -239,6 +239,26 @@ def test_followers_hear_of_another_role_or_path(node: World, name: str) -> None:
         assert news.path == (node.directory.node_id, "node-x")
 
 
+def test_who_is_behind_hears_how_far(node: World, name: str) -> None:
+    for _ in range(20):
+        node.fill(name, [b"x" * 100_000])
+    peer = BinaryPeer(node, node_id=B, small=True)
+    peer.peer.deaf = True
+    peer.say(new(1, name))
+    node.settle()
+    followers = node.workers[0].followers
+    followers.tell_ends()
+    followers.tell_ends()
+    peer.peer.deaf = False
+    node.settle()
+    answers = peer.take()
+    news = [each for each in answers[1:] if isinstance(each, r.Followed)]
+    assert [(each.id, each.state, each.next_seq) for each in news] == [(1, "news", 20)], "once, until it has read that"
+    followers.tell_ends()
+    node.settle()
+    assert peer.take() == [], "it is behind no more"
+
+
 def test_a_master_gives_in_to_a_later_term(node: World, name: str) -> None:
     node.fill(name, [b"a"])
     peer = follower(node)
