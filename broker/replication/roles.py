@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from broker.owner import OpenStream, Owner, Refused
 from broker.protocol.errors import Code
-from shard.epochs import EpochStart, History, begin_epoch, claim, last_epoch, make_history, reconcile
+from shard.epochs import EPOCHS_MAX, EpochStart, History, begin_epoch, claim, last_epoch, make_history, reconcile
 from shard.errors import StorageError
 from shard.meta import Role, StreamMeta, Upstream
 
@@ -23,6 +23,9 @@ Args = list[Any]
 Term: TypeAlias = tuple[int, str]
 """epoch, node id of its master ("" when nobody here knows)"""
 
+EPOCH_LEAP_MAX = EPOCHS_MAX
+"""How far beyond the latest term that is known here another node's may be. Terms are counted one by one, so that one
+that is further away was made up; taken for true, it would leave none for anybody to begin."""
 BUSY_TEXT = "the end of this stream is being set aside; try again in a moment"
 
 
@@ -138,6 +141,7 @@ def claimed(owner: Owner, args: Args) -> list[Any]:
     stream = _changeable(owner, name)
     meta = owner.meta(name)
     mine = term(meta, history_of(owner, stream))
+    _require_near(mine, start.epoch)
     if mine < (start.epoch, start.master):
         if meta.role is Role.MASTER or (meta.role is Role.SLAVE and meta.upstream is None):
             log.warning("stream %r: %s:%d is its master in term %d; following", name, host, port, start.epoch)
@@ -150,14 +154,25 @@ def claimed(owner: Owner, args: Args) -> list[Any]:
 
 
 def hear_of(owner: Owner, name: bytes, epoch: int, master_id: str) -> None:
-    """Another node knows this term. A master of an earlier one takes no more messages from now on."""
+    """Another node knows this term. A master of an earlier one takes no more messages from now on.
+
+    Raises Refused for a term that cannot be, StorageError, OSError.
+    """
     meta = owner.meta(name)
     if meta.role is not Role.MASTER or name not in owner.names:
         return
     stream = owner.stream(name)
-    if term(meta, history_of(owner, stream)) < (epoch, master_id):
+    mine = term(meta, history_of(owner, stream))
+    _require_near(mine, epoch)
+    if mine < (epoch, master_id):
         log.warning("stream %r: a later term, %d, has begun elsewhere; this node takes no more messages", name, epoch)
         follow(owner, stream, meta.upstream, epoch)
+
+
+def _require_near(mine: Term, epoch: int) -> None:
+    if epoch > mine[0] + EPOCH_LEAP_MAX:
+        text = f"term {epoch} cannot be: the latest that is known here is {mine[0]}, and they are counted one by one"
+        raise Refused(Code.USAGE, text)
 
 
 def settle_claim(owner: Owner, name: bytes) -> None:
