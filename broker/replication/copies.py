@@ -51,7 +51,19 @@ class Copy:
     `end_seq`: where the stream ended upstream when that was told last.
     """
 
-    __slots__ = ("end_seq", "id", "name", "next_seq", "path", "reported", "retries", "retry_s", "state", "synced", "why")
+    __slots__ = (
+        "end_seq",
+        "id",
+        "name",
+        "next_seq",
+        "path",
+        "reported",
+        "retries",
+        "retry_s",
+        "state",
+        "synced",
+        "why",
+    )
 
     def __init__(self, name: bytes) -> None:
         self.name = name

@@ -51,8 +51,8 @@ def stat_of_slaves(stream: OpenStream, holders: Holders | None, now_us: int) -> 
     for node, lag in lags.items():
         held = nodes[node]
         rows[f"slave:{node}"] = (
-            f"next_seq={held.next_seq} synced_seq={held.synced_seq} lag_messages={lag.messages}"
-            f" lag_bytes={lag.nbytes} lag_s={lag.age_us / 1e6:.3f}"
+            f"next_seq={held.next_seq},synced_seq={held.synced_seq},lag_messages={lag.messages},"
+            f"lag_bytes={lag.nbytes},lag_s={lag.age_us / 1e6:.3f}"
         )
     return rows
 

@@ -44,8 +44,8 @@ def test_stat_has_a_row_for_each_slave(tmp_path: Path) -> None:
     assert stat_of_slaves(stream, holders, clock.microseconds()) == {
         "slaves": 2,
         "slaves_caught_up": 1,
-        "slave:node-b": "next_seq=2 synced_seq=1 lag_messages=0 lag_bytes=0 lag_s=0.000",
-        "slave:node-c": f"next_seq=1 synced_seq=0 lag_messages=1 lag_bytes={FRAME_BYTES} lag_s=2.500",
+        "slave:node-b": "next_seq=2,synced_seq=1,lag_messages=0,lag_bytes=0,lag_s=0.000",
+        "slave:node-c": f"next_seq=1,synced_seq=0,lag_messages=1,lag_bytes={FRAME_BYTES},lag_s=2.500",
     }
 
 
