@@ -16,6 +16,7 @@ from broker.protocol.address import join_address
 from broker.protocol.errors import Code
 from broker.publish import Pending
 from broker.replication.rules import is_pattern
+from broker.replication.ruling import Outcome, together
 
 if TYPE_CHECKING:
     from broker.worker import Worker
@@ -243,15 +244,18 @@ class Commands:
         pending = self._pend(client)
         args = [pattern, *upstream]
 
-        def obey(before: int) -> None:
-            self._ask_all(
-                pending,
-                "rules",
-                [verb, *args],
-                lambda counts: pending.settle(answers.ok(verb, *fields, before + sum(counts))),
-            )
+        def obey(before: Outcome) -> None:
+            self._ask_all(pending, "rules", [verb, *args], lambda outcomes: tell(before, together(outcomes)))
 
-        def write(before: int) -> None:
+        def tell(before: Outcome, after: Outcome) -> None:
+            outcome = together((before, after))
+            if outcome.failed:
+                failed = max(before.failed, after.failed)  # those of the second pass failed in the first already
+                pending.settle(self._refusal(_not_all(outcome._replace(failed=failed))))
+            else:
+                pending.settle(answers.ok(verb, *fields, outcome.changed))
+
+        def write(before: Outcome) -> None:
             def written(value: Any) -> None:
                 if isinstance(value, Refused):
                     pending.settle(self._refusal(value))
@@ -261,9 +265,9 @@ class Commands:
             self.worker.call_slot(RULES_SLOT, "rule", args, written)
 
         if upstream is NO_UPSTREAM:
-            self._ask_all(pending, "rules", [verb, *args], lambda counts: write(sum(counts)))
+            self._ask_all(pending, "rules", [verb, *args], lambda outcomes: write(together(outcomes)))
         else:
-            write(0)
+            write(Outcome(0))
 
     def _gather(self, client: LineClient, verb: str, args: list[Any], render: Callable[[list[Any]], bytes]) -> None:
         """Answer with the rows of every worker."""
@@ -303,3 +307,8 @@ class Commands:
     def _refusal(self, refused: Refused) -> bytes:
         self.worker.metrics.refused.add(refused.code)
         return answers.err(refused.code, refused.text)
+
+
+def _not_all(outcome: Outcome) -> Refused:
+    text = f"not done for {outcome.failed} of these streams, but for all others; the first was {outcome.text}"
+    return Refused(Code(outcome.code), text)

@@ -6,16 +6,16 @@ The three functions are verbs of `broker.owner_calls`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from broker.owner import Owner, Refused
 from broker.protocol.errors import Code
 from broker.replication import roles
 from broker.replication.node_file import NodeFile, read_node_file, write_node_file
 from broker.replication.rules import Rule, TooManyRules, covers
-from shard.errors import DirectoryError
+from shard.errors import DirectoryError, StorageError
 from shard.meta import Role, Upstream
 
 log = logging.getLogger(__name__)
@@ -44,17 +44,36 @@ def followed(owner: Owner, _args: Args) -> None:
         _write(owner, replace(kept, followed=True))
 
 
-def rules(owner: Owner, args: Args) -> int:
-    """[verb, pattern, host, port, kind, value] -> streams of this worker that it changed. Reads the rules anew.
+class Outcome(NamedTuple):
+    """What became of a command for many streams. `code` and `text`: why the first of those that failed did."""
+
+    changed: int
+    failed: int = 0
+    code: str = ""
+    text: str = ""
+
+
+def together(outcomes: Iterable[Sequence[Any]]) -> Outcome:
+    """Those of several workers, or of several passes over the same streams, as one."""
+    changed, failed, code, text = 0, 0, "", ""
+    for outcome in outcomes:
+        each = Outcome(*outcome)
+        changed, failed = changed + each.changed, failed + each.failed
+        code, text = (code, text) if code else (each.code, each.text)
+    return Outcome(changed, failed, code, text)
+
+
+def rules(owner: Owner, args: Args) -> list[Any]:
+    """[verb, pattern, host, port, kind, value] -> Outcome for the streams of this worker. Reads the rules anew.
 
     Before a rule is taken back its streams have their roles written down one by one, and before one is obeyed it is on
     the disk: so `slave` asks for `rule` and then for this, `promote` and `unslave` for this, `rule`, and this.
     """
     verb, pattern, *upstream = args
-    changed = 0
+    outcomes = []
     with owner.many_changes():
         for number, name in enumerate([name for name in owner.names if covers(pattern, name)]):
-            changed += _DO[verb](owner, name, upstream)
+            outcomes.append(_change(owner, verb, name, upstream))
             if number % PAUSE_STREAMS == 0:
                 owner.on_pause()
     try:
@@ -62,7 +81,23 @@ def rules(owner: Owner, args: Args) -> int:
     except DirectoryError as error:
         raise Refused(Code.UNAVAILABLE, str(error)) from error
     owner.on_rules()
-    return changed
+    return list(together(outcomes))
+
+
+def _change(owner: Owner, verb: str, name: bytes, upstream: list[Any]) -> Outcome:
+    """One stream that cannot be changed, because it is damaged perhaps, keeps no other from it."""
+    try:
+        return Outcome(int(_DO[verb](owner, name, upstream)))
+    except Refused as refused:
+        reason = Outcome(0, 1, refused.code, f"{name.decode()}: {refused.text}")
+    except (StorageError, OSError) as error:
+        reason = Outcome(0, 1, Code.UNAVAILABLE, f"{name.decode()}: {error}")
+    log.error("%s: stream %s", verb, reason.text)
+    meta = owner.meta(name)
+    if verb != "slave" and meta.role is Role.SLAVE and name not in owner.metas:
+        # Only the rule that is taken back makes it a slave. Without it this would be a master that nobody promoted.
+        owner.set_meta(replace(meta, role=Role.DISABLED, upstream=None))
+    return reason
 
 
 def _slave(owner: Owner, name: bytes, upstream: list[Any]) -> bool:

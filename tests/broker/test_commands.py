@@ -14,6 +14,7 @@ from broker.replication.rules import RULES_MAX, Rule
 from broker.subscribing import first_seq_of
 from shard.meta import Upstream
 from shard.reader import StreamReader
+from shard.stream_files import stream_paths
 from tests.broker.world import World, world
 from tests.shard.helpers import BOOT, append, open_log
 
@@ -307,3 +308,15 @@ def test_a_rule_is_taken_back_for_each_stream_before_it_is_gone(node: World) -> 
     assert read_node_file(node.directory.path).rules
     blocked.rmdir()
     assert node.ask(peer, "unslave *") == ["ok unslave * 0"]
+
+
+def test_a_stream_that_cannot_be_changed_is_told_of(node: World) -> None:
+    peer = node.connect(0)
+    bad, good = node.name(1, "bad"), node.name(0, "good")
+    node.ask(peer, f"slave {NOWHERE} * 0", f"sub {bad} 0", f"sub {good} 0")
+    owner = node.workers[1].owner
+    owner.close_logs()
+    Path(stream_paths(owner.shard_path(bad.encode()), bad).index_file).write_bytes(b"x" * 9_000)
+    (line,) = node.ask(peer, "promote *")
+    assert line.startswith(f"err damaged not done for 1 of these streams, but for all others; the first was {bad}: ")
+    assert role_of(node, good) == ("master", "2")
