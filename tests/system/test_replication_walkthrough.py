@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -122,13 +123,20 @@ def test_all_streams_and_those_to_come(pair: tuple[Node, Node]) -> None:
 
 
 def test_the_same_by_configuration(tmp_path: Path) -> None:
-    with node_with_id(tmp_path / "aa", LOW_ID) as master:
-        config = f'[[slave]]\nstreams = "*"\nupstream = "127.0.0.1:{master.port}"\n'
-        with node_with_id(tmp_path / "bb", HIGH_ID, config) as slave:
+    """It is obeyed from the start, and when it is read again."""
+    with node_with_id(tmp_path / "aa", LOW_ID) as master, master.client() as there:
+        section = f'[[slave]]\nstreams = "{{}}"\nupstream = "127.0.0.1:{master.port}"\n'
+        assert [there.ask("ack on"), there.ask("pub log.1 |x")] == ["ok ack on", "ok pub log.1 0"]
+        with node_with_id(tmp_path / "bb", HIGH_ID, section.format("up*")) as slave:
             with slave.client() as client:
                 assert client.ask("ack on") == "ok ack on"
-                assert client.ask("pub s |up") == "ok pub s 0"
-            assert payloads(master, "s", 1) == payloads(slave, "s", 1) == [(0, b"up")]
+                assert client.ask("pub up.1 |up") == "ok pub up.1 0"
+            assert payloads(master, "up.1", 1) == payloads(slave, "up.1", 1) == [(0, b"up")]
+            (tmp_path / "bb.toml").write_text(section.format("*"))
+            slave.signal(signal.SIGHUP)
+            with slave.client() as client:
+                wait_for(lambda: "log.1 slave 1" in client.ask_table("streams"), "the new section is obeyed")
+            assert payloads(slave, "log.1", 1) == [(0, b"x")]
 
 
 def test_dropping_old_messages_by_moving_to_a_new_server(pair: tuple[Node, Node]) -> None:
