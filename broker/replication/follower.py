@@ -69,7 +69,7 @@ class Following:
 class Follower:
     """`node` and `address` as its HELLO said; `connection` tells it from others of this worker."""
 
-    __slots__ = ("address", "awaited", "client", "connection", "followings", "node", "watches")
+    __slots__ = ("_followed", "address", "awaited", "client", "connection", "followings", "node", "watches")
 
     def __init__(self, client: BinaryClient, node: str, address: str) -> None:
         """`address` may be without a host, which is then where the connection comes from."""
@@ -78,6 +78,7 @@ class Follower:
         self.address = f"{client.peer.rpartition(':')[0]}{address}" if address.startswith(":") else address
         self.connection = client.worker.followers.admit(self)
         self.followings: dict[int, Following] = {}
+        self._followed: set[bytes] = set()  # their streams
         self.watches = 0
         self.awaited = 0  # answers to CLAIM and ASK that are not known yet
 
@@ -117,6 +118,8 @@ class Follower:
         client, worker, name = self.client, self.client.worker, message.stream
         if client.lingering_since_s:
             raise Refused(Code.CLOSING, "CLOSE has come before this was answered")
+        if name in self._followed:  # so that there is never more to keep than there are streams
+            raise Refused(Code.USAGE, "this connection follows the stream already; end that first")
         with storage_refusals(name):
             state, seq = compare(message, worker.readers.get(name), found.history, found.next_seq)
             if state == "following":
@@ -127,6 +130,7 @@ class Follower:
             return
         client.cursors[message.id] = cursor
         following = self.followings[message.id] = Following(self, message.id, name, cursor, found)
+        self._followed.add(name)
         worker.followers.add(following)
         worker.fanout.start(cursor)
 
@@ -265,11 +269,13 @@ class Follower:
         """A subscription has ended; it may have been a following."""
         following = self.followings.pop(number, None)
         if following is not None:
+            self._followed.discard(following.name)
             self.client.worker.followers.remove(following)
 
     def close(self) -> None:
         """All of them have ended."""
         followings, self.followings = self.followings, {}
+        self._followed.clear()
         self.client.worker.followers.remove_all(self, list(followings.values()))
         self.client.worker.catalog.forget(self.client)
 
