@@ -24,6 +24,7 @@ from broker.protocol.errors import Code
 from broker.protocol.messages import CHUNK_HEAD, Ack, Op, pack
 from broker.publish import FramePublication
 from broker.replication.follower import Follower
+from broker.routes import Route
 from broker.subscribing import storage_refusals
 from broker.timers import now_us
 from broker.version import program_version
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from broker.worker import Worker
 
 FEATURES = frozenset({r.FEATURE})  # spoken here beyond version 1
+NODE_PENDING_MAX = 1 << 16  # answers to another node that are not known yet; it is read no more above it
 CREDIT_MAX_BYTES = 1 << 62  # of one subscription; more is as good as none
 
 
@@ -63,6 +65,8 @@ class BinaryClient(Client):
             published = type(message) is m.Publish
             if type(message) is m.Publish:
                 self._publish(message)
+            elif type(message) is r.Held:  # comes among publishes, and has nothing to do with them
+                self.replication.hear_held(message)
             else:
                 self._execute(message)
                 if self.closed or self.lingering_since_s:
@@ -134,6 +138,17 @@ class BinaryClient(Client):
     @property
     def bound(self) -> bool:
         return self.follower is not None and bool(self.follower.node)
+
+    # What a node below says it holds is what publishes wait for, its own and those of others. So it is read on while
+    # they wait, and bounded by what it may have under way itself: the windows of its routes.
+
+    def pause_for(self, route: Route) -> None:
+        if not self.bound:
+            super().pause_for(route)
+
+    def note_awaited(self) -> None:
+        if not self.bound or self.awaited > NODE_PENDING_MAX:
+            super().note_awaited()
 
     @property
     def replication(self) -> Follower:
@@ -444,7 +459,6 @@ _HANDLERS: Mapping[type, Callable[[BinaryClient, Any], None]] = {
     m.Close: BinaryClient.hear_close,
     m.Malformed: BinaryClient.malformed,
     r.Follow: lambda client, message: client.replication.follow(message),
-    r.Held: lambda client, message: client.replication.hear_held(message),
     r.Watch: lambda client, message: client.replication.watch(message),
     r.Claim: lambda client, message: client.replication.claim(message),
     r.Ask: lambda client, message: client.replication.ask(message),

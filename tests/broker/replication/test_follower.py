@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from broker.client import ANSWERS_PENDING_MAX
 from broker.protocol import messages as m
 from broker.protocol import replication as r
 from broker.protocol.messages import Ack, Op
@@ -346,6 +347,24 @@ def test_what_is_gone_counts_no_more(node: World, name: str) -> None:
     other.peer.close()
     node.settle()
     assert not nodes
+
+
+def test_what_is_held_is_heard_however_many_publishes_wait_for_that(tmp_path: Path) -> None:
+    """A node forwards publishes that wait for what it says itself, on one connection."""
+    with world(tmp_path, workers=2) as node:
+        name = node.name(0)
+        peer = follower(node)
+        peer.ask(new(1, name), m.Open(1, name.encode()))
+        count = ANSWERS_PENDING_MAX + 10
+        for number in range(count):
+            peer.publish(1, b"x", ack=Ack.REPLICATED, replicas=1)
+            if number % 200 == 0:
+                node.settle()
+        node.settle()
+        client = node.binary_client_of(peer.peer)
+        client.pause_for(node.workers[0].routes[1])
+        assert client.awaited == count and not client.paused
+        assert len(peer.ask(r.Held(((1, B, count, 0),)))) == count
 
 
 @pytest.mark.parametrize(
