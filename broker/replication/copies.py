@@ -20,12 +20,12 @@ from enum import StrEnum
 
 from broker.owner import OpenStream, Owner, Refused
 from broker.protocol.errors import Code
-from broker.protocol.messages import Chunk, Ended, Failed, Unsubscribe, pack
+from broker.protocol.messages import Chunk, Ended, Failed, Op, Unsubscribe, pack
 from broker.protocol.names import shown_text
 from broker.protocol.places import From
 from broker.protocol.replication import Follow, Followed, pack_held
 from broker.replication import roles
-from broker.replication.decide import Do, Mine, Step, Theirs, after_followed
+from broker.replication.decide import BEHIND, PARTED, Do, Mine, Step, Theirs, after_followed
 from broker.replication.wire import WireClosed
 from shard.errors import FramesRefused, StorageError
 from shard.log import StreamLog
@@ -67,7 +67,7 @@ class Copy:
 
     def __init__(self, name: bytes) -> None:
         self.name = name
-        self.id = 0  # of the FOLLOW under way
+        self.id = 0  # of the FOLLOW that is under way or answered, 0 without one
         self.state = State.DOWN
         self.why = ""
         self.path: tuple[str, ...] = ()
@@ -136,6 +136,7 @@ class Copies:
         for copy in self.by_name.values():
             if copy.state is not State.CUTTING:
                 copy.state, copy.why = State.DOWN, why
+            copy.id = 0
             copy.reported = frozenset()
             self._set_path(copy, ())
 
@@ -193,12 +194,16 @@ class Copies:
 
     def _leave(self, copy: Copy) -> None:
         """What still comes of this FOLLOW is passed over."""
-        if self._by_id.pop(copy.id, None) is None:
-            return
+        if copy.id:
+            self._say(pack(Unsubscribe(copy.id)))
+            self._settle(copy)
+
+    def _settle(self, copy: Copy) -> None:
+        """There is nothing under this id upstream any more, or nothing that is still wanted."""
+        del self._by_id[copy.id]
         if copy.state is State.ASKED:
             self._asked -= 1
-        if self.up:
-            self._say(pack(Unsubscribe(copy.id)))
+        copy.id = 0  # the next connection counts from the beginning again: this may be another's then
         copy.reported = frozenset()
 
     # --- what the upstream says -------------------------------------------------------------------------------------
@@ -209,6 +214,8 @@ class Copies:
         if copy is None:
             return
         copy.end_seq = message.next_seq
+        if copy.state is State.ASKED and message.state in (PARTED, BEHIND):
+            self._settle(copy)
         if self._node_id in message.path:
             self._wait(copy, f"the nodes follow each other in a circle: {_circle(self._node_id, message.path)}", now_s)
             return
@@ -216,8 +223,9 @@ class Copies:
             stream = self._owner.stream(copy.name)
             if copy.state is State.FOLLOWING:
                 roles.learn(self._owner, stream, message.history)
-            elif copy.state is State.ASKED and message.state != NEWS:
-                self._asked -= 1
+            elif message.state != NEWS:
+                if copy.id:
+                    self._asked -= 1
                 copy.state = State.FOLLOWING
                 self._after_followed(copy, stream, message, now_s)
         except Refused as refused:
@@ -260,11 +268,15 @@ class Copies:
             text = "stream %r: its upstream keeps nothing before %d; messages %d to %d are dropped, with a gap behind"
             log.warning(text, stream.name, seq, found.first_seq, found.next_seq - 1)
             self._owner.trim(stream, found.next_seq)
-        found.begin_at(seq)
-        self._owner.on_cut(stream.name, 0)
+        end_seq = found.next_seq
+        try:
+            found.begin_at(seq)
+        finally:
+            if found.closed:
+                self._owner.forget(stream)  # opening it anew finishes this, or undoes it
+        self._owner.on_cut(stream.name, min(seq, end_seq))
 
     def _cut(self, copy: Copy, stream: OpenStream, step: Step, now_s: float) -> None:
-        self._leave(copy)
         copy.state, copy.why = State.CUTTING, f"setting aside what it has from message {step.seq} on"
         log.warning("stream %r has parted from its upstream: %s", copy.name, copy.why)
 
@@ -305,12 +317,15 @@ class Copies:
     def ended(self, message: Ended, now_s: float) -> None:
         copy = self._by_id.get(message.id)
         if copy is not None:
+            self._settle(copy)
             self._wait(copy, shown_text(message.text) or "the upstream ended it", now_s)
 
     def failed(self, message: Failed, now_s: float) -> None:
         """FOLLOW could not be done, or cannot go on without a gap."""
         copy = self._by_id.get(message.id)
         if copy is not None:
+            if message.op == Op.FOLLOW:
+                self._settle(copy)
             self._wait(copy, shown_text(f"{message.code}: {message.text}"), now_s)
 
     def _set_path(self, copy: Copy, path: tuple[str, ...]) -> None:
@@ -340,6 +355,8 @@ class Copies:
         rows: list[tuple[int, str, int, int]] = []
         gone: list[tuple[int, str]] = []
         for copy in changed:
+            if copy.state is not State.FOLLOWING:
+                continue
             below: Iterable[tuple[str, int, int]] = self._owner.held_below(copy.name)
             held = [(self._node_id, copy.next_seq, copy.synced), *below]
             nodes = frozenset(row[0] for row in held)
