@@ -188,7 +188,7 @@ class FanOut:
             return
         self.look(cursor.feed)
         if cursor.seq > cursor.feed.end_seq:
-            self.give_up(cursor, Code.DIVERGED, diverged_text(cursor.feed.end_seq))
+            self._diverge(cursor, cursor.feed.end_seq)
         else:
             self._place(cursor)
 
@@ -429,10 +429,14 @@ class FanOut:
             if not cursor.skip:
                 cursor.offset = -1
         elif not cursor.done:
-            self.give_up(cursor, Code.DIVERGED, diverged_text(seq))
+            self._diverge(cursor, seq)
         elif cursor.skip and not cursor.client.closed:  # unsubscribed, in the middle of a chunk that cannot be finished
             cursor.client.current = None
             cursor.client.subscription_ended(cursor, Code.DIVERGED, diverged_text(seq))
+
+    def _diverge(self, cursor: Cursor, seq: int) -> None:
+        cursor.seq = seq  # where its reader is to go on
+        self.give_up(cursor, Code.DIVERGED, diverged_text(seq))
 
     def _cut_while_served(self, cursor: Cursor, seq: int) -> None:
         """It was found out in the middle of a turn, before the owner's word came; the cursor is in no list now."""

@@ -443,7 +443,7 @@ def test_who_has_got_some_of_it_is_told_from_where_on(world: World, seq: int) ->
     cursor, other = world.subscribe(client, "a"), world.subscribe(client, "b")
     world.run()
     cut_and_say(world, "a", seq)
-    assert client.ended == [cursor] and client.out == b"ended a diverged\r\n"
+    assert client.ended == [cursor] and client.out == b"ended a diverged\r\n" and cursor.seq == seq
     assert not other.done and list(world.fanout.feeds) == [b"b"]
 
 
@@ -470,7 +470,7 @@ def test_half_a_chunk_of_what_was_set_aside_ends_the_connection(world: World, se
     assert cursor.skip == room and cursor.cut is not None and cursor.cut[0] > seq
     world.fanout.blocked[client] = None
     cut_and_say(world, "a", seq)
-    assert client.ended == [cursor] and client.current is None and cursor.skip
+    assert client.ended == [cursor] and client.out == b"ended a diverged\r\n" and cursor.seq == seq
 
 
 def test_half_a_chunk_of_what_has_stayed_is_finished(world: World) -> None:
