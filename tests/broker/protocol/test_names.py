@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.protocol.errors import Code, PeerError
-from broker.protocol.names import node_address, node_id, shown, stream_name, stream_pattern
+from broker.protocol.names import node_address, node_id, shown, shown_text, stream_name, stream_pattern
 
 
 @pytest.mark.parametrize("name", [b"s", b"25", b"a/b", "é".encode(), b"x" * 200, b"a$"])
@@ -32,6 +32,12 @@ def test_shown_is_bounded_and_printable() -> None:
     assert shown("é\n\x1b".encode()) == r"'\xe9\n\x1b'"
     assert shown(b"\xff") == r"'\\xff'"
     assert shown(b"x" * 1_000) == repr("x" * 60) + " and 940 bytes more"
+
+
+def test_a_text_for_the_log_is_one_line() -> None:
+    assert shown_text("not now: é") == "not now: é"
+    assert shown_text("a\r\nb\x1b\u2028") == "a\ufffd\ufffdb\ufffd\ufffd"
+    assert shown_text("x" * 4_096) == "x" * 400
 
 
 @pytest.mark.parametrize("pattern", [b"*", b"log.*", b"s", b"a*b", b"**", b"x" * 200 + b"*"])

@@ -190,6 +190,16 @@ def test_an_id_in_use_is_refused(node: World, name: str) -> None:
     assert refused(peer.ask(new(1, name))) == ("usage", Op.FOLLOW, 1)
 
 
+def test_a_stream_is_followed_once_on_a_connection(node: World, name: str) -> None:
+    """So that there is never more to keep of a connection than there are streams."""
+    peer = follower(node)
+    assert followed(peer.ask(new(1, name))).state == "following"
+    assert refused(peer.ask(new(2, name))) == ("usage", Op.FOLLOW, 2)
+    assert peer.ask(m.Unsubscribe(1)) == [m.Ended(1, 0)]
+    assert followed(peer.ask(new(3, name))).state == "following"
+    assert followed(follower(node, C).ask(new(3, name))).state == "following"
+
+
 def test_a_following_is_ended_as_a_subscription(node: World, name: str) -> None:
     node.fill(name, [b"a"])
     peer = follower(node)

@@ -218,6 +218,22 @@ def test_a_master_gives_in_to_a_later_term_only(node: Node, epoch: int, master: 
         node.publish(b"still the master")
 
 
+@pytest.mark.parametrize("role", [Role.MASTER, Role.SLAVE, Role.DISABLED])
+def test_a_term_too_far_beyond_is_not_believed(node: Node, role: Role) -> None:
+    """There would be none left to begin, and nobody could take the stream back."""
+    node.be(role, 3, UPSTREAM if role is Role.SLAVE else None, (3, 0, node.id))
+    before, farthest = node.meta, 3 + roles.EPOCH_LEAP_MAX
+    for epoch in (farthest + 1, 2**32 - 1):
+        with pytest.raises(Refused, match=f"term {epoch} cannot be: the latest that is known here is 3") as caught:
+            claim(node, epoch, HIGH)
+        assert caught.value.code is Code.USAGE
+        if role is Role.MASTER:
+            with pytest.raises(Refused, match="cannot be"):
+                roles.hear_of(node.owner, S, epoch, HIGH)
+    assert (node.meta, node.changed) == (before, [])
+    assert claim(node, farthest, HIGH)[1:] == [farthest, HIGH, True]
+
+
 def test_a_claim_of_the_term_that_is_known_is_accepted_again(node: Node) -> None:
     node.be(Role.MASTER, 3, None, (3, 0, node.id))
     claim(node, 4, LOW)
