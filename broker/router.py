@@ -234,7 +234,7 @@ class Router:
         for batch in staged:
             if batch.slot in self.routes:
                 remote.setdefault(batch.slot, []).append(batch)
-            elif batch.route is not None:
+            elif batch.name in self.owner.uproutes:  # now, whatever it was when this was staged
                 self.owner.send_up(batch)
             else:
                 messages += batch.count
