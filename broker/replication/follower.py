@@ -94,7 +94,7 @@ class Follower:
             client.refuse_request(Op.FOLLOW, number, Code.USAGE, text)
             return
         client.asked[number] = message
-        args = [message.stream, message.term, message.term_master, self.node]
+        args = [message.stream, message.term, message.term_master]
         client.worker.router.call(message.stream, "follow", args, lambda value: self._answered(message, value))
         client.note_awaited()
 

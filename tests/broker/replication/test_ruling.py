@@ -145,3 +145,28 @@ def test_a_file_that_is_damaged_or_cannot_be_written_refuses(owner: Owner) -> No
 def test_outcomes_together() -> None:
     assert together([]) == Outcome(0)
     assert together([[1, 0, "", ""], [2, 1, "damaged", "a"], [3, 2, "full", "b"]]) == Outcome(6, 3, "damaged", "a")
+
+
+def test_a_section_that_is_gone_makes_no_master_of_what_followed_by_it(tmp_path: Path) -> None:
+    """Nobody promoted it: it follows nobody, takes no messages, and a command says what it is to be."""
+    names = (b"a", b"b", b"c", b"d")
+    owner = make_owner(tmp_path, slaves=(SlaveRule("d", ""), SlaveRule("*", "10.0.0.1:5050")))
+    for name in names:
+        owner.create(name, by_command=True)
+    assert [owner.role(name) for name in names] == [Role.SLAVE, Role.SLAVE, Role.SLAVE, Role.MASTER]
+    owner.release()
+
+    owner = make_owner(tmp_path)
+    assert [owner.role(name) for name in names] == [Role.DISABLED] * 4
+    assert publish(owner, b"a").refusals[0][0] is Code.DISABLED
+    assert call(owner, "promote", [b"a"]) == 2, "a term of its own"
+    assert say(owner, "unslave", b"b*").changed == 1
+    assert say(owner, "promote", b"c*").changed == 1
+    assert say(owner, "promote", b"*").changed == 1
+    assert not read_node_file(owner.directory.path).configured
+    owner.release()
+
+    owner = make_owner(tmp_path)
+    assert [owner.role(name) for name in names] == [Role.MASTER, Role.DISABLED, Role.MASTER, Role.MASTER]
+    assert [owner.epoch(name) for name in names] == [2, 1, 2, 2]
+    owner.release()
