@@ -22,8 +22,7 @@ from broker.poller import Poller
 from broker.protocol import messages as m
 from broker.protocol import replication as r
 from broker.protocol.address import join_address
-from broker.protocol.errors import PeerError
-from broker.protocol.errors import Code
+from broker.protocol.errors import Code, PeerError
 from broker.protocol.messages import Op, pack
 from broker.protocol.names import node_id, shown_text
 from broker.publish import Batch

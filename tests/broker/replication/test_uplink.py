@@ -537,6 +537,33 @@ def test_a_refusal_is_the_publishers(near: Near) -> None:
     assert sink.refusals == {0: (Code.FULL, "no space")}
 
 
+def test_an_upstream_that_leaves_in_good_order_loses_no_publish(near: Near) -> None:
+    """What it gives back, and what it has not answered when it says `closing`, goes to who comes next, in order."""
+    near.up()
+    sinks = [near.publish(payload) for payload in (b"a", b"b", b"c", b"d")]
+    near.until(lambda: len(near.far.heard) == 5)
+    near.far.take()
+    assert near.far.sock is not None
+    near.far.sock.sendall(m.pack_published(1, ((0, 1, 0),)))
+    near.far.say(m.Failed("closing", "it leaves", False, Op.PUBLISH, 3))
+    near.settle()
+    sinks.append(near.publish(b"e"))
+    near.settle()
+    assert near.far.take() == [], "it takes none after that one"
+    assert near.fails(m.Failed("closing", "it leaves", True)).startswith("it said closing")
+    near.far.hang_up()
+    near.up()
+    near.until(lambda: len(near.far.heard) == 5)
+    opened, *publishes = near.far.take()
+    assert opened == m.Open(0, S)
+    payloads = [bytes(each.frames[-1:]) for each in publishes]
+    assert ([each.request for each in publishes], payloads) == ([2, 3, 4, 5], [b"b", b"c", b"d", b"e"])
+    near.far.sock.sendall(b"".join(m.pack_published(number, ((number, 1, 0),)) for number in (2, 3, 4, 5)))
+    near.until(lambda: sinks[-1].published_at)
+    assert [each.published_at for each in sinks] == [{0: 0}, {0: 2}, {0: 3}, {0: 4}, {0: 5}]
+    assert not any(each.refusals for each in sinks) and near.uplink.route.bytes_held == 0
+
+
 def test_an_answer_to_nothing_is_passed_over(near: Near) -> None:
     near.up()
     assert near.far.sock is not None
