@@ -213,6 +213,7 @@ class World:
             for client in list(worker.clients.values()):
                 client.close("stopped")
             worker.acceptor.stop()
+            worker.uplinks.stop("stopped")
             worker.upkeep.finish_syncs()
             worker.syncer.close()
             worker.siblings.close()
