@@ -429,9 +429,11 @@ FLOODS: dict[str, bytes] = {
     "frames of what has ended": chunk(ENDED_ID, frames([b"x" * 100_000], BEFORE)),
     "pings": pack(Ping()) * 10_000,
     "errors": b"".join(pack(Failed("usage", f"{number} " + "x" * 900, op=99)) for number in range(100)),
-    "answers to nobody": pack_published(1 << 30, [(0, 1, 0)]) * 3_000,
-    "ends of nothing": pack(Ended(1 << 30, 0, "unavailable", "x" * 300)) * 200,
-    "news of nothing": followed(1 << 30, 5, state="news") * 500,
+    "answers to nobody": (
+        pack_published(1 << 30, [(0, 1, 0)]) * 500
+        + pack(Ended(1 << 30, 0, "unavailable", "x" * 300)) * 100
+        + followed(1 << 30, 5, state="news") * 100
+    ),
 }
 
 
