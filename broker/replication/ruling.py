@@ -17,6 +17,7 @@ from broker.replication.node_file import NodeFile, read_node_file, write_node_fi
 from broker.replication.rules import Rule, TooManyRules, covers
 from shard.errors import DirectoryError, StorageError
 from shard.meta import Role, Upstream
+from shard.names import is_reserved
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +74,8 @@ def rules(owner: Owner, args: Args) -> list[Any]:
     verb, pattern, *upstream = args
     outcomes = []
     with owner.many_changes():
-        for number, name in enumerate([name for name in owner.names if covers(pattern, name)]):
+        meant = [name for name in owner.names if covers(pattern, name) and not is_reserved(name)]
+        for number, name in enumerate(meant):
             outcomes.append(_change(owner, verb, name, upstream))
             if number % PAUSE_STREAMS == 0:
                 owner.on_pause()
