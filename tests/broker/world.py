@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -216,6 +217,7 @@ class World:
             worker.uplinks.stop("stopped")
             worker.upkeep.finish_syncs()
             worker.syncer.close()
+            os.close(worker.syncer.fileno())  # which a worker process leaves open until it ends
             worker.siblings.close()
             worker.readers.close()
             worker.owner.release()
