@@ -460,6 +460,21 @@ def test_who_lags_is_sent_what_comes_in_its_stead(world: World) -> None:
     assert cursor.park() is Park.CAUGHT_UP
 
 
+def test_who_lags_finds_its_place_in_new_files(world: World) -> None:
+    """Where nothing before it was kept the stream begins anew, and messages lie elsewhere."""
+    world.append("a", *many(100))
+    client = world.client(room=0)
+    cursor = world.subscribe(client, "a", 40)
+    world.run()
+    assert cursor.offset > 0 and client.blocked
+    world.fanout.blocked[client] = None
+    trim(world, "a", 40)
+    cut_and_say(world, "a", 40)
+    world.publish("a", *[b"another"] * 20)
+    world.drain(client, PLENTY)
+    assert client.seqs("a") == list(range(40, 60)) and not client.ended
+
+
 @pytest.mark.parametrize("room", [30, 2_000])
 @pytest.mark.parametrize("seq", [0, 1, 10])
 def test_half_a_chunk_of_what_was_set_aside_ends_the_connection(world: World, seq: int, room: int) -> None:
