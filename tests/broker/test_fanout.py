@@ -87,6 +87,7 @@ class World:
         self.counts: list[tuple[bytes, int]] = []
         self.fanout = FanOut(self.readers, on_count=lambda feed: self.counts.append((feed.name, feed.cursors)))
         self.renderings = Renderings(self.readers, CHUNK_BYTES, 8 * CHUNK_BYTES, self.fanout.fresh)
+        self.fanout.on_cut = self.renderings.cache.clear
 
     def client(self, room: int = PLENTY) -> FakeClient:
         return FakeClient(self.renderings, room)
