@@ -471,7 +471,8 @@ def test_who_lags_finds_its_place_in_new_files(world: World) -> None:
     world.fanout.blocked[client] = None
     trim(world, "a", 40)
     cut_and_say(world, "a", 40)
-    world.publish("a", *[b"another"] * 20)
+    world.append("a", *[b"another"] * 20)
+    world.fanout.grew(b"a", 0, 0)
     world.drain(client, PLENTY)
     assert client.seqs("a") == list(range(40, 60)) and not client.ended
 
