@@ -393,3 +393,27 @@ def test_too_many_that_wait_are_refused_before_they_are_logged(tmp_path: Path, m
     assert [len(sink.refusals) for sink in sinks] == [0, 0, 1]
     assert sinks[2].refusals[0][0] is Code.OVERLOADED and owner.stream(b"s").log.next_seq == 2
     assert publish(owner, b"s").published_at == {0: 2}, "who waits for nobody is not concerned"
+
+
+def test_who_waits_for_other_nodes_is_told_when_the_shards_are_given_up(tmp_path: Path) -> None:
+    owner = make_owner(tmp_path)
+    sink = Sink()
+    waiting = batch(b"s", b"x", sink=sink)
+    waiting.replicas = 1
+    owner.append(waiting, 0.0)
+    assert not sink.refusals
+    owner.release()
+    assert sink.refusals[0][0] is Code.UNREPLICATED and sink.logged_at == {0: 0}
+
+
+def test_publishes_that_wait_for_other_nodes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.replication.holders.WAITS_MAX", 2)
+    owner = make_owner(tmp_path)
+    sinks = [Sink() for _ in range(3)]
+    for sink in sinks:
+        waiting = batch(b"s", b"x", sink=sink)
+        waiting.replicas = 1
+        owner.append(waiting, 0.0)
+    assert [sink.refusals.get(0, ("",))[0] for sink in sinks] == ["", "", Code.OVERLOADED]
+    assert owner.stream(b"s").log.next_seq == 2, "nothing of it is logged"
+    owner.release()

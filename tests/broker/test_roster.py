@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import pytest
 
-from broker import roster
+from broker import handover, roster
 from broker.connection import LINGER_S, Connection, Pause
 from broker.protocol import messages as m
 from broker.protocol import replication as r
@@ -88,6 +88,19 @@ def test_who_lags_by_more_than_it_may_is_told(tmp_path: Path) -> None:
         assert len(quick.messages()) == 250 and not quick.ended
         seqs = [seq for _, seq, _ in slow.messages()]
         assert seqs == list(range(len(seqs))) and len(seqs) < 250
+
+
+def test_another_node_may_lag_by_any_number_of_bytes(tmp_path: Path) -> None:
+    with world(tmp_path, chunk_bytes=4_096, max_lag_bytes=1_000) as node:
+        node.fill("a", many(200))
+        follower = BinaryPeer(node, node_id="node-b", small=True)
+        follower.peer.deaf = True
+        follower.say(r.Follow(1, b"a", 0, 1, "", None, FROM_START))
+        node.settle()
+        client = node.connection_of(follower.peer)
+        assert client.blocked
+        roster.drop_stalled(node.workers[0])
+        assert not client.lingering_since_s
 
 
 def test_who_does_not_close_after_its_end_is_closed(node: World) -> None:
@@ -257,7 +270,7 @@ def replicating(node: World) -> tuple[BinaryPeer, BinaryPeer]:
     client.open(name)
     for peer in (client, follower):
         peer.publish(1, b"x", ack=Ack.REPLICATED, replicas=1)
-    node.settle()
+        node.settle()  # else they are one batch
     assert client.take() == follower.take() == []
     return client, follower
 
@@ -271,17 +284,30 @@ def test_other_nodes_go_last_and_have_their_publishes_back(node: World) -> None:
     node.settle()
     (back,) = follower.take()
     assert isinstance(back, m.Failed) and (back.code, back.id, back.fatal) == ("closing", 2, False)
-    answers = follower.ask(r.Held(((1, "node-b", 2, 2),)))
-    assert answers == [m.Published(1, ((1, 1, 1),))] and client.take() == [m.Published(1, ((0, 1, 1),))]
+    assert follower.ask(r.Held(((1, "node-b", 1, 1),))) == [] and client.take() == [m.Published(1, ((0, 1, 1),))]
     roster.let_nodes_go(worker, "why")
     assert not node.connection_of(follower.peer).lingering_since_s, "the client is not seen to yet"
     client.peer.close()
     node.settle()
     roster.let_nodes_go(worker, "why")
+    assert not node.connection_of(follower.peer).lingering_since_s, "a publish of its own is not answered yet"
+    assert follower.ask(r.Held(((1, "node-b", 2, 2),))) == [m.Published(1, ((1, 1, 1),))]
+    roster.let_nodes_go(worker, "why")
     node.settle()
     (end,) = follower.take()
     assert isinstance(end, m.Failed) and (end.code, end.text, end.fatal) == ("closing", "why", True)
     assert follower.peer.ended and worker.owner.stream(node.name(0).encode()).log.next_seq == 2
+
+
+def test_another_node_is_not_handed_over(node: World) -> None:
+    worker = node.workers[0]
+    follower = BinaryPeer(node, node_id="node-b")
+    client = node.connection_of(follower.peer)
+    assert not handover.possible(client)
+    worker._retire()
+    worker.routes[0].switch(next(iter(worker.siblings.links.values())))  # the other worker plays the successor
+    roster.hand_all_over(worker)
+    assert client.lingering_since_s and list(worker.clients.values()) == [client]
 
 
 def test_a_node_that_is_awaited_too_long_hears_that_no_more_is_known(node: World) -> None:

@@ -9,14 +9,17 @@ from pathlib import Path
 import pytest
 
 from broker.protocol import messages as m
+from broker.protocol import replication as r
+from broker.protocol import sibling
+from broker.protocol.envelope import HEAD_BYTES
 from broker.protocol.errors import Code
 from broker.protocol.messages import Ack
 from broker.publish import Batch
-from broker.router import CALL_BYTES
+from broker.router import CALL_BYTES, Call
 from broker.siblings import Forwarded
 from broker.worker import Phase
 from shard.frame import pack_frame
-from tests.broker.binary import BinaryPeer
+from tests.broker.binary import FROM_START, BinaryPeer
 from tests.broker.world import World, world
 
 
@@ -189,3 +192,56 @@ def test_what_waits_for_other_nodes_holds_back_nothing_else(node: World) -> None
     node.settle()
     (answer,) = peer.take()
     assert isinstance(answer, m.Failed) and answer.code == "unreplicated" and route.bytes_held == 0
+
+
+def waiting(node: World) -> tuple[BinaryPeer, str]:
+    """A client of the first worker, whose publish to the second's stream waits for another node."""
+    peer, name = BinaryPeer(node, 0), node.name(1)
+    peer.open(name)
+    peer.publish(1, b"x", ack=Ack.REPLICATED, replicas=1)
+    node.settle()
+    assert peer.take() == []
+    return peer, name
+
+
+def test_a_retired_worker_has_its_successor_wait_for_other_nodes(node: World) -> None:
+    peer, name = waiting(node)
+    retired = node.workers[1]
+    retired._retire()
+    (request,) = retired.routes[1].waiting
+    sent: list[bytes] = []
+
+    class FakeLink:
+        def queue(self, data: bytes) -> None:
+            sent.append(data)
+
+    request.send(FakeLink())
+    assert sibling.unpack_call(sent[0][HEAD_BYTES:])[1:] == ("await", [name.encode(), 0, 1, 1, 1])
+    retired.routes[1].waiting.clear()
+    assert isinstance(request, Call)
+    request.answered(4, "", "")
+    node.settle(0, 1)
+    assert peer.take() == [m.Published(1, ((0, 1, 4),))]
+
+
+def test_what_waits_too_long_for_other_nodes_is_told_by_the_timer(node: World) -> None:
+    peer, _name = waiting(node)
+    worker = node.workers[1]
+    worker.owner.replicas._clock = lambda: float("inf")
+    worker._often()
+    node.settle()
+    (answer,) = peer.take()
+    assert isinstance(answer, m.Failed) and answer.code == "unreplicated"
+
+
+def test_what_followers_of_a_worker_held_goes_with_the_worker(node: World) -> None:
+    name = node.name(1)
+    node.fill(name, [b"a"])
+    follower = BinaryPeer(node, 0, node_id="node-b")
+    follower.ask(r.Follow(1, name.encode(), 0, 1, "", None, FROM_START))
+    follower.ask(r.Held(((1, "node-b", 1, 1),)))
+    nodes = node.workers[1].owner.replicas.holders(name.encode()).nodes
+    assert list(nodes) == ["node-b"]
+    siblings = node.workers[1].siblings
+    siblings._closed(siblings.links[0, 1])
+    assert not nodes

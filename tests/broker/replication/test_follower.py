@@ -173,7 +173,10 @@ def test_a_node_may_follow_more_streams_than_a_client_may_subscribe_to(tmp_path:
         peer = follower(node)
         for number in range(5):
             assert followed(peer.ask(new(number, f"stream-{number}"))).state == "following"
-            assert peer.ask(m.Open(number, b"stream-%d" % number)) == [m.Opened(number)]
+            assert peer.ask(m.Open(number, b"made-%d" % number)) == [m.Opened(number)]
+            peer.publish(number, b"x")
+            node.settle()
+            assert peer.take() == [m.Published(number + 1, ((0, 1, 0),))]
 
 
 def test_who_follows_says_which_node_it_is(node: World, name: str) -> None:
