@@ -511,9 +511,9 @@ def alone(tmp_path: Path) -> Iterator[World]:
         yield node
 
 
-def half_out(node: World) -> tuple[BinaryPeer, BinaryClient]:
-    """A subscriber in the middle of a chunk of 600 messages, of which it has got a part."""
-    node.fill("a", [b"x" * 1_000] * 600)
+def half_out(node: World, messages: int = 600) -> tuple[BinaryPeer, BinaryClient]:
+    """A subscriber in the middle of a chunk of so many messages, of which it has got a part."""
+    node.fill("a", [b"x" * 1_000] * messages)
     peer = BinaryPeer(node, small=True)
     peer.peer.deaf = True
     peer.subscribe(1, "a")
@@ -554,19 +554,20 @@ def test_no_byte_of_another_message_follows_what_is_half_out(
 
 def test_a_chunk_that_is_cut_while_it_is_sent_is_the_last(alone: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between the look at the reader and the end of `sendfile`: nobody knows what went out."""
-    peer, client = half_out(alone)
+    peer, client = half_out(alone, 120)
     client.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 << 20)
     sendfile, sent = os.sendfile, []
 
     def cut_first(out_fd: int, in_fd: int, offset: int, count: int) -> int:
-        cut(alone, 1)
+        cut(alone, 1, *[b"y" * 1_000] * 120)
         sent.append((sendfile(out_fd, in_fd, offset, count), count))
         return sent[-1][0]
 
     monkeypatch.setattr(os, "sendfile", cut_first)
     peer.peer.deaf = False
     alone.settle()
-    assert len(sent) == 1 and peer.peer.ended
+    ((took, count),) = sent
+    assert took == count and peer.peer.ended
 
 
 def test_a_chunk_that_has_stayed_whole_is_finished(alone: World) -> None:

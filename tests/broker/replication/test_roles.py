@@ -242,6 +242,12 @@ def test_a_claim_of_the_term_that_is_known_is_accepted_again(node: Node) -> None
     assert not node.changed
 
 
+def test_a_master_that_hears_of_its_own_term_stays_one(node: Node) -> None:
+    node.be(Role.MASTER, 3, None, (3, 0, node.id))
+    assert claim(node, 3, node.id) == ["master", 3, node.id, True]
+    assert not node.changed
+
+
 def test_who_was_deposed_follows_who_claims(node: Node) -> None:
     node.be(Role.SLAVE, 4, None, (3, 0, node.id))
     assert claim(node, 4, LOW) == ["slave", 4, LOW, True]
@@ -410,5 +416,6 @@ def test_no_message_is_taken_before_the_term_is_written_down(tmp_path: Path, mon
         assert again.is_refused() is Code.FULL, "nor when it is opened for the second time"
     assert publish(again.owner, S, b"c").published_at == {0: 2}
     assert (again.meta.epoch, again.owner.stream(S).log.entry(2).epoch) == (2, 2)
+    again.owner.close_logs()
     again.owner.append(batch(S, b"d"), 1_000.0)
     assert again.meta.epoch == 2, "once"
