@@ -1,0 +1,208 @@
+"""An uplink over real sockets, and the upstream at its other end, which says what the test wants."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import struct
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from broker.owner import OpenStream
+from broker.poller import Poller
+from broker.protocol import messages as m
+from broker.protocol import replication as r
+from broker.protocol.messages import Op, pack
+from broker.replication.uplink import DIAL_MAX_S, Phase, Surroundings, Uplink
+from broker.replication.wire import Address
+from broker.settings import Settings
+from shard.epochs import EpochStart
+from shard.meta import Role, StreamMeta, Upstream
+from tests.broker.owning import Clock, Sink, batch, make_owner
+from tests.broker.replication.upstream import Ears
+
+S = b"s"
+UP = "node-up"
+PATIENCE_S = 10.0
+TIMEOUT_S = 9.0
+HISTORY = (EpochStart(1, 0, UP),)
+
+
+class Far:
+    """The upstream: listens, hears, says what the test wants."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.listener.setblocking(False)
+        self.listening = True
+        self.sock: socket.socket | None = None
+        self._ears = Ears()
+        self.heard: list[Any] = []
+        self.ended = False
+
+    @property
+    def port(self) -> int:
+        port: int = self.listener.getsockname()[1]
+        return port
+
+    def read(self) -> None:
+        if self.sock is None and self.listening:
+            with contextlib.suppress(BlockingIOError):
+                self.sock, _ = self.listener.accept()
+                self.sock.setblocking(False)
+                self._codec()
+        if self.sock is None or self.ended:
+            return
+        with contextlib.suppress(BlockingIOError):
+            try:
+                data = self.sock.recv(1 << 20)
+            except ConnectionResetError:
+                data = b""
+            self.ended = not data
+            if data[:1] == bytes([Op.HELLO]):
+                self.hello, data = data, b""
+            self.heard += self._ears.hear(data)
+
+    def _codec(self) -> None:
+        self._ears, self.ended, self.hello = Ears(), False, b""
+
+    def say(self, *messages: Any) -> None:
+        assert self.sock is not None
+        self.sock.sendall(b"".join(map(pack, messages)))
+
+    def hang_up(self, *, reset: bool = False) -> None:
+        assert self.sock is not None
+        if reset:
+            self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.sock.close()
+        self.sock = None
+
+    def stop_listening(self) -> None:
+        self.listening = False
+        self.listener.close()
+
+    def take(self) -> list[Any]:
+        heard, self.heard = self.heard, []
+        return heard
+
+    def close(self) -> None:
+        self.listener.close()
+        if self.sock is not None:
+            self.sock.close()
+
+
+class Near:
+    """An uplink over real files and sockets, with a clock that moves when told."""
+
+    def __init__(self, path: Path, host: str = "127.0.0.1", **settings: object) -> None:
+        self.far = Far()
+        self.clock = Clock()
+        self.owner = make_owner(path)
+        self.poller = Poller()
+        self.lookups: list[tuple[str, int, Callable[[Address | None, str], None]]] = []
+        self.cuts: list[tuple[OpenStream, int]] = []
+        self.found: list[bytes] = []
+        self.touched = False
+        around = Surroundings(
+            owner=self.owner,
+            poller=self.poller,
+            settings=Settings(data=path, upstream_timeout_s=TIMEOUT_S, **settings),  # type: ignore[arg-type]
+            address=":6060",
+            clock=self.clock.seconds,
+            resolve=lambda host, port, done: self.lookups.append((host, port, done)),
+            set_aside=lambda stream, seq, _done: self.cuts.append((stream, seq)),
+            found=lambda _uplink, names: self.found.extend(names),
+            touch=lambda _uplink: self._touch(),
+        )
+        self.uplink = Uplink(around, host, self.far.port)
+        self.owner.send_up = self.uplink.send_up
+
+    def _touch(self) -> None:
+        self.touched = True
+
+    def at(self, phase: Phase) -> bool:
+        return self.uplink.phase is phase
+
+    def needed(self) -> bool:
+        return self.uplink.needed
+
+    def turn(self) -> None:
+        for fd, mask in self.poller.poll(0.001):
+            handler = self.poller.handlers.get(fd)
+            if handler is not None:
+                handler(mask)
+        while self.touched:
+            self.touched = False
+            self.uplink.flush()
+        self.far.read()
+
+    def until(self, condition: Callable[[], object]) -> None:
+        end_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < end_s, (self.uplink.phase, self.uplink.why, self.far.heard)
+            self.turn()
+
+    def settle(self) -> None:
+        """Until all that was said has been heard: the answer to a PING comes behind everything."""
+        self.far.say(m.Ping())
+        self.until(lambda: m.Pong() in self.far.heard)
+        self.far.heard.remove(m.Pong())
+
+    def tick(self, seconds: float = 0.0) -> None:
+        self.clock.now_s += seconds
+        self.uplink.tick(self.clock.now_s)
+
+    def greet(self) -> None:
+        self.tick(DIAL_MAX_S)
+        self.until(lambda: self.far.sock is not None and self.far.hello)
+
+    def up(self, node: str = UP, features: Sequence[str] = (r.FEATURE,)) -> None:
+        self.greet()
+        self.far.say(m.Welcome(1, tuple(features), "test", node, 0, {}))
+        self.until(lambda: not self.at(Phase.GREETING))
+        for _ in range(2):
+            self.turn()
+
+    def slave(self, name: bytes = S) -> None:
+        if name not in self.owner.names:
+            self.owner.create(name)
+        self.owner.set_meta(StreamMeta(name.decode(), Role.SLAVE, 1, Upstream("h", 1), HISTORY))
+        self.uplink.copies.add(name)
+
+    def follow(self) -> None:
+        """A copy of S that follows."""
+        self.slave()
+        self.tick()
+        self.until(lambda: self.far.heard)
+        (asked,) = self.far.take()
+        self.far.say(r.Followed(asked.id, "following", 0, 0, 0, "master", HISTORY, (UP,)))
+        self.settle()
+        self.far.take()
+
+    def publish(self, *payloads: bytes) -> Sink:
+        sink = Sink()
+        self.uplink.send_up(batch(S, *payloads, sink=sink))
+        return sink
+
+    def fails(self, *messages: Any) -> str:
+        """The upstream says this, which ends the connection; why."""
+        self.far.say(*messages)
+        self.until(lambda: self.at(Phase.DOWN))
+        self.until(lambda: self.far.ended)
+        return self.uplink.why
+
+    def close(self) -> None:
+        self.uplink.close("the test is over")
+        self.poller.close()
+        self.far.close()
+        self.owner.release()
+
+
+def raw(message: Any) -> bytes:
+    if isinstance(message, m.Chunk):
+        return m.CHUNK_HEAD.pack(Op.CHUNK, 4 + len(message.frames), message.id) + bytes(message.frames)
+    if isinstance(message, m.Published):
+        return m.pack_published(message.request, message.results)
+    return pack(message)
