@@ -278,8 +278,10 @@ def replicating(node: World) -> tuple[BinaryPeer, BinaryPeer]:
 def test_other_nodes_go_last_and_have_their_publishes_back(node: World) -> None:
     worker = node.workers[0]
     client, follower = replicating(node)
+    idle = BinaryPeer(node, node_id="node-c")
     worker.drain_began_s = worker.now_s
     roster.let_nodes_go(worker, "why")
+    assert not node.connection_of(idle.peer).lingering_since_s
     follower.publish(1, b"late")
     node.settle()
     (back,) = follower.take()
@@ -308,6 +310,7 @@ def test_another_node_is_not_handed_over(node: World) -> None:
     worker.routes[0].switch(next(iter(worker.siblings.links.values())))  # the other worker plays the successor
     roster.hand_all_over(worker)
     assert client.lingering_since_s and list(worker.clients.values()) == [client]
+    assert not client.paused, "what it holds is heard to the end"
 
 
 def test_a_node_that_is_awaited_too_long_hears_that_no_more_is_known(node: World) -> None:
