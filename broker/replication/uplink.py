@@ -93,6 +93,7 @@ class Uplink:
         self._last_claim = self._watches = 0  # numbers given out on this connection
         self._looking_up = False
         self._handles: dict[bytes, int] = {}
+        self._last_handle = 0
         self._requests = 0
         self._wire: Wire | None = None
         self._mask = 0
@@ -237,6 +238,7 @@ class Uplink:
         self._claim_ids.clear()
         self._last_claim = self._watches = 0
         self._handles.clear()
+        self._last_handle = 0
         self.route.link_closed(self)
 
     def close(self, why: str) -> None:
@@ -274,7 +276,8 @@ class Uplink:
         """The handle that stands for the stream on this connection."""
         handle = self._handles.get(name)
         if handle is None:
-            handle = self._handles[name] = len(self._handles)
+            self._last_handle += 1
+            handle = self._handles[name] = self._last_handle
             self.queue(pack(m.Open(handle, name)))
         return handle
 
@@ -360,7 +363,9 @@ class Uplink:
         elif message.op in (Op.FOLLOW, Op.SUBSCRIBE):
             self.copies.failed(message, now_s)
         else:
-            if message.op == Op.CLAIM:
+            if message.op == Op.OPEN:  # to be tried again with the next publish; what came with this one is refused
+                self._handles = {name: handle for name, handle in self._handles.items() if handle != message.id}
+            elif message.op == Op.CLAIM:
                 self._claim_again(self._claim_ids.pop(message.id, None), now_s)
             self._complain(message, now_s)
 

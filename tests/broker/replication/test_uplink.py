@@ -325,14 +325,28 @@ def test_publishes_wait_for_the_node_and_are_answered(near: Near) -> None:
     second = near.publish(b"c")
     near.until(lambda: len(near.far.heard) >= 3)
     opened, *publishes = near.far.take()
-    assert opened == m.Open(0, S)
-    assert [(each.request, each.handles, each.count) for each in publishes] == [(1, (0,), 2), (2, (0,), 1)]
+    assert opened == m.Open(1, S)
+    assert [(each.request, each.handles, each.count) for each in publishes] == [(1, (1,), 2), (2, (1,), 1)]
     assert near.far.sock is not None
-    near.far.say(m.Opened(0))
+    near.far.say(m.Opened(1))
     near.far.sock.sendall(m.pack_published(2, ((9, 1, 0),)) + m.pack_published(1, ((7, 2, 0),)))
     near.until(lambda: first.published_at and second.published_at)
     assert (first.published_at, second.published_at) == ({0: 7}, {0: 9})
     assert near.uplink.route.bytes_held == 0
+
+
+def test_a_stream_that_could_not_be_opened_is_opened_again(near: Near) -> None:
+    near.up()
+    near.publish(b"a")
+    near.until(lambda: len(near.far.heard) >= 2)
+    near.far.take()
+    refused = m.Failed("handles", "enough", False, Op.OPEN, 1), m.Failed("usage", "no such handle", False, Op.PUBLISH, 1)
+    near.far.say(*refused)
+    near.settle()
+    near.publish(b"b")
+    near.until(lambda: len(near.far.heard) >= 2)
+    opened, published = near.far.take()
+    assert opened == m.Open(2, S) and published.handles == (2,)
 
 
 def test_a_refusal_is_the_publishers(near: Near) -> None:
@@ -362,7 +376,7 @@ def test_an_upstream_that_leaves_in_good_order_loses_no_publish(near: Near) -> N
     near.up()
     near.until(lambda: len(near.far.heard) == 5)
     opened, *publishes = near.far.take()
-    assert opened == m.Open(0, S)
+    assert opened == m.Open(1, S)
     payloads = [bytes(each.frames[-1:]) for each in publishes]
     assert ([each.request for each in publishes], payloads) == ([2, 3, 4, 5], [b"b", b"c", b"d", b"e"])
     near.far.sock.sendall(b"".join(m.pack_published(number, ((number, 1, 0),)) for number in (2, 3, 4, 5)))
@@ -391,7 +405,7 @@ def test_what_was_under_way_has_an_unknown_end_and_what_waits_waits_on(near: Nea
     near.up()
     near.until(lambda: len(near.far.heard) == 2)
     opened, publish = near.far.take()
-    assert opened == m.Open(0, S), "handles are the connection's"
+    assert opened == m.Open(1, S), "handles are the connection's"
     assert near.far.sock is not None
     near.far.sock.sendall(m.pack_published(publish.request, ((1, 1, 0),)))
     near.until(lambda: waiting.published_at)
