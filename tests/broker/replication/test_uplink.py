@@ -340,7 +340,10 @@ def test_a_stream_that_could_not_be_opened_is_opened_again(near: Near) -> None:
     near.publish(b"a")
     near.until(lambda: len(near.far.heard) >= 2)
     near.far.take()
-    refused = m.Failed("handles", "enough", False, Op.OPEN, 1), m.Failed("usage", "no such handle", False, Op.PUBLISH, 1)
+    refused = (
+        m.Failed("handles", "enough", False, Op.OPEN, 1),
+        m.Failed("usage", "no such handle", False, Op.PUBLISH, 1),
+    )
     near.far.say(*refused)
     near.settle()
     near.publish(b"b")
