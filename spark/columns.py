@@ -168,6 +168,8 @@ def _stream(messages: Messages) -> pa.Array:
 
 
 def _shard(messages: Messages) -> pa.Array:
+    if messages.ref.shard < 0:  # nobody says it
+        return pa.nulls(messages.entries.messages, pa.int32())
     return pa.array(np.full(messages.entries.messages, messages.ref.shard, np.int32))
 
 

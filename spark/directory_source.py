@@ -25,7 +25,7 @@ from shard.reader import StreamReader, this_boot
 from shard.stream_files import StreamPaths, stream_paths
 from spark.entries import ENTRY, Entries, find_fault, no_entries
 from spark.frames import check_frames
-from spark.patterns import is_wanted, needs_listing
+from spark.patterns import is_exact, is_wanted, needs_listing
 from spark.slices import Identity, Slice
 from spark.source import Block, SourceOptions, StreamRef
 
@@ -46,14 +46,19 @@ class DirectorySource:
     def streams(self, patterns: Sequence[str]) -> list[StreamRef]:
         data = self._data
         if not needs_listing(patterns):
-            return [StreamRef(data.shard_of(name), name) for name in patterns]
+            return [self.ref(name) for name in patterns]
         found = (
             StreamRef(shard, name)
             for shard in range(data.shards)
             for name in stream_names(data.shard_path(shard))
             if is_wanted(name, patterns)
         )
-        return sorted(found, key=lambda ref: ref.stream)
+        # A stream that was named and is not there is for `view` to tell.
+        named = (self.ref(name) for name in patterns if is_exact(name))
+        return sorted({*found, *named}, key=lambda ref: ref.stream)
+
+    def ref(self, stream: str) -> StreamRef:
+        return StreamRef(self._data.shard_of(stream), stream)
 
     def view(self, ref: StreamRef) -> DirectoryView:
         return open_view(self._data, ref)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from spark.places import EVERYTHING, Place, Range
 from spark.planning import ROWS_PER_TASK, cut, cut_aligned, pack
 from spark.slices import BadStream, Slice, Task
-from spark.source import STREAM_ERRORS, Source, StreamRef, StreamView
+from spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, StreamView
 
 
 class Plan(NamedTuple):
@@ -36,6 +36,8 @@ def make_plan(
     for ref in source.streams(patterns):
         try:
             slices += stream_slices(source, ref, range_, rows_per_task, align_us)
+        except CONNECTION_ERRORS:
+            raise
         except STREAM_ERRORS as error:
             bad.append(BadStream(ref.stream, str(error)))
     return Plan(pack(slices, rows_per_task), bad)

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark.columns import BatchMaker, coalesce
 from spark.slices import Slice, Task
-from spark.source import STREAM_ERRORS, Source, StreamRef
+from spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef
 
 LOG = logging.getLogger("tailrace.spark")
 
@@ -23,6 +23,8 @@ def read_task(source: Source, task: Task, maker: BatchMaker, skip_bad: bool) -> 
 def _guarded(source: Source, slice_: Slice, maker: BatchMaker, skip_bad: bool) -> Iterator[pa.RecordBatch]:
     try:
         yield from read_slice(source, slice_, maker)
+    except CONNECTION_ERRORS:
+        raise
     except STREAM_ERRORS as error:
         if not skip_bad:
             raise

@@ -11,10 +11,12 @@ from shard.names import InvalidName
 from spark.entries import Entries
 from spark.slices import Identity, Slice
 from tailrace.address import Address
-from tailrace.errors import TailraceError
+from tailrace.errors import ConnectFailed, ConnectionLost, OperationTimeout, TailraceError
 
 STREAM_ERRORS: Final = (StorageError, TailraceError, InvalidName, OSError)
 """What one stream that cannot be read may raise; the others are not concerned."""
+CONNECTION_ERRORS: Final = (ConnectFailed, ConnectionLost, OperationTimeout)
+"""Those of them that concern all streams: no stream is bad because the broker is away. Catch these first."""
 
 
 class SourceOptions(NamedTuple):
@@ -68,7 +70,11 @@ class SliceReader(Protocol):
 
 class Source(Protocol):
     def streams(self, patterns: Sequence[str]) -> list[StreamRef]:
-        """Those that the patterns name (`spark.patterns`), by name. Names without a wildcard need not be there."""
+        """Those that the patterns mean (`spark.patterns`), in the order of their names. One that is named without a
+        wildcard is among them even when it is not there: `view` tells that."""
+
+    def ref(self, stream: str) -> StreamRef:
+        """Of a stream that may be there or not."""
 
     def view(self, ref: StreamRef) -> AbstractContextManager[StreamView]:
         """Raises STREAM_ERRORS."""
