@@ -15,15 +15,18 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from shard.errors import StreamCut
 from spark.batch import TaskPartition, batch_maker
+from spark.columns import BatchMaker, coalesce
 from spark.offsets import DataLoss, Mark, Offset, advance, pack_offset, parse_offset
 from spark.options import InvalidOption, Options
 from spark.places import Range
 from spark.plan import resolve
 from spark.planning import cut, pack
-from spark.reading import read_task
+from spark.reading import guarded
 from spark.slices import BadStream, BadStreams, Slice
 from spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, open_source
+from tailrace.errors import StreamBehind
 
 LOG = logging.getLogger("tailrace.spark")
 
@@ -81,16 +84,8 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TaskPartition)
-        options = self._options
-        source, maker = open_source(options.source), batch_maker(options, self._schema)
-        for slice_ in partition.task:
-            messages = 0
-            for batch in read_task(source, (slice_,), maker, options.skip_bad):
-                messages += batch.num_rows
-                yield batch
-            if messages < slice_.messages and options.fail_on_data_loss and not options.skip_bad:
-                missing = slice_.messages - messages
-                raise DataLoss(slice_.stream, f"{missing} messages were trimmed before the query has read them")
+        source, maker = open_source(self._options.source), batch_maker(self._options, self._schema)
+        return coalesce(batch for slice_ in partition.task for batch in read_all(source, slice_, maker, self._options))
 
     # --- how --------------------------------------------------------------------------------------------------------
 
@@ -128,25 +123,39 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = self._latest.get(name)
         if latest is None or (latest.identity == mark.identity and latest.seq >= mark.seq):
             return mark
-        cause = (
-            f"its end was set aside; the query has read it up to message {mark.seq}, and now it ends at {latest.seq}"
-        )
+        cause = f"its end was set aside; the query has read it up to seq {mark.seq}, and now it ends at {latest.seq}"
         if self._options.fail_on_data_loss:
             raise DataLoss(name, cause)
         LOG.warning("stream %r: %s: going on there", name, cause)
         return latest
 
     def _slice(self, name: str, begun: Mark | None, end: Mark) -> Slice:
-        if begun is None:
-            begun = self._first.get(name)
         source = self._opened()
         ref = source.ref(name)
-        if begun is None or begun.identity != end.identity:
-            # A restart has come between: the stream was new in this batch, or went on behind a cut.
-            with source.view(ref) as view:
-                start = resolve(view, Range(self._options.range.start)).first_seq
-            begun = Mark(min(start, end.seq) if begun is None else end.seq, end.identity)
+        if begun is None:
+            if name not in self._first:  # a restart has come between
+                self._look_at(source, ref, False, {})
+            begun = self._first[name]
+        elif begun.identity != end.identity:
+            begun = end  # it goes on behind a cut, where the messages in between are given up
         return Slice(name, ref.shard, min(begun.seq, end.seq), end.seq, end.identity)
+
+
+def read_all(source: Source, slice_: Slice, maker: BatchMaker, options: Options) -> Iterator[pa.RecordBatch]:
+    """All messages of a slice. Raises DataLoss, StreamCut or StreamBehind where not all are there any more, unless that
+    is allowed; others of STREAM_ERRORS as `guarded`."""
+    messages = 0
+    try:
+        for batch in guarded(source, slice_, maker, options.skip_bad):
+            messages += batch.num_rows
+            yield batch
+    except (StreamCut, StreamBehind) as error:
+        if options.fail_on_data_loss:
+            raise
+        LOG.warning("%s: going on without", error)
+    if messages < slice_.messages and options.fail_on_data_loss and not options.skip_bad:
+        missing = slice_.messages - messages
+        raise DataLoss(slice_.stream, f"{missing} messages were trimmed before the query has read them")
 
 
 def _no_further(latest: Offset, frozen: Offset) -> Offset:

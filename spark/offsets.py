@@ -1,7 +1,7 @@
 """How far a live query has come in each stream, and how far its next batch goes. Pure.
 
-An offset is what Spark keeps in its checkpoint as JSON: for each stream the seq after the last message of the batch, and
-which files these were (`Identity`), so that a stream whose tail was set aside is not taken for the same one.
+An offset is what Spark keeps in its checkpoint as JSON: for each stream the seq after the last message of the batch,
+and which files these were (`Identity`), so that a stream whose tail was set aside is not taken for the same one.
 """
 
 from __future__ import annotations

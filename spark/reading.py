@@ -17,10 +17,11 @@ LOG = logging.getLogger("tailrace.spark")
 def read_task(source: Source, task: Task, maker: BatchMaker, skip_bad: bool) -> Iterator[pa.RecordBatch]:
     """The messages of all slices. Raises STREAM_ERRORS for a stream that cannot be read, unless `skip_bad`: then it is
     logged, and is a row with a text in the column `_fault` where the schema has it."""
-    return coalesce(batch for slice_ in task for batch in _guarded(source, slice_, maker, skip_bad))
+    return coalesce(batch for slice_ in task for batch in guarded(source, slice_, maker, skip_bad))
 
 
-def _guarded(source: Source, slice_: Slice, maker: BatchMaker, skip_bad: bool) -> Iterator[pa.RecordBatch]:
+def guarded(source: Source, slice_: Slice, maker: BatchMaker, skip_bad: bool) -> Iterator[pa.RecordBatch]:
+    """The messages of one slice, as `read_task`."""
     try:
         yield from read_slice(source, slice_, maker)
     except CONNECTION_ERRORS:
