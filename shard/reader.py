@@ -158,8 +158,7 @@ class StreamReader:
         if seq >= next_seq:
             raise ValueError(f"stream {self.name!r} has messages before {next_seq}, not {seq}")
         if entry is None:
-            place = entry_offset(seq, self._base_seq)
-            raise self._paths.damaged(self._paths.index_file, place, f"there is no entry of message {seq}")
+            raise self.damaged_entry(seq, f"there is no entry of message {seq}")
         return entry
 
     def read_entries(self, buffer: memoryview, seq: int) -> int:
@@ -185,8 +184,10 @@ class StreamReader:
         # The last message stays in the index even when everything is trimmed.
         last = read_entry(self._index_fd, seq - 1, self._base_seq)
         self._require_current()
-        if seq != next_seq or last is None:
+        if seq != next_seq:
             raise ValueError(f"stream {self.name!r} has messages before {next_seq}, not {seq}")
+        if last is None:
+            raise self.damaged_entry(seq - 1, f"there is no entry of message {seq - 1}")
         return last.offset + last.length
 
     def seq_at(self, timestamp_us: int, skip: int = 0) -> int:
@@ -218,9 +219,7 @@ class StreamReader:
         if run.seq < first_seq:
             raise Trimmed(self.name, run.seq, first_seq)
         if end is None:
-            place = entry_offset(run.seq, self._base_seq)
-            cause = f"the entries behind message {run.seq} make no sense"
-            raise self._paths.damaged(self._paths.index_file, place, cause)
+            raise self.damaged_entry(run.seq, f"the entries behind message {run.seq} make no sense")
         return end
 
     def damaged(self, offset: int, cause: str) -> StreamDamaged:

@@ -14,7 +14,7 @@ from spark.options import InvalidOption, Options
 from spark.plan import make_plan
 from spark.reading import read_task, told
 from spark.slices import BadStream, BadStreams, Task
-from spark.source import StreamRef, open_source
+from spark.source import open_source
 
 
 def batch_maker(options: Options, schema: StructType) -> BatchMaker:
@@ -55,8 +55,7 @@ class TailraceReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TaskPartition)
         maker = batch_maker(self._options, self._schema)
-        for bad in partition.bad:
-            yield from told(maker, StreamRef(-1, bad.stream), bad.cause)
+        yield from told(partition.bad, maker)
         if partition.task:
             source = open_source(self._options.source)
             yield from read_task(source, partition.task, maker, self._options.skip_bad)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
+from numpy.typing import NDArray
 
 from shard.frame import HEADER_BYTES
-from spark.entries import Entries, Int64s
-from spark.frames import frame_starts
+from spark.entries import Int64s, Table
 from spark.headers import HEADERS_TYPE, headers_array
 from spark.options import PayloadForm
 from spark.payloads import CORRUPT, Decoded, UnsupportedType, make_decoder, natural_type
@@ -46,13 +46,21 @@ class WrongSchema(ValueError):
     """The schema asks for a column that is not there, or for another type than it has."""
 
 
-class Messages(NamedTuple):
-    """Of one stream. Without frames the last three are empty."""
+class Part(NamedTuple):
+    """Messages in a row of one stream."""
 
     ref: StreamRef
-    entries: Entries
+    block: Block
+
+
+class Messages(NamedTuple):
+    """Of several parts, one after the other. Without frames the last three are empty."""
+
+    parts: Sequence[Part]
+    counts: Int64s  # of the messages of each part
+    table: Table
     frames: memoryview
-    starts: Int64s  # of the frames, in bytes
+    starts: Int64s  # where in `frames` each message begins
     metadata_bytes: Int64s
 
 
@@ -72,17 +80,18 @@ class BatchMaker:
             except UnsupportedType as error:
                 raise WrongSchema(str(error)) from None
 
-    def batch(self, ref: StreamRef, block: Block) -> pa.RecordBatch:
-        messages = part(ref, block)
+    def batch(self, parts: Sequence[Part]) -> pa.RecordBatch:
+        """Of parts that all have frames, or all have none."""
+        messages = put_together(parts)
         decoded = self._decode(payload_array(messages)) if self._decode else None
         arrays = [_column(messages, decoded, field) for field in self._schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def fault(self, ref: StreamRef, cause: str) -> pa.RecordBatch | None:
+    def fault(self, stream: str, cause: str) -> pa.RecordBatch | None:
         """A row that tells what is wrong with a stream; None where the schema has no place for it."""
         if FAULT not in self._schema.names:
             return None
-        said = {"stream": ref.stream, "shard": ref.shard, FAULT: cause}
+        said = {"stream": stream, FAULT: cause}
         arrays = [pa.array([said.get(field.name)], field.type) for field in self._schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
@@ -97,48 +106,48 @@ def check_schema(schema: pa.Schema) -> None:
             raise WrongSchema(f"the column {field.name} is {types[field.name]}, not {field.type}")
 
 
-def part(ref: StreamRef, block: Block) -> Messages:
-    """Find what there is in the frames."""
-    if block.frames is None:
+def put_together(parts: Sequence[Part]) -> Messages:
+    """One table and one buffer of frames, and what must be known of each message in it."""
+    tables = [part.block.entries.table for part in parts]
+    counts = np.array([len(table) for table in tables], np.int64)
+    table = tables[0] if len(tables) == 1 else np.concatenate(tables)
+    if parts[0].block.frames is None:
         nothing = np.empty(0, np.int64)
-        return Messages(ref, block.entries, memoryview(b""), nothing, nothing)
-    starts = frame_starts(block.entries)
-    raw = np.frombuffer(block.frames, np.uint8)
+        return Messages(parts, counts, table, memoryview(b""), nothing, nothing)
+    pieces = [part.block.frames for part in parts if part.block.frames is not None]
+    frames = pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces))
+    starts = np.cumsum(table["length"], dtype=np.int64) - table["length"]
+    raw = np.frombuffer(frames, np.uint8)
     low, high = raw[starts + METADATA_BYTES_AT], raw[starts + METADATA_BYTES_AT + 1]
-    return Messages(ref, block.entries, block.frames, starts, low + high.astype(np.int64) * 256)
+    return Messages(parts, counts, table, frames, starts, low + high.astype(np.int64) * 256)
 
 
 def payload_array(messages: Messages) -> pa.Array:
     """The payloads, binary. One array over the frames, in which payloads and what stands before them take turns."""
-    n = messages.entries.messages
+    n = len(messages.table)
     bounds = np.empty(2 * n + 1, np.int32)
     bounds[0:-1:2] = messages.starts
     bounds[1::2] = messages.starts + HEADER_BYTES + messages.metadata_bytes
-    bounds[-1] = messages.entries.nbytes
+    bounds[-1] = len(messages.frames)
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(messages.frames)]
     both = pa.BinaryArray.from_buffers(pa.binary(), 2 * n, buffers)
     return both.take(pa.array(np.arange(1, 2 * n, 2, dtype=np.int32)))
 
 
-def coalesce(
-    batches: Iterable[pa.RecordBatch], rows: int = BATCH_ROWS, nbytes: int = BATCH_BYTES
-) -> Iterator[pa.RecordBatch]:
-    """Put batches together while they have fewer rows and bytes than this in all."""
-    held: list[pa.RecordBatch] = []
+def gather(parts: Iterable[Part], rows: int = BATCH_ROWS, nbytes: int = BATCH_BYTES) -> Iterator[list[Part]]:
+    """Put parts together while they have no more rows and bytes of frames than this in all."""
+    held: list[Part] = []
     held_rows = held_bytes = 0
-    for batch in batches:
-        if held and (held_rows + batch.num_rows > rows or held_bytes + batch.nbytes > nbytes):
-            yield _joined(held)
+    for part in parts:
+        part_rows, part_bytes = part.block.entries.messages, len(part.block.frames or b"")
+        if held and (held_rows + part_rows > rows or held_bytes + part_bytes > nbytes):
+            yield held
             held, held_rows, held_bytes = [], 0, 0
-        held.append(batch)
-        held_rows += batch.num_rows
-        held_bytes += batch.nbytes
+        held.append(part)
+        held_rows += part_rows
+        held_bytes += part_bytes
     if held:
-        yield _joined(held)
-
-
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+        yield held
 
 
 def _is_like(type_: pa.DataType, natural: pa.DataType) -> bool:
@@ -161,32 +170,41 @@ def _column(messages: Messages, decoded: Decoded | None, field: pa.Field) -> pa.
 
 
 def _stream(messages: Messages) -> pa.Array:
-    name = messages.ref.stream.encode()
-    n = messages.entries.messages
+    if len(messages.parts) > 1:
+        names = pa.array([part.ref.stream for part in messages.parts], pa.string())
+        return names.take(pa.array(_repeated(messages, np.arange(len(messages.parts)))))
+    name, n = messages.parts[0].ref.stream.encode(), len(messages.table)
     offsets = np.arange(n + 1, dtype=np.int32) * len(name)
     return pa.StringArray.from_buffers(n, pa.py_buffer(offsets), pa.py_buffer(name * n))
 
 
 def _shard(messages: Messages) -> pa.Array:
-    if messages.ref.shard < 0:  # nobody says it
-        return pa.nulls(messages.entries.messages, pa.int32())
-    return pa.array(np.full(messages.entries.messages, messages.ref.shard, np.int32))
+    shards = _repeated(messages, np.array([part.ref.shard for part in messages.parts], np.int32))
+    return pa.array(shards, mask=shards < 0)  # below 0: nobody says it
 
 
 def _seq(messages: Messages) -> pa.Array:
-    return pa.array(messages.entries.seq)
+    # Each part counts on from its first seq, wherever in the batch it stands.
+    first_seqs = np.array([part.block.entries.first_seq for part in messages.parts], np.int64)
+    first_places = np.cumsum(messages.counts) - messages.counts
+    return pa.array(np.arange(len(messages.table), dtype=np.int64) + _repeated(messages, first_seqs - first_places))
+
+
+def _repeated(messages: Messages, values: NDArray[Any]) -> NDArray[Any]:
+    """A value for each part, as one for each message."""
+    return np.repeat(values, messages.counts)
 
 
 def _timestamp(messages: Messages) -> pa.Array:
-    return pa.array(messages.entries.timestamp_us).view(SCHEMA.field("timestamp").type)
+    return pa.array(messages.table["timestamp_us"].astype(np.int64)).view(SCHEMA.field("timestamp").type)
 
 
 def _epoch(messages: Messages) -> pa.Array:
-    return pa.array(messages.entries.table["epoch"].astype(np.int64))
+    return pa.array(messages.table["epoch"].astype(np.int64))
 
 
 def _size(messages: Messages) -> pa.Array:
-    return pa.array(messages.entries.table["length"].astype(np.int32) - HEADER_BYTES)
+    return pa.array(messages.table["length"].astype(np.int32) - HEADER_BYTES)
 
 
 def _headers(messages: Messages) -> pa.Array:
@@ -194,7 +212,7 @@ def _headers(messages: Messages) -> pa.Array:
 
 
 def _no_fault(messages: Messages) -> pa.Array:
-    return pa.nulls(messages.entries.messages, pa.string())
+    return pa.nulls(len(messages.table), pa.string())
 
 
 _MAKERS: Final[dict[str, Callable[[Messages], pa.Array]]] = {

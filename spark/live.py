@@ -6,7 +6,6 @@ reads them again gets the same messages. Where some are gone meanwhile the query
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,18 +16,16 @@ from pyspark.sql.types import StructType
 
 from shard.errors import StreamCut
 from spark.batch import TaskPartition, batch_maker
-from spark.columns import BatchMaker, coalesce
+from spark.columns import BatchMaker, Part, gather
 from spark.offsets import DataLoss, Mark, Offset, advance, pack_offset, parse_offset
 from spark.options import InvalidOption, Options
 from spark.places import Range
 from spark.plan import resolve
 from spark.planning import cut, pack
-from spark.reading import guarded
+from spark.reading import LOG, read_slice
 from spark.slices import BadStream, BadStreams, Slice
 from spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, open_source
 from tailrace.errors import StreamBehind
-
-LOG = logging.getLogger("tailrace.spark")
 
 
 class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -85,7 +82,8 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TaskPartition)
         source, maker = open_source(self._options.source), batch_maker(self._options, self._schema)
-        return coalesce(batch for slice_ in partition.task for batch in read_all(source, slice_, maker, self._options))
+        parts = (each for slice_ in partition.task for each in read_all(source, slice_, maker, self._options))
+        return map(maker.batch, gather(parts))
 
     # --- how --------------------------------------------------------------------------------------------------------
 
@@ -141,19 +139,22 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Slice(name, ref.shard, min(begun.seq, end.seq), end.seq, end.identity)
 
 
-def read_all(source: Source, slice_: Slice, maker: BatchMaker, options: Options) -> Iterator[pa.RecordBatch]:
+def read_all(source: Source, slice_: Slice, maker: BatchMaker, options: Options) -> Iterator[Part]:
     """All messages of a slice. Raises DataLoss, StreamCut or StreamBehind where not all are there any more, unless that
-    is allowed; others of STREAM_ERRORS as `guarded`."""
+    is allowed; others of STREAM_ERRORS where bad streams are not."""
     messages = 0
+    bad: list[BadStream] = []
     try:
-        for batch in guarded(source, slice_, maker, options.skip_bad):
-            messages += batch.num_rows
-            yield batch
+        for part in read_slice(source, slice_, maker.needs_frames, bad.append if options.skip_bad else None):
+            messages += part.block.entries.messages
+            yield part
     except (StreamCut, StreamBehind) as error:
         if options.fail_on_data_loss:
             raise
         LOG.warning("%s: going on without", error)
-    if messages < slice_.messages and options.fail_on_data_loss and not options.skip_bad:
+    for each in bad:
+        LOG.warning("left out: %s", each.cause)
+    if messages < slice_.messages and options.fail_on_data_loss and not bad:
         missing = slice_.messages - messages
         raise DataLoss(slice_.stream, f"{missing} messages were trimmed before the query has read them")
 

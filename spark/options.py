@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, TypeVar, cast
 
-from spark.patterns import is_exact, split_patterns
+from spark.patterns import split_patterns
 from spark.places import EVERYTHING, Place, Range, parse_place
 from spark.planning import ROWS_PER_TASK
 from spark.source import SourceOptions
@@ -90,7 +90,9 @@ def _source(found: Mapping[str, str]) -> SourceOptions:
             f"{'not both' if path else 'one of them'}"
         )
     check_crc = _choice(found, "checkCrc", ("false", "true")) == "true"
-    addresses = _checked("brokers", brokers, lambda text: parse_addresses(text.split(","))) if brokers else ()
+    addresses = (
+        _checked("brokers", brokers, lambda text: parse_addresses(text.replace(",", " ").split())) if brokers else ()
+    )
     return SourceOptions(path, addresses, found.get("token"), check_crc)
 
 
@@ -121,8 +123,3 @@ def _checked(name: str, text: str, parse: Callable[[str], T]) -> T:
         return parse(text)
     except (InvalidArgument, ValueError) as error:
         raise InvalidOption(f"the option {name}: {error}") from None
-
-
-def exact_only(options: Options) -> bool:
-    """Whether the streams are all named, none by a pattern."""
-    return bool(options.streams) and all(map(is_exact, options.streams))

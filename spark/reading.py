@@ -3,45 +3,48 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 
-from spark.columns import BatchMaker, coalesce
-from spark.slices import Slice, Task
+from spark.columns import BatchMaker, Part, gather
+from spark.slices import BadStream, Slice
 from spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef
 
 LOG = logging.getLogger("tailrace.spark")
 
 
-def read_task(source: Source, task: Task, maker: BatchMaker, skip_bad: bool) -> Iterator[pa.RecordBatch]:
-    """The messages of all slices. Raises STREAM_ERRORS for a stream that cannot be read, unless `skip_bad`: then it is
-    logged, and is a row with a text in the column `_fault` where the schema has it."""
-    return coalesce(batch for slice_ in task for batch in guarded(source, slice_, maker, skip_bad))
+def read_task(source: Source, task: Iterable[Slice], maker: BatchMaker, skip_bad: bool) -> Iterator[pa.RecordBatch]:
+    """The messages of all slices. Raises STREAM_ERRORS for a stream that cannot be read; with `skip_bad` that is told
+    after what could be read of it, and all others."""
+    bad: list[BadStream] = []
+    on_bad = bad.append if skip_bad else None
+    parts = (part for slice_ in task for part in read_slice(source, slice_, maker.needs_frames, on_bad))
+    yield from map(maker.batch, gather(parts))
+    yield from told(bad, maker)
 
 
-def guarded(source: Source, slice_: Slice, maker: BatchMaker, skip_bad: bool) -> Iterator[pa.RecordBatch]:
-    """The messages of one slice, as `read_task`."""
+def read_slice(
+    source: Source, slice_: Slice, frames: bool, on_bad: Callable[[BadStream], None] | None = None
+) -> Iterator[Part]:
+    """Raises STREAM_ERRORS, or says them to `on_bad`, but for CONNECTION_ERRORS."""
+    ref = StreamRef(slice_.shard, slice_.stream)
     try:
-        yield from read_slice(source, slice_, maker)
+        with source.open(slice_) as reader:
+            for block in reader.blocks(frames=frames):
+                yield Part(ref, block)
     except CONNECTION_ERRORS:
         raise
     except STREAM_ERRORS as error:
-        if not skip_bad:
+        if on_bad is None:
             raise
-        yield from told(maker, StreamRef(slice_.shard, slice_.stream), str(error))
+        on_bad(BadStream(slice_.stream, str(error)))
 
 
-def told(maker: BatchMaker, ref: StreamRef, cause: str) -> Iterator[pa.RecordBatch]:
-    """A bad stream that is left out: into the log, and a row of its own where there is a place for it."""
-    LOG.warning("left out: %s", cause)
-    row = maker.fault(ref, cause)
-    if row is not None:
-        yield row
-
-
-def read_slice(source: Source, slice_: Slice, maker: BatchMaker) -> Iterator[pa.RecordBatch]:
-    ref = StreamRef(slice_.shard, slice_.stream)
-    with source.open(slice_) as reader:
-        for block in reader.blocks(frames=maker.needs_frames):
-            yield maker.batch(ref, block)
+def told(bad: Iterable[BadStream], maker: BatchMaker) -> Iterator[pa.RecordBatch]:
+    """Streams that are left out: into the log, and a row each where the schema has the column `_fault`."""
+    for stream, cause in bad:
+        LOG.warning("left out: %s", cause)
+        row = maker.fault(stream, cause)
+        if row is not None:
+            yield row

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from shard.directory import DataDirectory, make_data_dir, open_data_dir
-from shard.frame import pack_frame
-from shard.header import read_boot_id
+from shard.frame import HEADER_BYTES, pack_frame, unpack_header
+from shard.header import HEADER_PAGE_BYTES, parse_content, read_boot_id
 from shard.log import StreamLog
+from shard.stream_files import stream_paths
 
 SHARDS = 4
 DAY_US = 86_400_000_000
@@ -61,3 +62,28 @@ def trim(path: Path, name: str, seq: int, *, punch: bool = True) -> None:
 
 def plain(count: int, start_us: int = START_US, step_us: int = 1_000, text: str = "message") -> list[Sent]:
     return [Sent(start_us + i * step_us, f"{text} {i}".encode()) for i in range(count)]
+
+
+class Row(NamedTuple):
+    """A message as an independent, plain look at the frames finds it."""
+
+    stream: str
+    seq: int
+    timestamp_us: int
+    epoch: int
+    size: int
+    payload: bytes
+
+
+def rows_of(data: DataDirectory, name: str) -> list[Row]:
+    """What is kept of a stream: its content file read frame by frame, without the index."""
+    content = Path(stream_paths(data.stream_directory(name), name).content_file).read_bytes()
+    words = parse_content(content[:HEADER_PAGE_BYTES])[1]
+    offset, found = words.first_offset, []
+    while offset < words.end_offset:
+        header = unpack_header(content, offset)
+        start, end = offset + HEADER_BYTES + header.metadata_bytes, offset + header.length
+        size = header.length - HEADER_BYTES
+        found.append(Row(name, header.seq, header.timestamp_us, header.epoch, size, content[start:end]))
+        offset = end
+    return [row for row in found if row.seq >= words.first_seq]
