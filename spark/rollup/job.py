@@ -25,6 +25,13 @@ LOG = logging.getLogger("tailrace.rollup")
 
 FILE_ROWS: Final = 5_000_000
 """About as many rows of a table go into one file."""
+SETTINGS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    # Times that say that they are UTC, for whoever reads the files.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # The rows of a task come with their levels mixed; with a writer open for each, Spark need not sort them first.
+    "spark.sql.maxConcurrentOutputFileWriters": "8",
+}
 POLL_S: Final = 0.25
 NOTES_MAX: Final = 10_000
 """Notes that are kept of a run; one more stream that cannot be read is only counted."""
@@ -132,12 +139,16 @@ class _Run:
         tasks_file = self._run / "tasks.json"
         write_tasks(tasks_file, self._plan.tasks)
         self._show("starting Spark", 0, 1)
-        session = self._make_session()
+        session = self._session()
         options = {**self._job.source, "plan": str(tasks_file), "verify": str(self._job.verify).lower()}
-        # Rows come level by level; with a writer open for each, Spark need not sort them first.
-        session.conf.set("spark.sql.maxConcurrentOutputFileWriters", "8")
         raw = session.read.format("tailrace_rollup").options(**options).load()
         _watched(session, lambda: write_raw(raw, self._raw), lambda done: self._show_tasks(done))
+
+    def _session(self) -> Any:
+        session = self._make_session()
+        for name, value in SETTINGS.items():
+            session.conf.set(name, value)
+        return session
 
     def _show_tasks(self, done: int) -> None:
         self._show("rolling up", done, len(self._plan.tasks))
@@ -153,7 +164,7 @@ class _Run:
     def _merge(self, trimmed: list[Trimmed]) -> None:
         self._show("keeping what was trimmed since", 0, 1)
         rows = count_rows(self._raw) + sum(map(count_rows, self._old.values()))
-        write_merged(self._make_session(), self._raw, self._old, trimmed, self._run, 1 + rows // FILE_ROWS)
+        write_merged(self._session(), self._raw, self._old, trimmed, self._run, 1 + rows // FILE_ROWS)
 
     def _take_raw(self) -> None:
         """Nothing to merge: the rows are the tables as they are."""

@@ -16,7 +16,7 @@ import click
 
 from tailrace.command.ending import INTERRUPTED, OK, REFUSED, USAGE, CommandError
 
-COMMANDS = ("serve", "pub", "tail", "admin", "check", "dump")
+COMMANDS = ("serve", "pub", "tail", "admin", "check", "dump", "rollup")
 
 EPILOG = """\b
 Examples:
@@ -26,6 +26,7 @@ Examples:
   tailrace admin streams
   tailrace check ./data
   tailrace dump ./data access-log --format json
+  tailrace rollup ./data ./rollups
 
 \b
 Environment:

@@ -23,6 +23,7 @@ MAY_IMPORT = {
     "broker": ("broker", "shard"),
     "supervisor": ("supervisor", "broker", "shard"),
     "tailrace.command.serve": ("tailrace", "supervisor", "broker", "shard"),
+    "tailrace.command.rollup": ("tailrace", "spark", "supervisor.config", *CODECS),
     "tailrace": ("tailrace", *CODECS),
     "spark": ("spark", "tailrace", *CODECS),
     "bench": ("bench", *CODECS),
