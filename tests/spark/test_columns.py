@@ -53,6 +53,14 @@ def test_every_column_of_several_streams_in_one_batch(source: Source) -> None:
     assert rows["payload"] == [b"0", b"1", b"2", b"3", b"message 0", b"message 1", b"message 2"]
 
 
+def test_headers_of_any_size_are_not_part_of_the_payload(tmp_path: Path) -> None:
+    sent = [Sent(START_US, b"payload", pack_headers({"k": "v" * size})) for size in (0, 250, 260, 60_000)]
+    data = make_directory(tmp_path / "large", {"s": sent})
+    batch = maker("payload", "headers").batch(parts_of(open_source(SourceOptions(str(data.path)))))
+    assert batch.to_pydict()["payload"] == [b"payload"] * 4
+    assert [len(dict(pairs)["k"]) for pairs in batch.to_pydict()["headers"]] == [0, 250, 260, 60_000]
+
+
 def test_one_part_and_several_give_the_same(source: Source) -> None:
     made, parts = maker(*SCHEMA.names), parts_of(source)
     apart = [made.batch([part]) for part in parts]

@@ -199,6 +199,19 @@ def test_a_message_before_the_slice_can_be_had(data: DataDirectory) -> None:
         assert reader.entries(-1, 1).messages == 0
 
 
+def test_a_copy_that_begins_later_has_nothing_before(tmp_path: Path) -> None:
+    data = make_directory(tmp_path / "data", {NAME: []})
+    log = open_log(data, NAME)
+    log.begin_at(500)
+    append(log, plain(5))
+    log.close()
+    source = source_of(data)
+    assert read(source, whole(source)) == rows_of(data, NAME)
+    with source.open(whole(source)) as reader:
+        assert reader.entries(499, 1).messages == 0
+        assert reader.entries(400, 102).seq.tolist() == [500, 501]
+
+
 class Meanwhile:
     """Does something after each read of a file: as the broker does, at the worst moment."""
 
@@ -297,6 +310,13 @@ def test_a_file_that_was_cut_is_damage(data: DataDirectory, suffix: str) -> None
     os.truncate(getattr(paths_of(data), suffix), HEADER_PAGE_BYTES + 500)
     with pytest.raises(StreamDamaged, match="ends"):
         read(source, slice_)
+
+
+def test_an_index_that_is_cut_while_it_is_read_is_damage(data: DataDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = source_of(data)
+    Meanwhile(monkeypatch, "read_entries", lambda: os.truncate(paths_of(data).index_file, entry_place(30)))
+    with pytest.raises(StreamDamaged, match=f"byte {entry_place(30)}: the file ends before its entries"):
+        read(source, whole(source))
 
 
 def test_a_directory_that_is_none(tmp_path: Path) -> None:
