@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -45,7 +46,8 @@ class TailraceReader(DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         options = self._options
-        plan = make_plan(open_source(options.source), options.streams, options.range, options.rows_per_task)
+        with closing(open_source(options.source)) as source:
+            plan = make_plan(source, options.streams, options.range, options.rows_per_task)
         if plan.bad and not options.skip_bad:
             raise BadStreams(plan.bad)
         first = [TaskPartition((), tuple(plan.bad))] if plan.bad else []
@@ -57,5 +59,5 @@ class TailraceReader(DataSourceReader):
         maker = batch_maker(self._options, self._schema)
         yield from told(partition.bad, maker)
         if partition.task:
-            source = open_source(self._options.source)
-            yield from read_task(source, partition.task, maker, self._options.skip_bad)
+            with closing(open_source(self._options.source)) as source:
+                yield from read_task(source, partition.task, maker, self._options.skip_bad)

@@ -67,12 +67,12 @@ class BrokerSource:
         try:
             found = self._view(ref)
         except LOST:  # such as a worker that was replaced since the last look
-            self._hang_up()
+            self.close()
             found = self._view(ref)
         try:
             yield found
         except LOST:
-            self._hang_up()
+            self.close()
             raise
 
     def _view(self, ref: StreamRef) -> BrokerView:
@@ -80,14 +80,14 @@ class BrokerSource:
             self._connection = BrokerConnection(self._options.brokers, self._options.token)
         return BrokerView(self._connection, ref.stream)
 
-    def _hang_up(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
     @contextmanager
     def open(self, slice_: Slice) -> Iterator[BrokerSlice]:
         yield BrokerSlice(self._options, slice_)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
 
 
 class BrokerView:

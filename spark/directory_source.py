@@ -66,6 +66,9 @@ class DirectorySource:
     def open(self, slice_: Slice) -> DirectorySlice:
         return DirectorySlice(self._shard_paths[slice_.shard], slice_, self._check_crc)
 
+    def close(self) -> None:
+        """Nothing is held."""
+
 
 class DirectoryView:
     """See `spark.source.StreamView`. Only the index is opened: that is quick, also for very many streams."""

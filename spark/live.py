@@ -7,6 +7,7 @@ reads them again gets the same messages. Where some are gone meanwhile the query
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import Any
 
 import pyarrow as pa
@@ -81,9 +82,14 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TaskPartition)
-        source, maker = open_source(self._options.source), batch_maker(self._options, self._schema)
-        parts = (each for slice_ in partition.task for each in read_all(source, slice_, maker, self._options))
-        return map(maker.batch, gather(parts))
+        maker = batch_maker(self._options, self._schema)
+        with closing(open_source(self._options.source)) as source:
+            parts = (each for slice_ in partition.task for each in read_all(source, slice_, maker, self._options))
+            yield from map(maker.batch, gather(parts))
+
+    def stop(self) -> None:
+        if self._source is not None:
+            self._source.close()
 
     # --- how --------------------------------------------------------------------------------------------------------
 

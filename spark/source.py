@@ -69,6 +69,8 @@ class SliceReader(Protocol):
 
 
 class Source(Protocol):
+    """Close it: `contextlib.closing`."""
+
     def streams(self, patterns: Sequence[str]) -> list[StreamRef]:
         """Those that the patterns mean (`spark.patterns`), in the order of their names. One that is named without a
         wildcard is among them even when it is not there: `view` tells that."""
@@ -81,6 +83,9 @@ class Source(Protocol):
 
     def open(self, slice_: Slice) -> AbstractContextManager[SliceReader]:
         """Raises STREAM_ERRORS, as does what it gives."""
+
+    def close(self) -> None:
+        """Hold nothing any more. It may be used again."""
 
 
 def open_source(options: SourceOptions) -> Source:
