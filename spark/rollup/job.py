@@ -18,7 +18,7 @@ from spark.options import parse_options
 from spark.rollup.day_plan import DayPlan, plan_day, write_tasks
 from spark.rollup.merge import KEPT_FROM_MAX, Trimmed, write_merged, write_raw
 from spark.rollup.store import TABLES, Store, staged_table
-from spark.rollup.table import NOTE
+from spark.rollup.table import NOTE, parse_note
 from spark.source import open_source
 
 LOG = logging.getLogger("tailrace.rollup")
@@ -156,7 +156,7 @@ class _Run:
     def _take_notes(self) -> set[str]:
         """What the tasks have to tell; gives the streams of which messages could not be read."""
         unreadable = {bad.stream for bad in self._plan.bad}
-        for stream, missing, text in _read_notes(self._raw / f"level={NOTE}"):
+        for (stream, text), missing in _read_notes(self._raw / f"level={NOTE}"):
             self._outcome.notes.append(Note(stream, text, not missing))
             unreadable.add(stream)
         return unreadable
@@ -200,11 +200,11 @@ def count_rows(path: Path) -> int:
     return int(ds.dataset(path, format="parquet", partitioning="hive").count_rows()) if path.is_dir() else 0
 
 
-def _read_notes(path: Path) -> Iterable[tuple[str, int, str]]:
+def _read_notes(path: Path) -> Iterable[tuple[tuple[str, str], int]]:
     if not path.is_dir():
         return []
-    table = ds.dataset(path, format="parquet").head(NOTES_MAX, columns=["stream", "missing", "note"])
-    return zip(*(column.to_pylist() for column in table.columns), strict=True)
+    table = ds.dataset(path, format="parquet").head(NOTES_MAX, columns=["stream", "missing"])
+    return zip(map(parse_note, table["stream"].to_pylist()), table["missing"].to_pylist(), strict=True)
 
 
 def _watched(session: Any, work: Callable[[], None], show: Callable[[int], None]) -> None:

@@ -1,8 +1,8 @@
 """What Spark does with the rows of a rollup: averages, and what becomes of rows whose messages have been trimmed since.
 
-A row that the tables have stays when its stream was trimmed past the row's first message, and it counts more messages
-than can be read now. Hours and days of such streams are made of the minutes then kept; their percentiles are those of a
-row, old or new, of just the same messages, and null where there is none: percentiles cannot be added up.
+A row that the tables have stays when its stream was trimmed since up to the row's first message or further, and it
+counts more than can be read now. Hours and days of such streams are made of their minutes; the percentiles are those of
+a row, old or new, of just the same messages, and null where there is none: percentiles cannot be added up.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TABLE_COLUMNS: Final = (
 NAMES: Final = tuple(column.split()[0] for column in TABLE_COLUMNS.split(", "))
 
 _PERCENTILES: Final = ("size_p50", "size_p99", "gap_p50_us", "gap_p99_us")
-_SAME_ROW: Final = ["stream", "start", "messages", "first_seq", "last_seq"]
+_SAME_ROW: Final = ["stream", "start", "messages", "gaps", "first_seq", "last_seq"]
 _AVERAGES: Final = {"size_avg": "bytes / messages", "gap_avg_us": "gap_sum_us / nullif(gaps, 0)"}
 _MERGED: Final = {
     **{name: f"sum({name})" for name in ("messages", "bytes", "gaps", "gap_sum_us", "missing", "damaged")},
@@ -48,7 +48,7 @@ class Trimmed(NamedTuple):
 
 def write_raw(raw: Frame, path: Path) -> None:
     """All rows of a rollup, a folder a level, in one pass over the source."""
-    columns = [*NAMES, "note", "level"]
+    columns = [*NAMES, "level"]
     raw.selectExpr(*(_expression(name) for name in columns)).write.partitionBy("level").parquet(str(path))
 
 
@@ -60,7 +60,7 @@ def write_merged(
     minutes: Frame = None
     for level in LEVELS:
         fresh = _read(session, raw / f"level={level}")
-        kept = _read(session, old[TABLES[level]]).join(streams, "stream").filter("first_seq < kept_from")
+        kept = _read(session, old[TABLES[level]]).join(streams, "stream").filter("first_seq <= kept_from")
         kept = kept.drop("kept_from")
         fresh_of_them = fresh.join(streams.select("stream"), "stream", "left_semi")
         if level == "minute":
@@ -84,9 +84,9 @@ def _expression(name: str) -> str:
 
 
 def _fuller(fresh: Frame, kept: Frame) -> Frame:
-    """Of two rows of a stream and minute the one that counts more messages, the fresh one when both count as many."""
+    """Of two rows of a stream and minute the one that counts more messages, or else more gaps, or else the fresh one."""
     both = fresh.selectExpr("*", "true as is_fresh").unionByName(kept.selectExpr("*", "false as is_fresh"))
-    row = f"struct(messages as rank, is_fresh, {', '.join(NAMES)})"
+    row = f"struct(messages as rank, gaps as then, is_fresh, {', '.join(NAMES)})"
     return both.groupBy("stream", "start").agg(_expr(f"max({row})").alias("best")).select("best.*").select(*NAMES)
 
 

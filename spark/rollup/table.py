@@ -13,7 +13,8 @@ from spark.rollup.kernel import Rows
 from spark.rollup.quantile import NO_VALUE
 
 NOTE: Final = "note"
-"""The level of a row that is no result but something to be told: `note` says it, of `stream`."""
+"""The level of a row that is no result but something to be told, so that the tables need no column for it: `stream` is
+the stream's name, a line feed, which no name has, and the text."""
 
 _LONG = pa.int64()
 _NULLABLE: Final = ("gap_min_us", "gap_max_us", "gap_p50_us", "gap_p99_us", "size_p50", "size_p99")
@@ -26,10 +27,9 @@ RAW_SCHEMA: Final = pa.schema(
         pa.field("shard", pa.int32(), nullable=False),
         pa.field("start", pa.timestamp("us", tz="UTC"), nullable=False),
         *(pa.field(name, _LONG, nullable=name in _NULLABLE) for name in _COUNTS),
-        pa.field("note", pa.string()),
     ]
 )
-"""What the source gives. The tables have the same columns but for `level` and `note`, and the two averages."""
+"""What the source gives. The tables have the same columns but for `level`, and the two averages."""
 
 _SQL_TYPES: Final = {
     pa.string(): "string",
@@ -52,7 +52,6 @@ def to_batch(level: str, rows: Rows, names: Sequence[str], shards: Sequence[int]
         pa.array(np.array(shards, np.int32)[rows.stream]),
         pa.array(rows.start_us, RAW_SCHEMA.field("start").type),
         *(_column(name, getattr(rows, name)) for name in _COUNTS),
-        pa.nulls(count, pa.string()),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=RAW_SCHEMA)
 
@@ -60,8 +59,14 @@ def to_batch(level: str, rows: Rows, names: Sequence[str], shards: Sequence[int]
 def note_batch(stream: str, shard: int, text: str, missing: int = 0) -> pa.RecordBatch:
     """One note."""
     row = dict.fromkeys(RAW_SCHEMA.names, 0) | dict.fromkeys(_NULLABLE)
-    row |= {"level": NOTE, "stream": stream, "shard": shard, "note": text, "missing": missing}
+    row |= {"level": NOTE, "stream": f"{stream}\n{text}", "shard": shard, "missing": missing}
     return pa.RecordBatch.from_pylist([row], schema=RAW_SCHEMA)
+
+
+def parse_note(stream: str) -> tuple[str, str]:
+    """The stream and the text, of what stands in the column `stream` of a note."""
+    name, _, text = stream.partition("\n")
+    return name, text
 
 
 def _column(name: str, values: Int64s) -> pa.Array:

@@ -38,7 +38,8 @@ def walk(path: Path) -> list[Seen]:
     content = path.read_bytes()
     _, words = parse_content(content[:HEADER_PAGE_BYTES])
     messages: list[Seen] = []
-    offset, before_us = words.first_offset, None
+    offset = words.first_offset
+    before_us: int | None = None
     while offset < words.end_offset:
         length, _, seq, timestamp_us, _, _, _ = FRAME.unpack_from(content, offset)
         if seq >= words.first_seq:
