@@ -11,7 +11,7 @@ EXTRAS ?= dev
 
 # Whatever the compiled leaves are made of.
 LEAF_SOURCES := $(wildcard */*_cy.py */*/*_cy.py */*.pxd */*/*.pxd */*.h */*/*.h) shard/leaves.py setup.py
-LINT_PATHS := $(wildcard shard broker supervisor tailrace spark bench examples tests setup.py)
+LINT_PATHS := $(wildcard shard broker supervisor tailrace spark bench examples tests setup.py pyspark_tailrace.py)
 PYTEST ?= $(BIN)/python -m pytest
 
 help:  ## list the targets

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pkgutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql.datasource import DataSourceReader
 
+import pyspark_tailrace
 from shard.directory import DataDirectory, open_data_dir
 from spark.batch import TailraceReader
 from spark.datasource import ddl
@@ -121,3 +123,9 @@ def test_live_across_restarts(session: Any, data: DataDirectory, tmp_path: Path)
     run_live(session, data, tmp_path / "checkpoint", seen, maxRowsPerBatch="7")
     wanted = {"a": 15, "readings/ü": 6, "later": 3}
     assert sorted(seen) == sorted((name, seq) for name, count in wanted.items() for seq in range(count))
+
+
+def test_spark_finds_it_by_itself() -> None:
+    """As it looks for sources: modules called pyspark_* on the path, with a DefaultSource."""
+    assert "pyspark_tailrace" in {module.name for module in pkgutil.iter_modules()}
+    assert pyspark_tailrace.DefaultSource.name() == "tailrace"
