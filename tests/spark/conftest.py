@@ -1,4 +1,4 @@
-"""One JVM for all tests that need Spark. Most tests of spark/ need none; without the extra `spark` none of them runs."""
+"""One JVM for all tests that need Spark; most of spark/ needs none. Without the extra `spark` none of them runs."""
 
 from __future__ import annotations
 
