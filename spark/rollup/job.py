@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 import pyarrow.dataset as ds
 
@@ -47,10 +47,8 @@ class Job(NamedTuple):
     verify: bool = False
 
 
-class Show(Protocol):
-    """Is told how far a run is."""
-
-    def __call__(self, phase: str, done: int, total: int) -> None: ...
+Show = Callable[[str, int, int], None]
+"""Is told how far a run is: the phase, what is done of it, and all of it."""
 
 
 class Note(NamedTuple):

@@ -84,7 +84,7 @@ def _expression(name: str) -> str:
 
 
 def _fuller(fresh: Frame, kept: Frame) -> Frame:
-    """Of two rows of a stream and minute the one that counts more messages, or else more gaps, or else the fresh one."""
+    """Of two rows of a stream and minute the one with more messages, or else more gaps, or else the fresh one."""
     both = fresh.selectExpr("*", "true as is_fresh").unionByName(kept.selectExpr("*", "false as is_fresh"))
     row = f"struct(messages as rank, gaps as then, is_fresh, {', '.join(NAMES)})"
     return both.groupBy("stream", "start").agg(_expr(f"max({row})").alias("best")).select("best.*").select(*NAMES)

@@ -54,7 +54,7 @@ def write_report(night: Night, outcome: Outcome, show: Show) -> Path:
     source = job.source.get("path") or job.source.get("brokers", "")
     page = render(summarize(store, job.day), removals, told, made_at, source)
     path = store.report(job.day)
-    path.parent.mkdir(exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, page.encode())
     return path
 

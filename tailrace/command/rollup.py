@@ -62,6 +62,7 @@ another rollup writes to OUT, 4 no connection to the brokers, 5 DATA is unusable
 @click.option("--memory", default="1g", show_default=True, help="Of the Java process.")
 @click.option("--master", default="local", show_default=True, help="A Spark cluster's URL, or this machine.")
 @click.option("--py-files", default="", metavar="ZIP,…", help="What the nodes of the cluster need.")
+@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
 def command(
     data: str,
@@ -78,6 +79,7 @@ def command(
     memory: str,
     master: str,
     py_files: str,
+    conf: tuple[str, ...],
     log_level: str,
 ) -> int:
     """Roll a day of the streams in DATA up into OUT."""
@@ -93,8 +95,9 @@ def command(
         {"brokers": data, **({"token": token} if token else {})} if brokers else {"path": str(Path(data).resolve())}
     )
     job = Job(source, out.resolve(), parse_day(day), streams, verify)
+    zips, settings = [path for path in py_files.split(",") if path], parse_settings(conf)
     night = Night(job, load_policies(config), metrics, not no_report)
-    outcome, report = run(night, lambda: make_session(master, cores, memory, py_files))
+    outcome, report = run(night, lambda: make_session(master, cores, memory, zips, settings))
     tell(outcome, job.day, report)
     return REFUSED if outcome.failures else OK
 
@@ -117,6 +120,17 @@ def parse_day(text: str | None) -> date:
         return date.fromisoformat(text)
     except ValueError:
         raise click.UsageError(f"--day {text!r} is no day; YYYY-MM-DD is") from None
+
+
+def parse_settings(texts: tuple[str, ...]) -> dict[str, str]:
+    """Of --conf. Raises click.UsageError."""
+    settings = {}
+    for text in texts:
+        name, is_set, value = text.partition("=")
+        if not (is_set and name.startswith("spark.")):
+            raise click.UsageError(f"--conf {text!r}: a setting of Spark is spark.NAME=VALUE")
+        settings[name] = value
+    return settings
 
 
 def load_policies(config: Path | None) -> Callable[[str], RetentionPolicy] | None:
