@@ -25,6 +25,7 @@ PAYLOAD_BYTES = 100
 KEPT = 20_000  # messages of each stream that are not trimmed
 ROUNDS = 4
 LIVE_ROUNDS = 3
+LIVE_PATIENCE_S = 60.0
 CONFIG = '[timing]\ntrim_grace_s = "2 s"\n'
 ROUNDS_MAX = 500  # the first holes are there after two seconds
 
@@ -165,6 +166,10 @@ class Live:
                 ends[name] = high + 1
         return ends
 
+    def wait_for_more(self, messages: int) -> None:
+        enough = sum(self.seen().values()) + messages
+        wait_for(lambda: sum(self.seen().values()) >= enough, "the query goes on", LIVE_PATIENCE_S)
+
     @contextmanager
     def running(self) -> Iterator[None]:
         stream = self._session.readStream.format("tailrace").option("streams", "orders.*")
@@ -185,12 +190,10 @@ def test_live_across_restarts_of_the_query_and_of_the_broker(session: Any, tmp_p
         with Publisher(node, 250).slowly(0.01) as publisher:
             for round_ in range(LIVE_ROUNDS):
                 with live.running():
-                    before = sum(live.seen().values())
-                    wait_for(lambda before=before: sum(live.seen().values()) > before + 3_000, "the query goes on", 60)
+                    live.wait_for_more(3_000)
                     if round_ == 1:
                         node.kill()
                         node.start()
-                        after = sum(live.seen().values())
-                        wait_for(lambda after=after: sum(live.seen().values()) > after + 3_000, "it goes on", 60)
+                        live.wait_for_more(3_000)
         with live.running():
-            wait_for(lambda: live.seen() == publisher.sent, "all has come", 60)
+            wait_for(lambda: live.seen() == publisher.sent, "all has come", LIVE_PATIENCE_S)
