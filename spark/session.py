@@ -7,6 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,11 +31,19 @@ _SETTINGS: Final = {
 }
 
 
-def local_session(app: str, *, cores: str = "*", memory: str = "1g", settings: dict[str, str] | None = None) -> Any:
+def local_session(
+    app: str,
+    *,
+    cores: str = "*",
+    memory: str = "1g",
+    settings: dict[str, str] | None = None,
+    background: bool = False,
+) -> Any:
     """A SparkSession in this process and one JVM, with the data source registered; the one there is, if there is one.
 
     `cores`: how many tasks at a time, `*` for as many as there are processors. `memory`: the JVM's heap. `settings` go
-    over those that are made here. Raises RuntimeError where there is no Java.
+    over those that are made here. `background`: Java and its Python tasks get only what no other process wants of the
+    processors, so that a broker beside them is hardly slowed. Raises RuntimeError where there is no Java.
     """
     from pyspark.sql import SparkSession
 
@@ -44,9 +54,21 @@ def local_session(app: str, *, cores: str = "*", memory: str = "1g", settings: d
     builder = SparkSession.builder.appName(app).master(f"local[{cores}]").config("spark.driver.memory", memory)
     for name, value in {**_SETTINGS, **(settings or {})}.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    with _idle() if background else nullcontext():
+        session = builder.getOrCreate()
     session.dataSource.register(TailraceDataSource)
     return session
+
+
+@contextmanager
+def _idle() -> Iterator[None]:
+    """What is started by this thread meanwhile keeps the scheduling policy IDLE; the thread itself does not."""
+    before = os.sched_getscheduler(0)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, before, os.sched_param(0))
 
 
 def java_home() -> Path:

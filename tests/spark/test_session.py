@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,6 +51,15 @@ def test_the_one_that_is_named_comes_first(tmp_path: Path, monkeypatch: pytest.M
 def test_one_that_is_too_old_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", "11.0.2")))
     assert java_major(java_home()) >= JAVA_MAJOR_MIN
+
+
+def test_what_is_started_in_the_background_stays_there() -> None:
+    program = [sys.executable, "-c", "import os; print(os.sched_getscheduler(0))"]
+    with session._idle():
+        inside = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    outside = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    assert (int(inside), int(outside)) == (os.SCHED_IDLE, os.sched_getscheduler(0))
+    assert os.sched_getscheduler(0) != os.SCHED_IDLE
 
 
 def test_none_at_all_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
