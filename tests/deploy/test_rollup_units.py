@@ -25,7 +25,8 @@ def parsed(name: str) -> Unit:
 
 def arguments() -> list[str]:
     """What the service runs, without the program."""
-    return parsed("tailrace-rollup.service")["Service"]["ExecStart"].split()[1:]
+    text = parsed("tailrace-rollup.service")["Service"]["ExecStart"]
+    return text.replace("\\\n", " ").split()[1:]
 
 
 @pytest.mark.parametrize("name", UNITS)
