@@ -26,7 +26,9 @@ MAY_IMPORT = {
     "tailrace.command.rollup": ("tailrace", "spark", "supervisor.config", *CODECS),
     "tailrace": ("tailrace", *CODECS),
     "spark": ("spark", "tailrace", *CODECS),
+    "bench.rollups": ("bench", "spark", *CODECS),
     "bench": ("bench", *CODECS),
+    "bench.load.spark_server": ("bench", "spark", *CODECS),
 }
 # Bytes in, commands out: what waits, reads a clock or opens a file belongs elsewhere.
 NOT_IN_CODECS = {"asyncio", "mmap", "multiprocessing", "pathlib", "select", "selectors", "socket", "subprocess", "time"}
