@@ -43,7 +43,7 @@ $(VENV)/.leaves: $(VENV)/.installed $(LEAF_SOURCES)
 
 $(VENV)/.bench: $(VENV)/.installed
 	env -u TAILRACE_REQUIRE_COMPILED TAILRACE_DISABLE_COMPILED=1 \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench,spark]'
 	@touch $@
 
 run: setup  ## a broker on 127.0.0.1:5050, its data in ./data, its metrics on 127.0.0.1:5051

@@ -8,12 +8,18 @@ from bench.peers.mosquitto import Mosquitto
 from bench.peers.nats import Nats
 from bench.peers.plain import BareSendfile, Plain
 from bench.peers.redis import Redis, RedisPubSub
+from bench.peers.spark import SparkSession
 from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
 from shard.frame import HEADER_BYTES
 
+SPARK_STREAMS = 8
+SPARK_KINDS = frozenset({"spark-scan"})
 
-def make_peers(*, interpreted: bool, workers: int, payload_bytes: int, replay_messages: int) -> list[Peer]:
+
+def make_peers(
+    *, interpreted: bool, workers: int, payload_bytes: int, replay_messages: int, spark_messages: int
+) -> list[Peer]:
     """Every contestant, ours first and the generator's ceilings last."""
     kinds: tuple[type[Tailrace], ...] = (Tailrace, TailraceBinary)
     return [
@@ -28,4 +34,8 @@ def make_peers(*, interpreted: bool, workers: int, payload_bytes: int, replay_me
         Plain(payload_bytes),
         Plain(payload_bytes, acked=True),
         BareSendfile(replay_messages * (HEADER_BYTES + payload_bytes)),
+        *(
+            SparkSession(kind, SPARK_KINDS, (SPARK_STREAMS, spark_messages, payload_bytes))
+            for kind in ("files", "parquet")
+        ),
     ]

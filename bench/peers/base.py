@@ -73,7 +73,7 @@ class Peer(ABC):
     title: str
     acked: bool = False
     # The kinds of row it takes part in: ingest, turns, fanout, replay, latency, connections, neighbour, round-robin,
-    # streams.
+    # streams, spark-scan.
     kinds: frozenset[str] = frozenset()
     # The most messages one publish request may hold here.
     batch_max: int = 1

@@ -10,6 +10,7 @@ from bench.rows.latency import LatencyRow
 from bench.rows.neighbour import NeighbourRow
 from bench.rows.replay import ReplayRow
 from bench.rows.roundrobin import RoundRobinRow
+from bench.rows.spark_scan import SparkScanRow
 from bench.rows.streams import StreamsRow
 from bench.rows.turns import TurnsRow
 from bench.scale import Scale
@@ -33,4 +34,5 @@ def make_rows(scale: Scale) -> list[Row]:
         NeighbourRow(),
         RoundRobinRow(scale.streams),
         StreamsRow(scale.many_streams),
+        SparkScanRow(),
     ]

@@ -10,6 +10,8 @@ import pytest
 from pyspark.sql.datasource import DataSourceReader
 
 import pyspark_tailrace
+from bench.load.spark_data import make_data, stream_name
+from bench.load.spark_server import FILES, PARQUET, Context
 from shard.directory import DataDirectory, open_data_dir
 from spark.batch import TailraceReader
 from spark.datasource import ddl
@@ -96,6 +98,18 @@ def test_a_bad_stream_fails_the_query_with_its_name(session: Any, data: DataDire
     rows = reader.schema("stream string, seq bigint, _fault string").load(str(data.path)).collect()
     assert len(rows) == 7
     assert [row.stream for row in rows if row._fault] == ["a"]
+
+
+@pytest.mark.slow
+def test_the_questions_of_the_benchmark(session: Any, tmp_path: Path) -> None:
+    make_data(tmp_path / "data", 2, 4_800, 10)
+    context = Context(session, tmp_path / "data", tmp_path, 2, 4_800)
+    for question in (*FILES.values(), *PARQUET.values()):
+        question(context)
+    assert context.table().count() == context.exported().count() == 4_800
+    for question in (FILES["hour"], PARQUET["hour"]):
+        found: Any = question(context)
+        assert sorted(found) == [(stream_name(number), 100) for number in range(2)]
 
 
 def run_live(session: Any, data: DataDirectory, checkpoint: Path, seen: list[tuple[str, int]], **options: str) -> None:
