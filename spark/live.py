@@ -6,6 +6,7 @@ reads them again gets the same messages. Where some are gone meanwhile the query
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
@@ -22,7 +23,7 @@ from spark.offsets import DataLoss, Mark, Offset, advance, pack_offset, parse_of
 from spark.options import InvalidOption, Options
 from spark.places import Range
 from spark.plan import resolve
-from spark.planning import cut, pack
+from spark.planning import cut, pack, rows_for
 from spark.reading import LOG, read_slice
 from spark.slices import BadStream, BadStreams, Slice
 from spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, open_source
@@ -72,13 +73,10 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return pack_offset(self._latest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        begun, rows = parse_offset(start), self._options.rows_per_task
-        slices = [
-            part
-            for name, mark in parse_offset(end).items()
-            for part in cut(self._slice(name, begun.get(name), mark), rows)
-        ]
-        return [TaskPartition(task) for task in pack(slices, rows)]
+        begun = parse_offset(start)
+        slices = [self._slice(name, begun.get(name), mark) for name, mark in parse_offset(end).items()]
+        rows = self._options.rows_per_task or rows_for(slices, os.cpu_count() or 1)
+        return [TaskPartition(task) for task in pack((part for each in slices for part in cut(each, rows)), rows)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TaskPartition)

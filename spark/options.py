@@ -8,7 +8,6 @@ from typing import Final, Literal, TypeAlias, TypeVar, cast
 
 from spark.patterns import split_patterns
 from spark.places import EVERYTHING, Place, Range, parse_place
-from spark.planning import ROWS_PER_TASK
 from spark.source import SourceOptions
 from tailrace.address import parse_addresses
 from tailrace.errors import InvalidArgument
@@ -35,7 +34,7 @@ class Options:
     skip_bad: bool = False
     payload: PayloadForm = "binary"
     payload_schema: str = ""
-    rows_per_task: int = ROWS_PER_TASK
+    rows_per_task: int | None = None
     max_rows_per_batch: int | None = None
     fail_on_data_loss: bool = True
 
@@ -55,7 +54,7 @@ def parse_options(said: Mapping[str, str]) -> Options:
         skip_bad=_choice(found, "badStreams", ("fail", "skip")) == "skip",
         payload=cast(PayloadForm, _choice(found, "payload", FORMS)),
         payload_schema=found.get("payloadschema", ""),
-        rows_per_task=_number(found, "rowsPerTask") or ROWS_PER_TASK,
+        rows_per_task=_number(found, "rowsPerTask"),
         max_rows_per_batch=_number(found, "maxRowsPerBatch"),
         fail_on_data_loss=_choice(found, "failOnDataLoss", ("true", "false")) == "true",
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from spark.places import EVERYTHING, Place, Range
-from spark.planning import ROWS_PER_TASK, cut, cut_aligned, pack
+from spark.planning import ROWS_PER_TASK, cut, cut_aligned, pack, rows_for
 from spark.slices import BadStream, Slice, Task
 from spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, StreamView
 
@@ -27,29 +28,33 @@ def make_plan(
     source: Source,
     patterns: Sequence[str],
     range_: Range = EVERYTHING,
-    rows_per_task: int = ROWS_PER_TASK,
+    rows_per_task: int | None = None,
     align_us: int = 0,
 ) -> Plan:
-    """With `align_us`, no unit of time of this length is in two slices. Raises what `Source.streams` does."""
+    """Without `rows_per_task` it is chosen by how many messages there are and how many processors this machine has.
+    With `align_us`, no unit of time of this length is in two slices. Raises what `Source.streams` does.
+    """
     slices: list[Slice] = []
     bad: list[BadStream] = []
     for ref in source.streams(patterns):
         try:
-            slices += stream_slices(source, ref, range_, rows_per_task, align_us)
+            slices += stream_slices(source, ref, range_, rows_per_task or ROWS_PER_TASK, align_us)
         except CONNECTION_ERRORS:
             raise
         except STREAM_ERRORS as error:
             bad.append(BadStream(ref.stream, str(error)))
-    return Plan(pack(slices, rows_per_task), bad)
+    rows = rows_per_task or rows_for(slices, os.cpu_count() or 1)
+    parts = slices if align_us else [part for slice_ in slices for part in cut(slice_, rows)]
+    return Plan(pack(parts, rows), bad)
 
 
-def stream_slices(source: Source, ref: StreamRef, range_: Range, rows: int, align_us: int = 0) -> list[Slice]:
-    """What the range has of one stream, in parts of about `rows`. Raises STREAM_ERRORS."""
+def stream_slices(source: Source, ref: StreamRef, range_: Range, rows: int, align_us: int) -> list[Slice]:
+    """What the range has of one stream: whole, or aligned parts of about `rows`. Raises STREAM_ERRORS."""
     with source.view(ref) as view:
         slice_ = resolve(view, range_)
-        if slice_.messages <= rows:
-            return [slice_] if slice_.messages else []
-        return cut_aligned(view, slice_, rows, align_us) if align_us else cut(slice_, rows)
+        if align_us:
+            return cut_aligned(view, slice_, rows, align_us)
+        return [slice_] if slice_.messages else []
 
 
 def resolve(view: StreamView, range_: Range) -> Slice:

@@ -6,7 +6,7 @@ that the others wait for it; and a stream costs about as much to open as some th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -14,8 +14,17 @@ from spark.slices import Slice, Task
 from spark.source import StreamView
 
 ROWS_PER_TASK: Final = 2_000_000
+"""At most; where there are fewer messages in all, each processor should have something to do."""
+ROWS_PER_TASK_MIN: Final = 250_000
+TASKS_PER_PROCESSOR: Final = 2
 STREAM_ROWS: Final = 5_000
 """What opening a stream costs, in messages that could be read meanwhile (about 0.25 ms)."""
+
+
+def rows_for(slices: Sequence[Slice], processors: int) -> int:
+    """How many messages a task should have, counting what each stream costs."""
+    weight = sum(slice_.messages + STREAM_ROWS for slice_ in slices)
+    return min(max(-(-weight // (TASKS_PER_PROCESSOR * processors)), ROWS_PER_TASK_MIN), ROWS_PER_TASK)
 
 
 def cut(slice_: Slice, rows: int) -> list[Slice]:

@@ -4,7 +4,6 @@ import pytest
 
 from spark.options import InvalidOption, Options, parse_options
 from spark.places import EVERYTHING, Place, Range
-from spark.planning import ROWS_PER_TASK
 from spark.source import SourceOptions
 from tailrace.address import Address
 
@@ -13,7 +12,7 @@ def test_defaults() -> None:
     options = parse_options({"path": "/data"})
     assert options == Options(SourceOptions("/data"))
     assert options.range == EVERYTHING
-    assert options.rows_per_task == ROWS_PER_TASK
+    assert options.rows_per_task is None
 
 
 def test_all_of_them_whatever_their_case() -> None:

@@ -5,7 +5,7 @@ from bisect import bisect_left
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark.planning import STREAM_ROWS, cut, cut_aligned, pack
+from spark.planning import ROWS_PER_TASK, ROWS_PER_TASK_MIN, STREAM_ROWS, cut, cut_aligned, pack, rows_for
 from spark.slices import NO_IDENTITY, Identity, Slice
 
 MINUTE_US = 60_000_000
@@ -76,6 +76,22 @@ def test_tasks_are_filled_and_nothing_is_lost(sizes: list[int], rows: int) -> No
     assert [slice_ for task in tasks for slice_ in task] == slices
     weights = [sum(slice_.messages + STREAM_ROWS for slice_ in task) for task in tasks]
     assert all(weight <= rows + STREAM_ROWS or len(task) == 1 for weight, task in zip(weights, tasks, strict=True))
+
+
+@given(st.lists(st.integers(1, 3_000_000), max_size=30), st.integers(1, 64))
+def test_tasks_are_for_all_processors_but_never_tiny_or_huge(sizes: list[int], processors: int) -> None:
+    slices = [Slice(f"s{i}", 0, 0, size) for i, size in enumerate(sizes)]
+    rows = rows_for(slices, processors)
+    assert ROWS_PER_TASK_MIN <= rows <= ROWS_PER_TASK
+    if ROWS_PER_TASK_MIN < rows < ROWS_PER_TASK:
+        weight = sum(slice_.messages + STREAM_ROWS for slice_ in slices)
+        assert rows * 2 * processors >= weight > (rows - 1) * 2 * processors
+
+
+def test_an_hour_of_eight_streams_is_four_tasks_on_two_processors() -> None:
+    slices = [Slice(f"s{i}", 0, 0, 208_333) for i in range(8)]
+    rows = rows_for(slices, 2)
+    assert [len(task) for task in pack(slices, rows)] == [2, 2, 2, 2]
 
 
 def test_many_small_streams_share_few_tasks() -> None:
