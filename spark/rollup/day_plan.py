@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from spark.rollup.kernel import DAY_US
 from spark.rollup.units import TASK_ROWS, WHOLE_ROWS_MAX, Task, Unit, cut_units, pack
 from spark.slices import BadStream, Slice
-from spark.source import STREAM_ERRORS, Source, StreamRef
+from spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef
 
 EPOCH_DAY: Final = date(1970, 1, 1)
 
@@ -50,7 +50,9 @@ def plan_day(
     task_rows: int = TASK_ROWS,
     whole_rows_max: int = WHOLE_ROWS_MAX,
 ) -> DayPlan:
-    """Look at every stream. `show` is told how many of how many are done. Raises what `Source.streams` does."""
+    """Look at every stream. `show` is told how many of how many are done. Raises what `Source.streams` does,
+    and CONNECTION_ERRORS.
+    """
     start_us = day_start_us(day)
     units: list[Unit] = []
     first_seqs: dict[str, int] = {}
@@ -60,6 +62,8 @@ def plan_day(
         try:
             first_seqs[ref.stream], found = _units(source, ref, start_us, whole_rows_max)
             units += found
+        except CONNECTION_ERRORS:
+            raise
         except STREAM_ERRORS as error:
             bad.append(BadStream(ref.stream, str(error)))
         show(done + 1, len(refs))

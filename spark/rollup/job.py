@@ -7,6 +7,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
@@ -82,8 +83,8 @@ def run_job(job: Job, make_session: Callable[[], Any], show: Show) -> Outcome:
     """
     store = Store(job.out)
     with store.locked():
-        source = open_source(parse_options(job.source).source)
-        plan = plan_day(source, job.day, job.streams, lambda done, total: show("looking at streams", done, total))
+        with closing(open_source(parse_options(job.source).source)) as source:
+            plan = plan_day(source, job.day, job.streams, lambda done, total: show("looking at streams", done, total))
         outcome = Outcome(plan.messages, len(plan.first_seqs) + len(plan.bad))
         outcome.notes += [Note(bad.stream, bad.cause, True) for bad in plan.bad]
         run = store.begin()

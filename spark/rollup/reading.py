@@ -16,13 +16,10 @@ from spark.rollup.large import roll_up_in_blocks
 from spark.rollup.table import note_batch, to_batch
 from spark.rollup.units import WHOLE_ROWS_MAX, Task, Unit, is_too_large
 from spark.slices import Slice
-from spark.source import STREAM_ERRORS, SliceReader, Source
+from spark.source import CONNECTION_ERRORS, STREAM_ERRORS, SliceReader, Source
 
 PACK_ROWS: Final = 256 * 1024
 """Messages of small streams that go through the kernel together: few enough to stay in the processor's cache."""
-BLOCK_ROWS: Final = 512 * 1024
-"""Entries read at one time."""
-
 Read = Callable[[Slice], Iterator[Segment]]
 """Reads a slice; the segments' `stream` is 0."""
 
@@ -63,7 +60,10 @@ class Packs:
 def run_task(
     task: Task, read_index: Read, read_frames: Read | None, whole_rows_max: int = WHOLE_ROWS_MAX
 ) -> Iterator[pa.RecordBatch]:
-    """Everything the task's units come to. Where the index of a stream contradicts itself, its frames are read."""
+    """Everything the task's units come to. Where the index of a stream contradicts itself, its frames are read.
+
+    Raises CONNECTION_ERRORS.
+    """
     packs = Packs()
     for unit in task:
         stream, shard = unit.slice.stream, unit.slice.shard
@@ -76,6 +76,8 @@ def run_task(
                     raise
                 done = run(unit, read_frames)
                 yield note_batch(stream, shard, f"{error}; its frames were read instead")
+        except CONNECTION_ERRORS:
+            raise
         except STREAM_ERRORS as error:
             yield note_batch(stream, shard, str(error))
             continue
@@ -125,14 +127,11 @@ def index_reader(source: Source) -> Read:
 def _index_segments(reader: SliceReader, slice_: Slice) -> Iterator[Segment]:
     """Block by block. Where a trim overtakes the reading, messages are missing before a segment."""
     previous_us, seq = _time_before(reader, slice_.first_seq), slice_.first_seq
-    while seq < slice_.end_seq:
-        entries = reader.entries(seq, min(BLOCK_ROWS, slice_.end_seq - seq))
-        gone = entries.first_seq - seq
-        if entries.messages:
-            times = entries.timestamp_us
-            yield Segment(0, entries.first_seq, times, entries.size, NO_GAP if gone else previous_us, gone)
-            previous_us = int(times[-1])
-        seq = entries.end_seq
+    for block in reader.blocks(frames=False):
+        entries = block.entries
+        gone, times = entries.first_seq - seq, entries.timestamp_us
+        yield Segment(0, entries.first_seq, times, entries.size, NO_GAP if gone else previous_us, gone)
+        previous_us, seq = int(times[-1]), entries.end_seq
 
 
 def _time_before(reader: SliceReader, seq: int) -> int:

@@ -29,7 +29,7 @@ def make_session(
     from spark.rollup.source import RollupDataSource
 
     if master == LOCAL:
-        session = local_session(APP, cores=cores, memory=memory, settings=dict(settings or {}))
+        session = local_session(APP, cores=cores, memory=memory, settings=dict(settings or {}), background=True)
     else:
         session = _cluster_session(master, memory, settings or {})
     for path in py_files:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -59,8 +60,9 @@ class RollupReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TaskPartition)
-        read_index = index_reader(open_source(self._source))
-        read_frames = frame_reader(open_data_dir(Path(self._source.path))) if self._source.path else None
-        if self._verify and read_frames is not None:
-            read_index = read_frames
-        yield from run_task(partition.task, read_index, read_frames)
+        with closing(open_source(self._source)) as source:
+            read_index = index_reader(source)
+            read_frames = frame_reader(open_data_dir(Path(self._source.path))) if self._source.path else None
+            if self._verify and read_frames is not None:
+                read_index = read_frames
+            yield from run_task(partition.task, read_index, read_frames)

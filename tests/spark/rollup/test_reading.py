@@ -16,6 +16,7 @@ from shard.directory import open_data_dir
 from shard.frame import INDEX_ENTRY_BYTES
 from shard.header import HEADER_PAGE_BYTES
 from shard.stream_files import stream_paths
+from spark import directory_source
 from spark.rollup import reading
 from spark.rollup.day_plan import plan_day
 from spark.rollup.reading import index_reader, run_task
@@ -73,7 +74,7 @@ def test_every_number_is_that_of_the_plain_pass(made: dict[str, Made], verify: b
 @given(directories, st.integers(1, 12), st.integers(1, 5_000), st.booleans())
 def test_however_the_work_is_cut(made: dict[str, Made], whole: int, task_rows: int, verify: bool) -> None:
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "BLOCK_ROWS", 3)
+        patch.setattr(directory_source, "INDEX_BLOCK_ENTRIES", 3)
         patch.setattr(reading, "PACK_ROWS", 10)
         data = make(Path(folder) / "data", made)
         tasks = plan(data, whole_rows_max=whole, task_rows=task_rows)

@@ -22,6 +22,7 @@ from tests.spark.rollup import reference
 from tests.spark.rollup.directories import DAY, DAY_START_US
 from tests.spark.rollup.tables import left_over, read_tables
 from tests.spark.rollup.test_job import spread
+from tests.system.node import running
 from tests.tidy import tree
 
 WAIT_S = 120.0
@@ -106,24 +107,43 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         made.stop()
 
 
-def test_a_cluster_rolls_up_with_the_built_package(tmp_path: Path, cluster: Cluster) -> None:
-    make_directory(tmp_path / "data", {f"s{i}": spread(300) for i in range(5)} | {"ключ/é": spread(20)})
-    data, out, day = str(tmp_path / "data"), str(tmp_path / "out"), str(DAY)
-    node = [str(cluster.python), "-c", "import spark.rollup"]
-    assert subprocess.run(node, cwd=tmp_path, capture_output=True, check=False).returncode, "the node has tailrace"
+# What `tailrace rollup --master --py-files` does, twice in one session: starting one takes most of the time.
+ROLL_UP = """
+import sys
+from datetime import date
+from pathlib import Path
+from spark.rollup.job import Job, run_job
+from spark.rollup.sessions import make_session
 
-    command = [sys.executable, "-m", "tailrace.command.main", "rollup", data, out, "--day", day, "--no-report"]
-    options = ["--master", cluster.url, "--py-files", str(build_zip(tmp_path)), "--conf", "spark.executor.memory=512m"]
-    done = subprocess.run(
-        [*command, *options],
-        cwd=tree.ROOT,
-        env=cluster.environment(),
-        capture_output=True,
-        text=True,
-        timeout=WAIT_S,
-        check=False,
-    )
+master, py_files, day, *jobs = sys.argv[1:]
+session = make_session(master, "*", "512m", [py_files], {"spark.executor.memory": "512m"})
+for kind, where, out in zip(jobs[::3], jobs[1::3], jobs[2::3]):
+    outcome = run_job(Job({kind: where}, Path(out), date.fromisoformat(day)), lambda: session, lambda *_: None)
+    assert not outcome.notes, outcome
+"""
+
+
+def test_a_cluster_rolls_up_with_the_built_package(tmp_path: Path, cluster: Cluster) -> None:
+    """From the directory, and from a broker over connections."""
+    make_directory(tmp_path / "data", {f"s{i}": spread(300) for i in range(5)} | {"ключ/é": spread(20)})
+    import_it = [str(cluster.python), "-c", "import spark.rollup"]
+    assert subprocess.run(import_it, cwd=tmp_path, capture_output=True, check=False).returncode, "the node has tailrace"
+    expected = reference.roll_up(tmp_path / "data", DAY_START_US)
+    with running(tmp_path / "data") as node:
+        jobs = ["path", str(tmp_path / "data"), str(tmp_path / "out")]
+        jobs += ["brokers", f"127.0.0.1:{node.port}", str(tmp_path / "over")]
+        done = subprocess.run(
+            [sys.executable, "-c", ROLL_UP, cluster.url, str(build_zip(tmp_path)), str(DAY), *jobs],
+            cwd=tree.ROOT,
+            env=cluster.environment(),
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+            check=False,
+        )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert read_tables(tmp_path / "out", DAY) == reference.roll_up(tmp_path / "data", DAY_START_US)
+    assert read_tables(tmp_path / "out", DAY) == expected
+    # Nobody says over a connection which folder a stream is in.
+    assert read_tables(tmp_path / "over", DAY) == {key: {**row, "shard": -1} for key, row in expected.items()}
     assert not left_over(tmp_path / "out")
     assert list((tmp_path / "work").glob("app-*/*/tailrace.zip")), "the executor got the code from the driver"
