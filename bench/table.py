@@ -38,6 +38,7 @@ _EXTRAS = {
     "open_files_max": ("open files of a process at most", ""),
     "stop_s": ("clean stop", "s"),
     "hour_s": ("an hour of it", "s"),
+    "all_levels_s": ("with hours and days", "s"),
     "export_s": ("exported before in", "s"),
     "ready_clean_s": ("ready after it in", "s"),
     "ready_unclean_s": ("ready after a kill in", "s"),

@@ -17,8 +17,8 @@ DAY_START_US: Final = 1_795_132_800_000_000
 DAY_US: Final = 86_400_000_000
 BATCH_MESSAGES: Final = 500
 """Appended at once, with one timestamp."""
-BATCHES_MIN: Final = 2_400
-"""Of each stream, where it has as many messages: 100 an hour."""
+BATCHES_MIN: Final = 400
+"""Of each stream, where it has as many messages: 16 an hour."""
 
 
 def stream_name(number: int) -> str:

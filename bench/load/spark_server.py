@@ -35,6 +35,8 @@ class Context:
     scratch: Path
     streams: int
     messages: int
+    columns: Any = None
+    """Of all messages, in memory, where they have been gathered."""
 
     def table(self, schema: str = ALL_COLUMNS, **options: str) -> Any:
         """The data source, planned anew."""
@@ -62,6 +64,17 @@ def _export(context: Context) -> None:
     context.table().write.parquet(str(context.scratch / "parquet"))
 
 
+def _rollup() -> Any:
+    """Imported when it is asked for: it needs Spark from the start."""
+    from bench.load import rollup
+
+    return rollup
+
+
+def _gather(context: Context) -> None:
+    context.columns = _rollup().gather(context.data, DAY_START_US)
+
+
 def _parquet_hour(context: Context) -> Any:
     hour = f"timestamp >= timestamp_micros({NOON_US}) AND timestamp < timestamp_micros({NOON_US + HOUR_US})"
     return _count_hour(context.exported().filter(hour))
@@ -70,6 +83,7 @@ def _parquet_hour(context: Context) -> Any:
 FILES: Final[Mapping[str, Question]] = MappingProxyType(
     {
         "scan": lambda context: read_all(context.table()),
+        "rollup": lambda context: _rollup().roll_up(context.session, context.data, context.scratch, DAY_START_US),
         "hour": lambda context: _count_hour(
             context.table(INDEX_COLUMNS, **{"from": f"{NOON_US}", "to": f"{NOON_US + HOUR_US}"})
         ),
@@ -79,10 +93,20 @@ PARQUET: Final[Mapping[str, Question]] = MappingProxyType(
     {
         "export": _export,
         "scan": lambda context: read_all(context.exported()),
+        "rollup": lambda context: _rollup().roll_up_parquet(context.exported(), context.scratch),
         "hour": _parquet_hour,
     }
 )
-KINDS: Final[Mapping[str, Mapping[str, Question]]] = MappingProxyType({"files": FILES, "parquet": PARQUET})
+POLARS: Final[Mapping[str, Question]] = MappingProxyType(
+    {
+        "export": _gather,
+        "rollup": lambda context: _rollup().roll_up_polars(context.columns, _rollup().UNITS[:1]),
+        "rollup-all": lambda context: _rollup().roll_up_polars(context.columns, _rollup().UNITS),
+    }
+)
+KINDS: Final[Mapping[str, Mapping[str, Question]]] = MappingProxyType(
+    {"files": FILES, "parquet": PARQUET, "polars": POLARS}
+)
 
 
 def prepare(streams: int, messages: int, payload_bytes: int) -> Context:

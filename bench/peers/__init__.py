@@ -14,7 +14,11 @@ from bench.peers.tailrace_binary import TailraceBinary
 from shard.frame import HEADER_BYTES
 
 SPARK_STREAMS = 8
-SPARK_KINDS = frozenset({"spark-scan"})
+SPARK_KINDS = {
+    "files": frozenset({"spark-scan", "rollup"}),
+    "parquet": frozenset({"spark-scan", "rollup"}),
+    "polars": frozenset({"rollup"}),
+}
 
 
 def make_peers(
@@ -35,7 +39,7 @@ def make_peers(
         Plain(payload_bytes, acked=True),
         BareSendfile(replay_messages * (HEADER_BYTES + payload_bytes)),
         *(
-            SparkSession(kind, SPARK_KINDS, (SPARK_STREAMS, spark_messages, payload_bytes))
-            for kind in ("files", "parquet")
+            SparkSession(kind, rows, (SPARK_STREAMS, spark_messages, payload_bytes))
+            for kind, rows in SPARK_KINDS.items()
         ),
     ]

@@ -6,9 +6,15 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Final
 
 from bench.peers.base import Peer, Site, Step, Unavailable
 
+NAMES: Final = {
+    "files": ("spark", "Spark over the log"),
+    "parquet": ("spark-parquet", "Spark over Parquet"),
+    "polars": ("polars", "polars, one process, columns in memory"),
+}
 _ROOT = Path(__file__).resolve().parent.parent.parent
 
 
@@ -16,8 +22,7 @@ class SparkSession(Peer):
     """A warm session. `kind` says where it reads from; `sizes` are streams, messages and bytes of a payload."""
 
     def __init__(self, kind: str, kinds: frozenset[str], sizes: tuple[int, int, int]) -> None:
-        self.name = "spark" if kind == "files" else f"spark-{kind}"
-        self.title = "Spark over the log" if kind == "files" else "Spark over Parquet"
+        self.name, self.title = NAMES[kind]
         self.kinds = kinds
         self.kind = kind
         self.sizes = sizes

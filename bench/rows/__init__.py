@@ -9,6 +9,7 @@ from bench.rows.ingest import IngestRow
 from bench.rows.latency import LatencyRow
 from bench.rows.neighbour import NeighbourRow
 from bench.rows.replay import ReplayRow
+from bench.rows.rollup import RollupRow
 from bench.rows.roundrobin import RoundRobinRow
 from bench.rows.spark_scan import SparkScanRow
 from bench.rows.streams import StreamsRow
@@ -35,4 +36,6 @@ def make_rows(scale: Scale) -> list[Row]:
         RoundRobinRow(scale.streams),
         StreamsRow(scale.many_streams),
         SparkScanRow(),
+        RollupRow(8),
+        RollupRow(10_000),
     ]

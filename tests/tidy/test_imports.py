@@ -26,8 +26,8 @@ MAY_IMPORT = {
     "tailrace.command.rollup": ("tailrace", "spark", "supervisor.config", *CODECS),
     "tailrace": ("tailrace", *CODECS),
     "spark": ("spark", "tailrace", *CODECS),
-    "bench.rollups": ("bench", "spark", *CODECS),
     "bench": ("bench", *CODECS),
+    "bench.load.rollup": ("bench", "spark", *CODECS),
     "bench.load.spark_server": ("bench", "spark", *CODECS),
 }
 # Bytes in, commands out: what waits, reads a clock or opens a file belongs elsewhere.

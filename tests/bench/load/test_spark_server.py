@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.load.spark_server import FILES, KINDS, PARQUET, Answers, Context, serve
+from bench.load.spark_server import FILES, KINDS, PARQUET, POLARS, Answers, Context, serve
 
 
 def make_context() -> Context:
@@ -33,7 +33,8 @@ def test_questions_are_answered_with_the_seconds_they_took() -> None:
 
 def test_both_kinds_answer_the_same_questions() -> None:
     assert set(FILES) <= set(PARQUET)
-    assert KINDS == {"files": FILES, "parquet": PARQUET}
+    assert KINDS == {"files": FILES, "parquet": PARQUET, "polars": POLARS}
+    assert "rollup" in POLARS
 
 
 def test_over_a_connection() -> None:
