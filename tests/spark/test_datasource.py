@@ -102,14 +102,14 @@ def test_a_bad_stream_fails_the_query_with_its_name(session: Any, data: DataDire
 
 @pytest.mark.slow
 def test_the_questions_of_the_benchmark(session: Any, tmp_path: Path) -> None:
-    make_data(tmp_path / "data", 2, 4_800, 10)
-    context = Context(session, tmp_path / "data", tmp_path, 2, 4_800)
+    make_data(tmp_path / "data", 2, 960, 10)
+    context = Context(session, tmp_path / "data", tmp_path, 2, 960)
     for question in (*FILES.values(), *PARQUET.values()):
         question(context)
-    assert context.table().count() == context.exported().count() == 4_800
+    assert context.table().count() == context.exported().count() == 960
     for question in (FILES["hour"], PARQUET["hour"]):
         found: Any = question(context)
-        assert sorted(found) == [(stream_name(number), 100) for number in range(2)]
+        assert sorted(found) == [(stream_name(number), 20) for number in range(2)]
 
 
 def run_live(session: Any, data: DataDirectory, checkpoint: Path, seen: list[tuple[str, int]], **options: str) -> None:
