@@ -11,7 +11,7 @@ EXTRAS ?= dev
 
 # Whatever the compiled leaves are made of.
 LEAF_SOURCES := $(wildcard */*_cy.py */*/*_cy.py */*.pxd */*/*.pxd */*.h */*/*.h) shard/leaves.py setup.py
-LINT_PATHS := $(wildcard shard broker supervisor tailrace spark bench examples tests setup.py)
+LINT_PATHS := $(wildcard shard broker supervisor tailrace spark bench examples tests setup.py pyspark_tailrace.py)
 PYTEST ?= $(BIN)/python -m pytest
 
 help:  ## list the targets
@@ -43,7 +43,7 @@ $(VENV)/.leaves: $(VENV)/.installed $(LEAF_SOURCES)
 
 $(VENV)/.bench: $(VENV)/.installed
 	env -u TAILRACE_REQUIRE_COMPILED TAILRACE_DISABLE_COMPILED=1 \
-		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench]'
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev,bench,spark]'
 	@touch $@
 
 run: setup  ## a broker on 127.0.0.1:5050, its data in ./data, its metrics on 127.0.0.1:5051

@@ -74,6 +74,7 @@ def main(
         workers=workers,
         payload_bytes=scale.payload_bytes,
         replay_messages=replay_messages(scale),
+        spark_messages=scale.spark_messages,
     )
     rows = [row for row in make_rows(scale) if row.name in _chosen(row_names, [row.name for row in make_rows(scale)])]
     peers = [peer for peer in peers if peer.name in _chosen(peer_names, [peer.name for peer in peers])]

@@ -22,6 +22,7 @@ class Scale:
     long_idle_seconds: float = 40.0  # the largest crowd: longer than any broker here leaves a connection unasked
     noise_bytes: int = 10_000_000_000  # at least, replayed beside the subscriber that is timed
     many_streams: int = 100_000
+    spark_messages: int = 40_000_000
     timeout_s: float = 180.0  # of one measurement
 
 
@@ -39,5 +40,6 @@ QUICK = Scale(
     long_idle_seconds=3.0,
     noise_bytes=300_000_000,
     many_streams=2_000,
+    spark_messages=400_000,
     timeout_s=60.0,
 )

@@ -42,6 +42,9 @@ _EXTRAS = {
     "private_bytes_per_stream": ("idle stream", "bytes"),
     "open_files_max": ("open files of a process at most", ""),
     "stop_s": ("clean stop", "s"),
+    "hour_s": ("an hour of it", "s"),
+    "all_levels_s": ("with hours and days", "s"),
+    "export_s": ("exported before in", "s"),
     "ready_clean_s": ("ready after it in", "s"),
     "ready_unclean_s": ("ready after a kill in", "s"),
 }

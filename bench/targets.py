@@ -98,6 +98,16 @@ def _replication_targets() -> list[Target]:
     return targets
 
 
+def _spark_targets() -> list[Target]:
+    """Spark over the log, with 40 million messages."""
+    return [
+        Target("Spark reads a day with payloads: 500 MB/s", "spark-scan", "spark", "", 500.0, True, _value),
+        Target("Spark counts an hour of a day: 0.5 s", "spark-scan", "spark", "", 0.5, False, _extra("hour_s")),
+        Target("a day in 8 streams is rolled up at 12 M msg/s", "rollup-8", "spark", "", 12e6, True, _value),
+        Target("a day in 10,000 streams is rolled up at 4 M msg/s", "rollup-10000", "spark", "", 4e6, True, _value),
+    ]
+
+
 _COMPILED_ONLY = (COMPILED,)
 _OURS = "tailrace"
 
@@ -123,6 +133,7 @@ TARGETS = (
     Target("median latency at 1,000 msg/s: NATS", "latency-1000", _OURS, "nats", 1.0, False, _value, _COMPILED_ONLY),
     *_binary_targets(),
     *_replication_targets(),
+    *_spark_targets(),
     Target("bytes an idle stream: under 1 KB", "streams", _OURS, "", 1000.0, False, _extra("private_bytes_per_stream")),
     Target("ready after a clean stop: 3 s", "streams", _OURS, "", 3.0, False, _extra("ready_clean_s")),
     Target("ready after an unclean stop: 10 s", "streams", _OURS, "", 10.0, False, _extra("ready_unclean_s")),

@@ -243,6 +243,13 @@ class Settings:
     metrics_port: int = setting(
         "metrics", "port", Kind.COUNT, 5_051, "its TCP port", low=1, high=65_535, zero="any free port"
     )
+    metrics_textfile: Path = setting(
+        "metrics",
+        "textfile",
+        Kind.PATH,
+        Path("/var/lib/tailrace-rollup/metrics.prom"),
+        "a file of figures that /metrics shows too, if it is there: what tailrace rollup --metrics writes",
+    )
 
     max_line_bytes: int = setting(
         "limits",

@@ -58,6 +58,7 @@ class StreamReader:
         "_trusts_next",
         "_words",
         "content_fd",
+        "identity",
         "name",
     )
 
@@ -76,6 +77,8 @@ class StreamReader:
         self._map, self._words = map_page(index_fd, writable=False)
         self._cuts = headers.index_words.cuts
         self._cuts_word = tagged(self._cuts) if self._cuts else 0
+        self.identity = (headers.index_fixed.stream_id, self._cuts)
+        """Another one where the stream's tail was set aside, or its files were replaced, in between."""
         try:
             self._check_files()
         except BaseException:
@@ -155,9 +158,21 @@ class StreamReader:
         if seq >= next_seq:
             raise ValueError(f"stream {self.name!r} has messages before {next_seq}, not {seq}")
         if entry is None:
-            place = entry_offset(seq, self._base_seq)
-            raise self._paths.damaged(self._paths.index_file, place, f"there is no entry of message {seq}")
+            raise self.damaged_entry(seq, f"there is no entry of message {seq}")
         return entry
+
+    def read_entries(self, buffer: memoryview, seq: int) -> int:
+        """Read the index entries from message `seq` on, as the file has them; gives how many bytes came.
+
+        For many at once, and for whoever checks them: those of messages that were trimmed may be zeros (ask first_seq()
+        afterwards), those beyond the committed end mean nothing. Raises StreamCut, OSError, and ValueError for a seq
+        before the index begins.
+        """
+        if seq < self._base_seq:
+            raise ValueError(f"the index of stream {self.name!r} begins with message {self._base_seq}, not {seq}")
+        size = os.preadv(self._index_fd, [buffer], entry_offset(seq, self._base_seq))
+        self._require_current()
+        return size
 
     def offset_of(self, seq: int) -> int:
         """Where in the content message `seq` begins; next_seq() gives the end of the committed frames. As `entry`."""
@@ -169,8 +184,10 @@ class StreamReader:
         # The last message stays in the index even when everything is trimmed.
         last = read_entry(self._index_fd, seq - 1, self._base_seq)
         self._require_current()
-        if seq != next_seq or last is None:
+        if seq != next_seq:
             raise ValueError(f"stream {self.name!r} has messages before {next_seq}, not {seq}")
+        if last is None:
+            raise self.damaged_entry(seq - 1, f"there is no entry of message {seq - 1}")
         return last.offset + last.length
 
     def seq_at(self, timestamp_us: int, skip: int = 0) -> int:
@@ -202,14 +219,16 @@ class StreamReader:
         if run.seq < first_seq:
             raise Trimmed(self.name, run.seq, first_seq)
         if end is None:
-            place = entry_offset(run.seq, self._base_seq)
-            cause = f"the entries behind message {run.seq} make no sense"
-            raise self._paths.damaged(self._paths.index_file, place, cause)
+            raise self.damaged_entry(run.seq, f"the entries behind message {run.seq} make no sense")
         return end
 
     def damaged(self, offset: int, cause: str) -> StreamDamaged:
         """What to raise for content that is not what it should be."""
         return self._paths.damaged(self._paths.content_file, offset, cause)
+
+    def damaged_entry(self, seq: int, cause: str) -> StreamDamaged:
+        """What to raise for an entry that is not what it should be."""
+        return self._paths.damaged(self._paths.index_file, entry_offset(seq, self._base_seq), cause)
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Read content from `offset` on; gives how many bytes came, 0 beyond the end of the file.

@@ -28,6 +28,7 @@ from broker.version import program_version
 from shard import leaves
 from supervisor.collectors import BoardCollector, BuildCollector, DiskCollector, ProcessCollector, find_unready
 from supervisor.http_request import BadRequest, Page, Request, parse_request, render_answer, text_page
+from supervisor.textfile import TextfileCollector
 
 log = logging.getLogger(__name__)
 
@@ -116,6 +117,7 @@ def make_registry(settings: Settings, board: Board, directory: Path, supervisor_
     registry.register(BoardCollector(board))
     registry.register(ProcessCollector(board, supervisor_pid))
     registry.register(DiskCollector(settings.data))
+    registry.register(TextfileCollector(settings.metrics_textfile))
     registry.register(BuildCollector(program_version(), leaves.build()))
     return registry
 

@@ -183,7 +183,7 @@ def _reload(node: Node, reload: Callable[[], Settings] | None) -> None:
     except ConfigError as error:
         log.error("keeping the configuration as it was: %s", error)
         return
-    fixed = ("data", "workers", "shards", "host", "port", "metrics_host", "metrics_port")
+    fixed = ("data", "workers", "shards", "host", "port", "metrics_host", "metrics_port", "metrics_textfile")
     changed = [name for name in fixed if getattr(fresh, name) != getattr(node.settings, name)]
     if changed:
         log.warning("these settings change only with a restart: %s", ", ".join(changed))

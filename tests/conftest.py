@@ -50,6 +50,8 @@ INTERPRETED_ONLY = (
     "tests/system/test_tree_net.py",
 )
 BOUND_TO_BUILD = "tests/tidy/test_build.py"
+JVM = "session"
+"""The fixture of the tests of Spark for which a Java machine is started."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -61,4 +63,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         where = item.path.relative_to(_ROOT).as_posix()
         if where.startswith(left_out) and where != BOUND_TO_BUILD:
+            item.add_marker(skip)
+        if interpreted_wanted() and where.startswith("tests/spark/") and JVM in getattr(item, "fixturenames", ()):
             item.add_marker(skip)

@@ -9,13 +9,23 @@ from bench.peers.mosquitto import Mosquitto
 from bench.peers.nats import Nats
 from bench.peers.plain import BareSendfile, Plain
 from bench.peers.redis import Redis, RedisPubSub
+from bench.peers.spark import SparkSession
 from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
 from bench.peers.tailrace_nodes import TailraceNodes
 from shard.frame import HEADER_BYTES
 
+SPARK_STREAMS = 8
+SPARK_KINDS = {
+    "files": frozenset({"spark-scan", "rollup"}),
+    "parquet": frozenset({"spark-scan", "rollup"}),
+    "polars": frozenset({"rollup"}),
+}
 
-def make_peers(*, interpreted: bool, workers: int, payload_bytes: int, replay_messages: int) -> list[Peer]:
+
+def make_peers(
+    *, interpreted: bool, workers: int, payload_bytes: int, replay_messages: int, spark_messages: int
+) -> list[Peer]:
     """Every contestant, ours first and the generator's ceilings last."""
     kinds: tuple[type[Tailrace], ...] = (Tailrace, TailraceBinary)
     return [
@@ -32,4 +42,8 @@ def make_peers(*, interpreted: bool, workers: int, payload_bytes: int, replay_me
         Plain(payload_bytes),
         Plain(payload_bytes, acked=True),
         BareSendfile(replay_messages * (HEADER_BYTES + payload_bytes)),
+        *(
+            SparkSession(kind, rows, (SPARK_STREAMS, spark_messages, payload_bytes))
+            for kind, rows in SPARK_KINDS.items()
+        ),
     ]

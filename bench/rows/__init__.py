@@ -10,7 +10,9 @@ from bench.rows.latency import LatencyRow
 from bench.rows.neighbour import NeighbourRow
 from bench.rows.replay import ReplayRow
 from bench.rows.replication import CatchUpRow, HopRow, ReplicatedRow
+from bench.rows.rollup import RollupRow
 from bench.rows.roundrobin import RoundRobinRow
+from bench.rows.spark_scan import SparkScanRow
 from bench.rows.streams import StreamsRow
 from bench.rows.turns import TurnsRow
 from bench.scale import Scale
@@ -38,4 +40,7 @@ def make_rows(scale: Scale) -> list[Row]:
         ReplicatedRow(3),
         HopRow(),
         CatchUpRow(),
+        SparkScanRow(),
+        RollupRow(8),
+        RollupRow(10_000),
     ]

@@ -16,7 +16,7 @@ import click
 
 from tailrace.command.ending import INTERRUPTED, OK, REFUSED, USAGE, CommandError
 
-COMMANDS = ("serve", "pub", "tail", "admin", "tree", "check", "dump")
+COMMANDS = ("serve", "pub", "tail", "admin", "tree", "check", "dump", "rollup")
 
 EPILOG = """\b
 Examples:
@@ -27,6 +27,7 @@ Examples:
   tailrace tree 10.0.0.1:5050
   tailrace check ./data
   tailrace dump ./data access-log --format json
+  tailrace rollup ./data ./rollups
 
 \b
 Environment:

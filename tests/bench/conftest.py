@@ -19,7 +19,7 @@ MakeResults = Callable[[dict[tuple[str, str], list[Measurement]]], Results]
 def make_results() -> MakeResults:
     """Results from measurements by (row name, peer name)."""
     rows = {row.name: row for row in make_rows(FULL)}
-    listed = make_peers(interpreted=False, workers=2, payload_bytes=100, replay_messages=10)
+    listed = make_peers(interpreted=False, workers=2, payload_bytes=100, replay_messages=10, spark_messages=10)
     peers = {peer.name: peer for peer in listed}
 
     def make(measured: dict[tuple[str, str], list[Measurement]]) -> Results:

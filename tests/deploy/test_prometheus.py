@@ -34,12 +34,12 @@ def alerts(text: str) -> list[str]:
 def served_names() -> set[str]:
     """Every tailrace_… name in the sources; those made of a prefix and a part, too."""
     names: set[str] = set()
-    for package in ("broker", "supervisor"):
-        for path in (ROOT / package).glob("*.py"):
-            text = path.read_text()
-            names.update(re.findall(r"\"(tailrace_[a-z_]+)\"", text))
-            for prefix in re.findall(r"\"(tailrace_[a-z_]+_)\{name\}\"", text):
-                names.update(prefix + part for part in re.findall(r"(?:gauge\(|f\")\"?([a-z_]+)\"", text))
+    sources = [path for package in ("broker", "supervisor") for path in (ROOT / package).glob("*.py")]
+    for path in [*sources, ROOT / "spark" / "rollup" / "metrics.py"]:
+        text = path.read_text()
+        names.update(re.findall(r"\"(tailrace_[a-z_]+)\"", text))
+        for prefix in re.findall(r"\"(tailrace_[a-z_]+_)\{name\}\"", text):
+            names.update(prefix + part for part in re.findall(r"(?:gauge\(|f\")\"?([a-z_]+)\"", text))
     return names
 
 

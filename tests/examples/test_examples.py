@@ -19,6 +19,7 @@ pytestmark = pytest.mark.system
 
 EXAMPLES = sorted((tree.ROOT / "examples").glob("*.py"))
 LINES_MAX = 30
+SPARK_PATIENCE_S = 120.0  # starting Java, beside other tests
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +42,8 @@ def start(node: Node, name: str, *words: str) -> subprocess.Popen[bytes]:
 @pytest.mark.parametrize("path", EXAMPLES, ids=tree.shown)
 def test_they_are_short_and_named(path: Path) -> None:
     assert len(path.read_text().splitlines()) < LINES_MAX
-    assert f"examples/{path.name}" in (tree.ROOT / "docs" / "client.md").read_text()
+    documents = [(tree.ROOT / "docs" / name).read_text() for name in ("client.md", "spark.md")]
+    assert any(f"examples/{path.name}" in document for document in documents)
 
 
 def test_hello(node: Node) -> None:
@@ -82,6 +84,24 @@ def test_pipeline(node: Node, client: tailrace.Client) -> None:
             assert json.loads(message.payload) == {"seq": message.seq, "words": len(text.split())}
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENCE_S)
+
+
+@pytest.mark.slow
+def test_sensors(node: Node) -> None:
+    """Three devices, 24 hours, six readings an hour; what is no reading is shown apart."""
+    pytest.importorskip("pyspark")
+    out, err = start(node, "sensors.py", str(node.data)).communicate(timeout=SPARK_PATIENCE_S)
+    found = [line.strip("|").split("|") for line in out.decode().splitlines() if line.startswith("|")]
+    rows = [[cell.strip() for cell in row] for row in found]
+    assert rows[:1] == [["device", "hour", "celsius", "readings"]], err.decode()
+    for coldest, device in enumerate(("garden", "attic", "cellar")):
+        hours = [row for row in rows if row[0] == device]
+        assert [(row[1], row[3]) for row in hours] == [(str(hour), "6") for hour in range(24)]
+        means = [coldest * 5 + 0.6 * hour + 0.25 for hour in range(24)]
+        assert [float(row[2]) for row in hours] == pytest.approx(means)
+    assert sorted(row for row in rows if row[-1] == "battery low") == [
+        [f"sensors.{device}", "144", "battery low"] for device in ("attic", "cellar", "garden")
+    ]
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/client.md"])

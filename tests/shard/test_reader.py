@@ -5,11 +5,24 @@ from pathlib import Path
 
 import pytest
 
-from shard.errors import StreamDamaged, StreamMissing, Trimmed
+from shard.errors import StreamCut, StreamDamaged, StreamMissing, Trimmed
+from shard.frame import INDEX_ENTRY, IndexEntry
 from shard.header import INDEX_NEXT_SEQ
 from shard.reader import StreamReader, this_boot
 from shard.stream_files import StreamPaths, is_unborn
-from tests.shard.helpers import BOOT, LATER_BOOT, NAME, append, cut, filled, flip, messages_of, open_log, payloads
+from tests.shard.helpers import (
+    BOOT,
+    LATER_BOOT,
+    NAME,
+    append,
+    cut,
+    filled,
+    flip,
+    messages_of,
+    open_log,
+    overwrite,
+    payloads,
+)
 
 
 def open_reader(directory: Path, *, boot: str = BOOT) -> StreamReader:
@@ -177,3 +190,37 @@ def test_the_boot_is_asked_for_once(tmp_path: Path) -> None:
     assert reader.next_seq() == 1
     reader.close()
     log.close()
+
+
+def test_a_last_entry_that_is_none_is_found_at_opening(tmp_path: Path) -> None:
+    overwrite(filled(tmp_path, 3).index_file, 4_096 + 2 * 24, bytes(24))
+    with pytest.raises(StreamDamaged, match=r"\.indx at byte 4144: there is no entry of message 2"):
+        open_reader(tmp_path)
+
+
+def test_many_entries_at_once(tmp_path: Path) -> None:
+    filled(tmp_path, 5)
+    reader, buffer = open_reader(tmp_path), bytearray(24 * 3)
+    assert reader.read_entries(memoryview(buffer), 1) == len(buffer)
+    assert [IndexEntry._make(each) for each in INDEX_ENTRY.iter_unpack(buffer)] == [reader.entry(i) for i in (1, 2, 3)]
+    assert reader.read_entries(memoryview(buffer), 4) == 24, "the file ends"
+    with pytest.raises(ValueError, match="begins with message 0, not -1"):
+        reader.read_entries(memoryview(buffer), -1)
+    reader.close()
+
+
+def test_a_cut_gives_a_stream_another_identity(tmp_path: Path) -> None:
+    filled(tmp_path, 5)
+    before = open_reader(tmp_path)
+    log = open_log(tmp_path)
+    append(log, b"more", at=2_000)
+    after = open_reader(tmp_path)
+    assert before.identity == after.identity
+    log.set_aside(4)
+    log.close()
+    with pytest.raises(StreamCut):
+        before.read_entries(memoryview(bytearray(24)), 0)
+    cut_reader = open_reader(tmp_path)
+    assert cut_reader.identity != before.identity
+    for reader in (before, after, cut_reader):
+        reader.close()

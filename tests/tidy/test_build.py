@@ -74,9 +74,9 @@ def copy(tmp_path: Path) -> Path:
     root = tmp_path / "tailrace"
     root.mkdir()
     ignore = shutil.ignore_patterns("*.so", "__pycache__")
-    for package in ("shard", "broker", "supervisor", "tailrace"):
+    for package in ("shard", "broker", "supervisor", "tailrace", "spark"):
         shutil.copytree(tree.ROOT / package, root / package, ignore=ignore)
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "pyspark_tailrace.py"):
         shutil.copy(tree.ROOT / name, root)
     return root
 
@@ -205,4 +205,4 @@ def test_a_wheel_with_native_code_holds_all_of_it(copy: Path) -> None:
         stem = leaf.replace(".", "/")
         assert [name for name in names if name.startswith(f"{stem}.") and name.endswith(".so")]
         assert f"{stem}.py" in names
-    assert {"shard/frame_cy.pxd", "shard/py.typed", "tailrace/command/main.py"} <= set(names)
+    assert {"shard/frame_cy.pxd", "shard/py.typed", "tailrace/command/main.py", "spark/rollup/report.html"} <= set(names)

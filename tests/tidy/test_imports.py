@@ -1,7 +1,8 @@
 """Who may import whom.
 
 shard imports none of the others, broker imports shard, supervisor imports broker and shard. The client part of
-tailrace, spark and bench import the codecs of broker.protocol and shard, never the worker. Of the modules of the
+tailrace, spark and bench import the codecs of broker.protocol and shard, never the worker; spark imports the client
+as well. Of the modules of the
 tailrace command, which load each other only when they are asked for, `serve` alone imports the supervisor.
 """
 
@@ -22,9 +23,12 @@ MAY_IMPORT = {
     "broker": ("broker", "shard"),
     "supervisor": ("supervisor", "broker", "shard"),
     "tailrace.command.serve": ("tailrace", "supervisor", "broker", "shard"),
+    "tailrace.command.rollup": ("tailrace", "spark", "supervisor.config", *CODECS),
     "tailrace": ("tailrace", *CODECS),
-    "spark": ("spark", *CODECS),
+    "spark": ("spark", "tailrace", *CODECS),
     "bench": ("bench", *CODECS),
+    "bench.load.rollup": ("bench", "spark", *CODECS),
+    "bench.load.spark_server": ("bench", "spark", *CODECS),
 }
 # Bytes in, commands out: what waits, reads a clock or opens a file belongs elsewhere.
 NOT_IN_CODECS = {"asyncio", "mmap", "multiprocessing", "pathlib", "select", "selectors", "socket", "subprocess", "time"}

@@ -91,6 +91,6 @@ def test_stream_names_are_of_one_length_and_hold_no_mark() -> None:
 
 
 def test_every_peer_has_a_name_of_its_own_and_takes_part_in_something() -> None:
-    peers = make_peers(interpreted=False, workers=2, payload_bytes=100, replay_messages=10)
+    peers = make_peers(interpreted=False, workers=2, payload_bytes=100, replay_messages=10, spark_messages=10)
     assert len({peer.name for peer in peers}) == len(peers)
     assert all(peer.kinds and peer.title for peer in peers)

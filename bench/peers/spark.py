@@ -1,0 +1,56 @@
+"""Spark over tailrace's files, and what one would do otherwise: the same messages exported as Parquet."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+from bench.peers.base import Peer, Site, Step, Unavailable
+
+NAMES: Final = {
+    "files": ("spark", "Spark over the log"),
+    "parquet": ("spark-parquet", "Spark over Parquet"),
+    "polars": ("polars", "polars, one process, columns in memory"),
+}
+_ROOT = Path(__file__).resolve().parent.parent.parent
+
+
+class SparkSession(Peer):
+    """A warm session. `kind` says where it reads from; `sizes` are streams, messages and bytes of a payload."""
+
+    def __init__(self, kind: str, kinds: frozenset[str], sizes: tuple[int, int, int]) -> None:
+        self.name, self.title = NAMES[kind]
+        self.kinds = kinds
+        self.kind = kind
+        self.sizes = sizes
+
+    def sized(self, streams: int, messages: int, payload_bytes: int) -> SparkSession:
+        """The same over other data."""
+        return SparkSession(self.kind, self.kinds, (streams, messages, payload_bytes))
+
+    def command(self, site: Site) -> list[str]:
+        return [sys.executable, "-m", "bench.load.spark_server", str(site.port), self.kind, *map(str, self.sizes)]
+
+    def environment(self) -> Mapping[str, str]:
+        return {"PYTHONPATH": str(_ROOT)}
+
+    def version(self) -> str:
+        try:
+            return f"PySpark {version('pyspark')}, PyArrow {version('pyarrow')}"
+        except PackageNotFoundError:
+            raise Unavailable("PySpark is not installed (the extra `spark`)") from None
+
+    def ready(self) -> list[Step]:
+        return [Step(b"ready\n", b"!\n")]
+
+    def barrier(self) -> Step:
+        return self.ready()[0]
+
+    def publisher(self, client: int, names: Sequence[str] = ()) -> list[Step]:
+        return self.ready()
+
+    def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
+        raise NotImplementedError("nothing is published to Spark: its data is there")

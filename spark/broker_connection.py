@@ -1,0 +1,186 @@
+"""One blocking connection to a broker, for reading ranges of streams as the frames they are.
+
+The client library gives messages; here whole chunks of frames are wanted, to be taken apart by NumPy.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from collections.abc import Iterator, Sequence
+from types import TracebackType
+from typing import Final, NamedTuple
+
+from broker.protocol import messages as m
+from broker.protocol.binary import ClientCodec
+from broker.protocol.errors import PeerError
+from broker.protocol.places import From
+from tailrace.address import Address
+from tailrace.dialer import why
+from tailrace.errors import BrokerFault, ConnectFailed, ConnectionLost, OperationTimeout, broker_error
+from tailrace.version import VERSION
+
+CLIENT_NAME: Final = f"tailrace-spark/{VERSION}"
+CONNECT_TIMEOUT_S: Final = 10.0
+ANSWER_TIMEOUT_S: Final = 30.0
+RECEIVE_BYTES: Final = 1 << 20
+WINDOW_BYTES: Final = 8 << 20
+"""Frames that the broker may send ahead of the task. A task that waits holds up nobody, and is not taken for slow."""
+
+
+class Chunk(NamedTuple):
+    """Frames in memory of their own. `trimmed`: messages before it are missing because they were dropped."""
+
+    frames: memoryview
+    trimmed: bool
+
+
+class BrokerConnection:
+    """To the first of the addresses that answers. Use it as a context."""
+
+    def __init__(self, addresses: Sequence[Address], token: str | None) -> None:
+        """Raises ConnectFailed; BrokerError when the broker does not want us."""
+        self._sock, self.address = _dial(addresses)
+        self._codec = ClientCodec()
+        self._held: deque[m.Response] = deque()
+        self._last_id = 0
+        try:
+            self._send(m.Hello(m.VERSION, (), CLIENT_NAME, token))
+            self._await(m.Welcome, "", 0)
+        except BaseException:
+            self._sock.close()
+            raise
+
+    def place(self, stream: str, start: From, end: m.Place = ("now", 0)) -> m.Subscribed:
+        """Where `start` is in a stream, the first seq that is kept, and where `end` is. Nothing is sent of it.
+
+        A stream that nobody knows is made, unless the broker does not do that. Raises TailraceError.
+        """
+        asked = self._subscribe(stream, start, end, 0)
+        answer = self._await(m.Subscribed, stream, asked)
+        assert isinstance(answer, m.Subscribed)
+        # One without messages ends by itself, and what ends it once more is answered with an error.
+        if answer.next_seq != answer.end_seq:
+            self._send(m.Unsubscribe(asked))
+        self._await(m.Ended, stream, asked)
+        return answer
+
+    def chunks(self, stream: str, first_seq: int, end_seq: int) -> Iterator[Chunk]:
+        """The messages of a range. What was trimmed is left out. Raises TailraceError."""
+        asked = self._subscribe(stream, From("seq", first_seq), ("seq", end_seq), WINDOW_BYTES)
+        answer = self._await(m.Subscribed, stream, asked)
+        assert isinstance(answer, m.Subscribed)
+        trimmed = answer.next_seq > first_seq
+        while True:
+            response = self._next()
+            if isinstance(response, m.Chunk) and response.id == asked:
+                yield Chunk(response.frames, trimmed)
+                trimmed = False
+                self._send(m.Credit(asked, len(response.frames)))
+            elif isinstance(response, m.Failed) and response.code == "trimmed" and response.id == asked:
+                trimmed = True
+            elif isinstance(response, m.Ended) and response.id == asked:
+                if response.code:
+                    raise broker_error(response.code, response.text, stream)
+                return
+            elif isinstance(response, m.Failed) and (response.fatal or response.id == asked):
+                raise broker_error(response.code, response.text, stream)
+
+    def close(self) -> None:
+        self._sock.close()
+
+    def __enter__(self) -> BrokerConnection:
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
+        self.close()
+
+    def _subscribe(self, stream: str, start: From, end: m.Place, credit: int) -> int:
+        self._last_id += 1
+        self._send(m.Subscribe(self._last_id, stream.encode(), start, 0, end, credit))
+        return self._last_id
+
+    def _await(self, kind: type, stream: str, asked: int) -> m.Response:
+        """The next answer of this kind to this request. Raises BrokerError for an error instead."""
+        while True:
+            response = self._next()
+            if isinstance(response, kind) and getattr(response, "id", 0) == asked:
+                return response
+            if isinstance(response, m.Failed) and (response.fatal or response.id == asked):
+                raise broker_error(response.code, response.text, stream)
+
+    def _send(self, message: m.Request) -> None:
+        try:
+            self._sock.sendall(m.pack(message))
+        except TimeoutError:
+            raise OperationTimeout(f"{self.address} has taken nothing for {ANSWER_TIMEOUT_S:g} s") from None
+        except OSError as error:
+            raise ConnectionLost(f"the connection to {self.address} was lost: {error.strerror}") from None
+
+    def _next(self) -> m.Response:
+        while not self._held:
+            self._receive()
+        response = self._held.popleft()
+        if isinstance(response, m.Ping):
+            self._send(m.Pong())
+        return response
+
+    def _receive(self) -> None:
+        """Raises ConnectionLost, OperationTimeout, BrokerFault."""
+        try:
+            data = self._sock.recv(RECEIVE_BYTES)
+        except TimeoutError:
+            raise OperationTimeout(f"{self.address} has sent nothing for {ANSWER_TIMEOUT_S:g} s") from None
+        except OSError as error:
+            raise ConnectionLost(f"the connection to {self.address} was lost: {error.strerror}") from None
+        if not data:
+            raise ConnectionLost(f"{self.address} has closed the connection")
+        try:
+            for response in self._codec.feed(data):
+                if isinstance(response, m.Chunk):
+                    response = m.Chunk(response.id, memoryview(bytes(response.frames)))
+                self._held.append(response)
+        except PeerError as error:
+            raise BrokerFault(f"{self.address}: {error}") from None
+
+
+def _dial(addresses: Sequence[Address]) -> tuple[socket.socket, Address]:
+    """Raises ConnectFailed with the reason of each address."""
+    reasons = []
+    for address in addresses:
+        try:
+            sock = socket.create_connection(address, CONNECT_TIMEOUT_S)
+        except TimeoutError:
+            reasons.append(f"{address}: no answer within {CONNECT_TIMEOUT_S:g} s")
+        except OSError as error:
+            reasons.append(f"{address}: {why(error.errno) if error.errno else error}")
+        else:
+            sock.settimeout(ANSWER_TIMEOUT_S)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            return sock, address
+    raise ConnectFailed("cannot connect to a broker: " + "; ".join(reasons))
+
+
+def list_streams(address: Address) -> list[str]:
+    """All streams of the node, which it tells its own machine only. Raises TailraceError."""
+    sock, address = _dial([address])
+    with sock:
+        try:
+            sock.sendall(b"streams\r\n")
+            sock.shutdown(socket.SHUT_WR)
+            said = b"".join(iter(lambda: sock.recv(RECEIVE_BYTES), b""))
+        except OSError as error:
+            raise ConnectionLost(f"the connection to {address} was lost: {error}") from None
+    return parse_listing(said)
+
+
+def parse_listing(said: bytes) -> list[str]:
+    """The names in the answer to `streams`. Raises BrokerError for an `err`."""
+    lines = said.decode(errors="replace").splitlines()
+    for line in lines:
+        if line.startswith("err "):
+            _, code, text = (*line.split(" ", 2), "")[:3]
+            raise broker_error(code, f"{text} (without it, name the streams in the option streams, without patterns)")
+    if not lines or lines[-1] != ".":
+        raise ConnectionLost("the broker closed the connection within its list of streams")
+    return [line.split(" ", 1)[0] for line in lines[1:-1]]

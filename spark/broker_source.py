@@ -1,0 +1,164 @@
+"""Streams read from brokers, over the binary protocol: for machines that do not have the node's disk.
+
+Several addresses are those of one node, or of nodes that hold the same streams, as for the client. Checksums are always
+verified here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import numpy as np
+
+from broker.protocol.places import From
+from shard.frame import SEQ_OFFSET
+from shard.leaves import load
+from shard.walk import fault_text
+from spark.broker_connection import BrokerConnection, Chunk, list_streams
+from spark.entries import ENTRY, Entries, no_entries
+from spark.frames import index_of
+from spark.patterns import is_exact, is_wanted, needs_listing
+from spark.slices import NO_IDENTITY, Slice
+from spark.source import Block, SourceOptions, StreamRef
+from tailrace.errors import (
+    BrokerClosing,
+    BrokerError,
+    ConnectFailed,
+    ConnectionLost,
+    DamagedMessage,
+    OperationTimeout,
+    SeqFault,
+    StreamBehind,
+)
+from tailrace.reading import RESUMED
+
+ATTEMPTS_MAX: Final = 6
+"""Connections in a row that bring no message, before a slice is given up: about six seconds."""
+PAUSE_S: Final = 0.2
+"""After the first of them; each further pause is twice as long."""
+UNKNOWN_SHARD: Final = -1
+LOST: Final = (ConnectionLost, OperationTimeout, BrokerClosing)
+
+_check = load("shard.frame_cy").check
+
+
+class BrokerSource:
+    """See `spark.source.Source`. One connection serves all views."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._connection: BrokerConnection | None = None
+
+    def streams(self, patterns: Sequence[str]) -> list[StreamRef]:
+        names = list(patterns)
+        if needs_listing(patterns):
+            found = (name for name in list_streams(self._options.brokers[0]) if is_wanted(name, patterns))
+            names = sorted({*found, *filter(is_exact, patterns)})
+        return list(map(self.ref, names))
+
+    def ref(self, stream: str) -> StreamRef:
+        return StreamRef(UNKNOWN_SHARD, stream)
+
+    @contextmanager
+    def view(self, ref: StreamRef) -> Iterator[BrokerView]:
+        try:
+            found = self._view(ref)
+        except LOST:  # such as a worker that was replaced since the last look
+            self.close()
+            found = self._view(ref)
+        try:
+            yield found
+        except LOST:
+            self.close()
+            raise
+
+    def _view(self, ref: StreamRef) -> BrokerView:
+        if self._connection is None:
+            self._connection = BrokerConnection(self._options.brokers, self._options.token)
+        return BrokerView(self._connection, ref.stream)
+
+    @contextmanager
+    def open(self, slice_: Slice) -> Iterator[BrokerSlice]:
+        yield BrokerSlice(self._options, slice_)
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+class BrokerView:
+    """See `spark.source.StreamView`."""
+
+    shard = UNKNOWN_SHARD
+    identity = NO_IDENTITY
+
+    def __init__(self, connection: BrokerConnection, stream: str) -> None:
+        """Raises TailraceError."""
+        self._connection = connection
+        self.stream = stream
+        answer = connection.place(stream, From("time", 0))
+        self.first_seq = answer.first_seq
+        self.next_seq = max(answer.first_seq if answer.end_seq is None else answer.end_seq, answer.first_seq)
+
+    def seq_at(self, timestamp_us: int) -> int:
+        seq = self._connection.place(self.stream, From("time", max(timestamp_us, 0))).next_seq
+        return min(max(seq, self.first_seq), self.next_seq)
+
+    def timestamp_at(self, seq: int) -> int:
+        for chunk in self._connection.chunks(self.stream, seq, seq + 1):
+            return int(index_of(chunk.frames, seq).table["timestamp_us"][0])
+        return 0
+
+
+class BrokerSlice:
+    """See `spark.source.SliceReader`. A lost connection is made again, and reading goes on where it was."""
+
+    def __init__(self, options: SourceOptions, slice_: Slice) -> None:
+        self._options = options
+        self._slice = slice_
+
+    def blocks(self, *, frames: bool) -> Iterator[Block]:
+        for entries, data in self._messages(self._slice.first_seq, self._slice.end_seq):
+            yield Block(entries, data if frames else None)
+
+    def entries(self, seq: int, count: int) -> Entries:
+        if seq < 0 or count <= 0:
+            return no_entries(seq + count)
+        found = [entries for entries, _ in self._messages(seq, seq + count)]
+        if not found:
+            return no_entries(seq + count)
+        return Entries(found[0].first_seq, np.concatenate([each.table for each in found]).astype(ENTRY, copy=False))
+
+    def _messages(self, seq: int, end_seq: int) -> Iterator[tuple[Entries, memoryview]]:
+        attempts = 0
+        while seq < end_seq:
+            try:
+                with BrokerConnection(self._options.brokers, self._options.token) as connection:
+                    for chunk in connection.chunks(self._slice.stream, seq, end_seq):
+                        entries = take_apart(self._slice.stream, chunk, seq)
+                        seq, attempts = entries.end_seq, 0
+                        yield entries, chunk.frames
+                    return
+            except (ConnectFailed, *LOST, BrokerError) as error:
+                attempts += 1
+                if attempts == ATTEMPTS_MAX or (isinstance(error, BrokerError) and error.code not in RESUMED):
+                    raise
+                time.sleep(PAUSE_S * 2 ** (attempts - 1))
+
+
+def take_apart(stream: str, chunk: Chunk, next_seq: int) -> Entries:
+    """The entries of a chunk. Raises DamagedMessage, and StreamBehind or SeqFault when `next_seq` is not its first."""
+    frames = chunk.frames
+    seq = int.from_bytes(frames[SEQ_OFFSET : SEQ_OFFSET + 8], "little")
+    found, _, fault = _check(frames, 0, len(frames), seq)
+    if fault:
+        raise DamagedMessage(f"{stream}: message {seq + found}: {fault_text(fault)}")
+    if seq < next_seq:
+        raise StreamBehind(stream, next_seq, seq)
+    if seq > next_seq and not chunk.trimmed:
+        raise SeqFault(f"{stream}: seq {seq} came where {next_seq} was next")
+    return index_of(frames, seq)

@@ -1,0 +1,48 @@
+"""`spark.read.format("tailrace")` and `spark.readStream.format("tailrace")`.
+
+There is no `pushFilters` here, and there must be none with Spark 4.3.0: filters that were pushed stay with the
+relation, which all queries of a DataFrame or view share, so the second one silently gets the rows of the first. Streams
+and times are chosen by options, columns by the schema. tests/spark/test_pushdown.py keeps an eye on it.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.types import StructType
+
+from spark.options import Options, parse_options
+from spark.payloads import CORRUPT
+
+NAME = "tailrace"
+COLUMNS = (
+    "stream string, shard int, seq bigint, timestamp timestamp, epoch bigint, size int, headers map<string, binary>"
+)
+
+
+def ddl(options: Options) -> str:
+    """The columns that there are when none are asked for."""
+    if options.payload == "binary":
+        return f"{COLUMNS}, payload binary"
+    payload = f"struct<{options.payload_schema}>" if options.payload_schema else "string"
+    return f"{COLUMNS}, payload {payload}, {CORRUPT} binary"
+
+
+class TailraceDataSource(DataSource):
+    """docs/spark.md tells the options and columns."""
+
+    @classmethod
+    def name(cls) -> str:
+        return NAME
+
+    def schema(self) -> str:
+        return ddl(parse_options(self.options))
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        from spark.batch import TailraceReader
+
+        return TailraceReader(parse_options(self.options), schema)
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        from spark.live import TailraceStreamReader
+
+        return TailraceStreamReader(parse_options(self.options), schema)

@@ -1,0 +1,205 @@
+"""Streams read from the broker's files, in place, while it writes them. Nothing is written, and no lock is taken.
+
+Everything is read by pread into memory of our own, and no file is mapped but the index's header page: the owner may
+punch holes into what was trimmed, and may truncate a file whose tail it sets aside, which under a mapping is a signal
+and not an error. What was read counts only if first_seq, looked at afterwards, says that it was still there.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+import numpy as np
+
+from shard.catalog import stream_names
+from shard.directory import open_data_dir
+from shard.errors import StreamCut
+from shard.frame import INDEX_ENTRY_BYTES
+from shard.header import HEADER_PAGE_BYTES, HeaderFault, parse_index
+from shard.index import read_entry, seq_at
+from shard.reader import StreamReader, this_boot
+from shard.stream_files import StreamPaths, stream_paths
+from spark.entries import ENTRY, Entries, find_fault, no_entries
+from spark.frames import check_frames
+from spark.patterns import is_exact, is_wanted, needs_listing
+from spark.slices import Identity, Slice
+from spark.source import Block, SourceOptions, StreamRef
+
+INDEX_BLOCK_ENTRIES: Final = 1 << 16
+"""Entries read at once where no frames are wanted: 1.5 MB, which stays in the processor's cache."""
+FRAMES_BLOCK_ENTRIES: Final = 1 << 15
+FRAMES_BLOCK_BYTES: Final = 8 << 20
+"""Frames read at once, of so many messages and bytes; one longer message comes alone."""
+
+
+class DirectorySource:
+    """See `spark.source.Source`."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._data = open_data_dir(Path(options.path))
+        self._shard_paths = self._data.shard_paths()
+        self._check_crc = options.check_crc
+
+    def streams(self, patterns: Sequence[str]) -> list[StreamRef]:
+        if not needs_listing(patterns):
+            return [self.ref(name) for name in patterns]
+        found = (
+            StreamRef(shard, name)
+            for shard, path in enumerate(self._shard_paths)
+            for name in stream_names(path)
+            if is_wanted(name, patterns)
+        )
+        # A stream that was named and is not there is for `view` to tell.
+        named = (self.ref(name) for name in patterns if is_exact(name))
+        return sorted({*found, *named}, key=lambda ref: ref.stream)
+
+    def ref(self, stream: str) -> StreamRef:
+        return StreamRef(self._data.shard_of(stream), stream)
+
+    def view(self, ref: StreamRef) -> DirectoryView:
+        return open_view(self._shard_paths[ref.shard], ref)
+
+    def open(self, slice_: Slice) -> DirectorySlice:
+        return DirectorySlice(self._shard_paths[slice_.shard], slice_, self._check_crc)
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class DirectoryView:
+    """See `spark.source.StreamView`. Only the index is opened: that is quick, also for very many streams."""
+
+    def __init__(self, paths: StreamPaths, shard: int) -> None:
+        """Raises FileNotFoundError, HeaderFault, OSError."""
+        self.stream = paths.name
+        self.shard = shard
+        self._fd = os.open(paths.index_file, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fixed, words = parse_index(os.pread(self._fd, HEADER_PAGE_BYTES, 0))
+        except BaseException:
+            os.close(self._fd)
+            raise
+        self._base_seq = fixed.base_seq
+        self.first_seq = words.first_seq
+        # After a crash of the machine only what was synced is trusted, until the owner has opened the stream again.
+        trusted = words.next_seq if words.boot == this_boot() else min(words.synced_seq, words.next_seq)
+        self.next_seq = max(trusted, words.first_seq)
+        self.identity: Identity = (fixed.stream_id, words.cuts)
+
+    def seq_at(self, timestamp_us: int) -> int:
+        # Trimmed entries may be punched meanwhile, and read as time 0: the search then ends further ahead, which is
+        # right, as they are not wanted any more.
+        return seq_at(self._fd, self._base_seq, self.first_seq, self.next_seq, timestamp_us)
+
+    def timestamp_at(self, seq: int) -> int:
+        entry = read_entry(self._fd, seq, self._base_seq)
+        return entry.timestamp_us if entry else 0
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def __enter__(self) -> DirectoryView:
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
+        self.close()
+
+
+def open_view(directory: Path, ref: StreamRef) -> DirectoryView:
+    """Raises StreamMissing, StreamDamaged, OSError."""
+    paths = stream_paths(directory, ref.stream)
+    try:
+        return DirectoryView(paths, ref.shard)
+    except (FileNotFoundError, HeaderFault):
+        # The reader knows what is damaged and what is only being made, or being written in this very moment.
+        StreamReader.open(paths.directory, ref.stream).close()
+    try:
+        return DirectoryView(paths, ref.shard)
+    except HeaderFault as fault:
+        raise paths.damaged(paths.index_file, fault.offset, fault.cause) from None
+
+
+class DirectorySlice:
+    """See `spark.source.SliceReader`."""
+
+    def __init__(self, directory: Path, slice_: Slice, check_crc: bool) -> None:
+        """Raises StreamMissing, StreamDamaged, StreamCut, OSError."""
+        self._slice = slice_
+        self._check_crc = check_crc
+        self._reader = StreamReader.open(directory, slice_.stream)
+        if slice_.identity != self._reader.identity:
+            self._reader.close()
+            raise StreamCut(slice_.stream, 0)
+
+    def blocks(self, *, frames: bool) -> Iterator[Block]:
+        seq, end_seq = self._slice.first_seq, self._slice.end_seq
+        block_entries = FRAMES_BLOCK_ENTRIES if frames else INDEX_BLOCK_ENTRIES
+        while seq < end_seq:
+            entries = self.entries(seq, min(block_entries, end_seq - seq))
+            seq = entries.end_seq
+            found = map(self._read_frames, _parts(entries)) if frames else (Block(entries, None),)
+            yield from (block for block in found if block.entries.messages)
+
+    def entries(self, seq: int, count: int) -> Entries:
+        first_seq = self._reader.first_seq()
+        end_seq, seq = seq + count, max(seq, first_seq)
+        if seq >= end_seq:
+            return no_entries(end_seq)
+        table = np.empty(end_seq - seq, ENTRY)
+        view = memoryview(table.view(np.uint8).data).cast("B")
+        size = self._reader.read_entries(view, seq)
+        # Afterwards, not before: what is trimmed from here on was read whole.
+        entries = Entries(seq, table[: size // INDEX_ENTRY_BYTES]).since(self._reader.first_seq())
+        fault = find_fault(entries.table)
+        if fault:
+            raise self._reader.damaged_entry(entries.first_seq + fault.place, fault.cause)
+        if entries.end_seq < end_seq and entries.end_seq >= self._reader.first_seq():
+            raise self._reader.damaged_entry(entries.end_seq, "the file ends before its entries")
+        return entries
+
+    def _read_frames(self, entries: Entries) -> Block:
+        """Raises StreamDamaged where the frames are not those of the entries."""
+        offset, nbytes = int(entries.table["offset"][0]), entries.nbytes
+        buffer = np.empty(nbytes, np.uint8).data
+        size = self._fill(buffer, offset)
+        kept = entries.since(self._reader.first_seq())
+        if not kept.messages:
+            return Block(kept, None)
+        skipped = int(kept.table["offset"][0]) - offset
+        frames = buffer[skipped:size]
+        fault = check_frames(kept, frames, self._check_crc)
+        if fault:
+            place = int(kept.table["offset"][fault.place])
+            raise self._reader.damaged(place, f"message {kept.first_seq + fault.place}: {fault.cause}")
+        return Block(kept, frames)
+
+    def _fill(self, buffer: memoryview, offset: int) -> int:
+        """Read until the buffer is full or the file ends; gives the bytes that came."""
+        size = 0
+        while size < len(buffer) and (more := self._reader.read_into(buffer[size:], offset + size)):
+            size += more
+        return size
+
+    def close(self) -> None:
+        self._reader.close()
+
+    def __enter__(self) -> DirectorySlice:
+        return self
+
+    def __exit__(self, _kind: type[BaseException] | None, _error: object, _trace: TracebackType | None) -> None:
+        self.close()
+
+
+def _parts(entries: Entries) -> Iterator[Entries]:
+    """Cut where the frames would be more than are read at once."""
+    start, offset = 0, entries.table["offset"]
+    ends = offset + entries.table["length"]
+    while start < entries.messages:
+        limit = offset[start] + np.uint64(FRAMES_BLOCK_BYTES)
+        end = max(int(np.searchsorted(ends, limit, side="right")), start + 1)
+        yield entries.part(start, end)
+        start = end

@@ -1,0 +1,46 @@
+"""User headers as a column: a map of texts to bytes for each message."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+
+from spark.entries import Int64s
+from tailrace.headers import unpack_headers
+
+HEADERS_TYPE: Final = pa.map_(pa.string(), pa.binary())
+
+
+def headers_array(frames: memoryview, metadata_starts: Int64s, metadata_bytes: Int64s) -> pa.MapArray:
+    """The headers in each message's metadata; an empty map where there are none, or nothing that could be read.
+
+    Messages mostly have the same few headers, so each that differs is unpacked once.
+    """
+    counts = np.zeros(len(metadata_bytes), np.int64)
+    keys: list[str] = []
+    values: list[bytes] = []
+    known: dict[bytes, list[tuple[str, bytes]]] = {}
+    for place in np.flatnonzero(metadata_bytes):
+        start = int(metadata_starts[place])
+        metadata = bytes(frames[start : start + int(metadata_bytes[place])])
+        pairs = known.get(metadata)
+        if pairs is None:
+            pairs = known[metadata] = _pairs(metadata)
+        counts[place] = len(pairs)
+        for key, value in pairs:
+            keys.append(key)
+            values.append(value)
+    offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
+    return pa.MapArray.from_arrays(offsets, pa.array(keys, pa.string()), pa.array(values, pa.binary()))
+
+
+def _pairs(metadata: bytes) -> list[tuple[str, bytes]]:
+    """What the broker took without a look may be anything: only texts with texts or bytes are headers."""
+    found: dict[Any, Any] = dict(unpack_headers(metadata))
+    return [
+        (key, value.encode() if isinstance(value, str) else value)
+        for key, value in found.items()
+        if isinstance(key, str) and isinstance(value, str | bytes)
+    ]

@@ -1,0 +1,168 @@
+"""Live queries: offsets per stream, batches of bounded size, new streams while it runs.
+
+Exactly once holds because a batch is a set of ranges of seqs, which Spark writes down before it reads them: whoever
+reads them again gets the same messages. Where some are gone meanwhile the query fails, unless it was told to go on.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from shard.errors import StreamCut
+from spark.batch import TaskPartition, batch_maker
+from spark.columns import BatchMaker, Part, gather
+from spark.offsets import DataLoss, Mark, Offset, advance, pack_offset, parse_offset
+from spark.options import InvalidOption, Options
+from spark.places import Range
+from spark.plan import resolve
+from spark.planning import cut, pack, rows_for
+from spark.reading import LOG, read_slice
+from spark.slices import BadStream, BadStreams, Slice
+from spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, open_source
+from tailrace.errors import StreamBehind
+
+
+class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Lives on the driver, in a Python process of its own; `read` runs in the tasks, on a copy."""
+
+    def __init__(self, options: Options, schema: StructType) -> None:
+        if options.range.end is not None:
+            raise InvalidOption("the option to is for queries of the past; a live query has no end")
+        self._options = options
+        self._schema = schema
+        self._source: Source | None = None
+        self._first: Offset = {}  # where streams begin that the query has not seen yet
+        self._latest: Offset = {}
+        self._frozen: Offset | None = None
+        batch_maker(options, schema)
+
+    # --- what Spark calls -------------------------------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        self._look({})
+        # With "new" the streams that are there begin at their ends; those that come later, at their beginnings.
+        return pack_offset(self._latest if self._options.from_new else self._first)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        done = parse_offset(start)
+        self._look(done)
+        latest = self._latest if self._frozen is None else _no_further(self._latest, self._frozen)
+        begun = {**{name: mark for name, mark in self._first.items() if name in latest}, **done}
+        begun = {name: self._checked(name, mark) for name, mark in begun.items()}
+        latest = {name: mark for name, mark in latest.items() if mark.seq > begun[name].seq}
+        end = advance(begun, latest, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+        return pack_offset(end)
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        rows = self._options.max_rows_per_batch
+        return ReadAllAvailable() if rows is None else ReadMaxRows(rows)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._look({})
+        self._frozen = dict(self._latest)
+
+    def reportLatestOffset(self) -> dict[str, Any]:
+        return pack_offset(self._latest)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        begun = parse_offset(start)
+        slices = [self._slice(name, begun.get(name), mark) for name, mark in parse_offset(end).items()]
+        rows = self._options.rows_per_task or rows_for(slices, os.cpu_count() or 1)
+        return [TaskPartition(task) for task in pack((part for each in slices for part in cut(each, rows)), rows)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, TaskPartition)
+        maker = batch_maker(self._options, self._schema)
+        with closing(open_source(self._options.source)) as source:
+            parts = (each for slice_ in partition.task for each in read_all(source, slice_, maker, self._options))
+            yield from map(maker.batch, gather(parts))
+
+    def stop(self) -> None:
+        if self._source is not None:
+            self._source.close()
+
+    # --- how --------------------------------------------------------------------------------------------------------
+
+    def _opened(self) -> Source:
+        if self._source is None:
+            self._source = open_source(self._options.source)
+        return self._source
+
+    def _look(self, known: Offset) -> None:
+        """Note where every stream begins for this query, and where it ends now. Raises BadStreams."""
+        source, bad = self._opened(), []
+        latest: Offset = {}
+        for ref in source.streams(self._options.streams):
+            try:
+                self._look_at(source, ref, ref.stream in known, latest)
+            except CONNECTION_ERRORS:
+                raise
+            except STREAM_ERRORS as error:
+                bad.append(BadStream(ref.stream, str(error)))
+        if bad and not self._options.skip_bad:
+            raise BadStreams(bad)
+        for each in bad:
+            LOG.warning("left out for now: %s", each.cause)
+        self._latest = latest
+
+    def _look_at(self, source: Source, ref: StreamRef, known: bool, latest: Offset) -> None:
+        with source.view(ref) as view:
+            latest[ref.stream] = Mark(view.next_seq, view.identity)
+            if not known:
+                slice_ = resolve(view, Range(self._options.range.start))
+                self._first[ref.stream] = Mark(slice_.first_seq, view.identity)
+
+    def _checked(self, name: str, mark: Mark) -> Mark:
+        """Where to go on in a stream. Raises DataLoss where it is not the one any more that the query has read."""
+        latest = self._latest.get(name)
+        if latest is None or (latest.identity == mark.identity and latest.seq >= mark.seq):
+            return mark
+        cause = f"its end was set aside; the query has read it up to seq {mark.seq}, and now it ends at {latest.seq}"
+        if self._options.fail_on_data_loss:
+            raise DataLoss(name, cause)
+        LOG.warning("stream %r: %s: going on there", name, cause)
+        return latest
+
+    def _slice(self, name: str, begun: Mark | None, end: Mark) -> Slice:
+        source = self._opened()
+        ref = source.ref(name)
+        if begun is None:
+            if name not in self._first:  # a restart has come between
+                self._look_at(source, ref, False, {})
+            begun = self._first[name]
+        elif begun.identity != end.identity:
+            begun = end  # it goes on behind a cut, where the messages in between are given up
+        return Slice(name, ref.shard, min(begun.seq, end.seq), end.seq, end.identity)
+
+
+def read_all(source: Source, slice_: Slice, maker: BatchMaker, options: Options) -> Iterator[Part]:
+    """All messages of a slice. Raises DataLoss, StreamCut or StreamBehind where not all are there any more, unless that
+    is allowed; others of STREAM_ERRORS where bad streams are not."""
+    messages = 0
+    bad: list[BadStream] = []
+    try:
+        for part in read_slice(source, slice_, maker.needs_frames, bad.append if options.skip_bad else None):
+            messages += part.block.entries.messages
+            yield part
+    except (StreamCut, StreamBehind) as error:
+        if options.fail_on_data_loss:
+            raise
+        LOG.warning("%s: going on without", error)
+    for each in bad:
+        LOG.warning("left out: %s", each.cause)
+    if messages < slice_.messages and options.fail_on_data_loss and not bad:
+        missing = slice_.messages - messages
+        raise DataLoss(slice_.stream, f"{missing} messages were trimmed before the query has read them")
+
+
+def _no_further(latest: Offset, frozen: Offset) -> Offset:
+    """The latest offset, but no stream and no message that came after `frozen` was noted."""
+    return {name: mark._replace(seq=min(mark.seq, frozen[name].seq)) for name, mark in latest.items() if name in frozen}

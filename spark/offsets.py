@@ -1,0 +1,72 @@
+"""How far a live query has come in each stream, and how far its next batch goes. Pure.
+
+An offset is what Spark keeps in its checkpoint as JSON: for each stream the seq after the last message of the batch,
+and which files these were (`Identity`), so that a stream whose tail was set aside is not taken for the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from spark.slices import Identity
+
+
+class Mark(NamedTuple):
+    """Messages before `seq` are done."""
+
+    seq: int
+    identity: Identity
+
+
+Offset: TypeAlias = dict[str, Mark]
+
+
+class DataLoss(Exception):
+    """Messages that the query should have had are gone, or some that it had are no part of the stream any more."""
+
+    def __init__(self, stream: str, cause: str) -> None:
+        advice = 'option("failOnDataLoss", "false") goes on with what there is'
+        super().__init__(f"stream {stream!r}: {cause}. {advice}")
+        self.stream = stream
+
+
+def pack_offset(offset: Offset) -> dict[str, Any]:
+    return {name: {"seq": mark.seq, "id": mark.identity[0], "cuts": mark.identity[1]} for name, mark in offset.items()}
+
+
+def parse_offset(said: Mapping[str, Any]) -> Offset:
+    """Raises ValueError when this is no offset of ours, as from another source's checkpoint."""
+    try:
+        return {name: Mark(int(mark["seq"]), (int(mark["id"]), int(mark["cuts"]))) for name, mark in said.items()}
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"the checkpoint holds no offset of this source: {dict(said)!r}") from error
+
+
+def admit(waiting: Mapping[str, int], rows: int) -> dict[str, int]:
+    """How many of the waiting messages of each stream go into a batch of at most `rows`.
+
+    Streams with few get all of theirs, and those with many share what is left evenly, so none starves another.
+    """
+    admitted: dict[str, int] = {}
+    left = rows
+    for done, (name, count) in enumerate(sorted(waiting.items(), key=lambda item: (item[1], item[0]))):
+        admitted[name] = min(count, left // (len(waiting) - done))
+        left -= admitted[name]
+    # What the division left over goes to those that still want some.
+    for name, count in waiting.items():
+        more = min(count - admitted[name], left)
+        admitted[name] += more
+        left -= more
+    return admitted
+
+
+def advance(start: Offset, latest: Offset, rows: int | None) -> Offset:
+    """The end of the next batch: up to `latest`, or `rows` messages of it. `start` has a mark for each of its streams
+    that has messages to give."""
+    waiting = {name: mark.seq - start[name].seq for name, mark in latest.items() if mark.seq > start[name].seq}
+    if rows is None or sum(waiting.values()) <= rows:
+        return {**start, **latest}
+    admitted = admit(waiting, rows)
+    moved = {name: Mark(start[name].seq + count, latest[name].identity) for name, count in admitted.items() if count}
+    return {**start, **moved}

@@ -1,0 +1,124 @@
+"""The options of the data source: what may be said, what it means, what is said when it is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias, TypeVar, cast
+
+from spark.patterns import split_patterns
+from spark.places import EVERYTHING, Place, Range, parse_place
+from spark.source import SourceOptions
+from tailrace.address import parse_addresses
+from tailrace.errors import InvalidArgument
+
+T = TypeVar("T")
+PayloadForm: TypeAlias = Literal["binary", "utf8", "json", "msgpack"]
+
+FORMS: Final = ("binary", "utf8", "json", "msgpack")
+ROWS_MAX: Final = 1 << 40
+
+
+class InvalidOption(ValueError):
+    """An option says what cannot be done; the text says which, and what could."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """All of them, checked. `max_rows_per_batch` and `fail_on_data_loss` are for live queries."""
+
+    source: SourceOptions
+    streams: tuple[str, ...] = ()
+    range: Range = EVERYTHING
+    from_new: bool = False
+    skip_bad: bool = False
+    payload: PayloadForm = "binary"
+    payload_schema: str = ""
+    rows_per_task: int | None = None
+    max_rows_per_batch: int | None = None
+    fail_on_data_loss: bool = True
+
+
+def parse_options(said: Mapping[str, str]) -> Options:
+    """From the names and texts that Spark hands over; upper and lower case of names are the same. InvalidOption."""
+    found = {name.lower(): value for name, value in said.items()}
+    unknown = [name for name in said if name.lower() not in _KNOWN]
+    if unknown:
+        raise InvalidOption(f"there is no option {unknown[0]!r}; there are {', '.join(KNOWN)}")
+    start = found.get("from", "")
+    options = Options(
+        source=_source(found),
+        streams=split_patterns(found.get("streams", "")),
+        range=Range(None if start.lower() == "new" else _place(found, "from"), _place(found, "to")),
+        from_new=start.lower() == "new",
+        skip_bad=_choice(found, "badStreams", ("fail", "skip")) == "skip",
+        payload=cast(PayloadForm, _choice(found, "payload", FORMS)),
+        payload_schema=found.get("payloadschema", ""),
+        rows_per_task=_number(found, "rowsPerTask"),
+        max_rows_per_batch=_number(found, "maxRowsPerBatch"),
+        fail_on_data_loss=_choice(found, "failOnDataLoss", ("true", "false")) == "true",
+    )
+    if options.payload_schema and options.payload not in ("json", "msgpack"):
+        raise InvalidOption('payloadSchema goes with the option payload, "json" or "msgpack"')
+    return options
+
+
+KNOWN: Final = (
+    "path",
+    "brokers",
+    "token",
+    "streams",
+    "from",
+    "to",
+    "checkCrc",
+    "badStreams",
+    "payload",
+    "payloadSchema",
+    "rowsPerTask",
+    "maxRowsPerBatch",
+    "failOnDataLoss",
+)
+_KNOWN = frozenset(name.lower() for name in KNOWN)
+
+
+def _source(found: Mapping[str, str]) -> SourceOptions:
+    path, brokers = found.get("path", ""), found.get("brokers", "")
+    if bool(path) == bool(brokers):
+        raise InvalidOption(
+            'say either where the data directory is, load("DATA"), or option("brokers", "HOST:PORT,…"), '
+            f"{'not both' if path else 'one of them'}"
+        )
+    check_crc = _choice(found, "checkCrc", ("false", "true")) == "true"
+    addresses = (
+        _checked("brokers", brokers, lambda text: parse_addresses(text.replace(",", " ").split())) if brokers else ()
+    )
+    return SourceOptions(path, addresses, found.get("token"), check_crc)
+
+
+def _place(found: Mapping[str, str], name: str) -> Place | None:
+    text = found.get(name)
+    return None if text is None else _checked(name, text, parse_place)
+
+
+def _number(found: Mapping[str, str], name: str) -> int | None:
+    text = found.get(name.lower())
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= ROWS_MAX):
+        raise InvalidOption(f"the option {name} is {text!r}; it is a number of rows, from 1 to {ROWS_MAX}")
+    return int(text)
+
+
+def _choice(found: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
+    """What was said, or the first choice."""
+    text = found.get(name.lower(), choices[0]).lower()
+    if text not in choices:
+        raise InvalidOption(f"the option {name} is {text!r}; it is one of {', '.join(choices)}")
+    return text
+
+
+def _checked(name: str, text: str, parse: Callable[[str], T]) -> T:
+    try:
+        return parse(text)
+    except (InvalidArgument, ValueError) as error:
+        raise InvalidOption(f"the option {name}: {error}") from None

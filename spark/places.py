@@ -1,0 +1,42 @@
+"""Where reading begins and ends, as options say it."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import Final, Literal, NamedTuple
+
+from tailrace.places import PLACE_MAX, to_us
+
+FORMS: Final = "a time (2026-11-21T12:00:00Z, UTC where no zone is said, or microseconds since 1970) or a seq (#1000)"
+
+_NUMBER = re.compile(r"(#?)([0-9]{1,19})", re.ASCII)
+
+
+class Place(NamedTuple):
+    """`value` in microseconds since the epoch, or a seq."""
+
+    kind: Literal["time", "seq"]
+    value: int
+
+
+class Range(NamedTuple):
+    """From `start` (None: the oldest that is kept) up to before `end` (None: the end as it is when that is asked)."""
+
+    start: Place | None = None
+    end: Place | None = None
+
+
+EVERYTHING: Final = Range()
+
+
+def parse_place(text: str) -> Place:
+    """Raises ValueError, saying what the forms are."""
+    number = _NUMBER.fullmatch(text.strip())
+    if number and int(number[2]) <= PLACE_MAX:
+        return Place("seq" if number[1] else "time", int(number[2]))
+    try:
+        time = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise ValueError(f"{text!r} is not {FORMS}") from None
+    return Place("time", max(0, to_us(time if time.tzinfo else time.replace(tzinfo=UTC))))

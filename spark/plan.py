@@ -1,0 +1,70 @@
+"""From what is asked for to a list of tasks: looks at each stream once, and searches its index."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from spark.places import EVERYTHING, Place, Range
+from spark.planning import ROWS_PER_TASK, cut, cut_aligned, pack, rows_for
+from spark.slices import BadStream, Slice, Task
+from spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, StreamView
+
+
+class Plan(NamedTuple):
+    """`bad`: streams that were asked for and cannot be read; no task has them."""
+
+    tasks: list[Task]
+    bad: list[BadStream]
+
+    @property
+    def messages(self) -> int:
+        """How many messages are to be read."""
+        return sum(slice_.messages for task in self.tasks for slice_ in task)
+
+
+def make_plan(
+    source: Source,
+    patterns: Sequence[str],
+    range_: Range = EVERYTHING,
+    rows_per_task: int | None = None,
+    align_us: int = 0,
+) -> Plan:
+    """Without `rows_per_task` it is chosen by how many messages there are and how many processors this machine has.
+    With `align_us`, no unit of time of this length is in two slices. Raises what `Source.streams` does.
+    """
+    slices: list[Slice] = []
+    bad: list[BadStream] = []
+    for ref in source.streams(patterns):
+        try:
+            slices += stream_slices(source, ref, range_, rows_per_task or ROWS_PER_TASK, align_us)
+        except CONNECTION_ERRORS:
+            raise
+        except STREAM_ERRORS as error:
+            bad.append(BadStream(ref.stream, str(error)))
+    rows = rows_per_task or rows_for(slices, os.cpu_count() or 1)
+    parts = slices if align_us else [part for slice_ in slices for part in cut(slice_, rows)]
+    return Plan(pack(parts, rows), bad)
+
+
+def stream_slices(source: Source, ref: StreamRef, range_: Range, rows: int, align_us: int) -> list[Slice]:
+    """What the range has of one stream: whole, or aligned parts of about `rows`. Raises STREAM_ERRORS."""
+    with source.view(ref) as view:
+        slice_ = resolve(view, range_)
+        if align_us:
+            return cut_aligned(view, slice_, rows, align_us)
+        return [slice_] if slice_.messages else []
+
+
+def resolve(view: StreamView, range_: Range) -> Slice:
+    """What the range has of a stream; may be empty."""
+    start = view.first_seq if range_.start is None else _seq_of(view, range_.start)
+    end = view.next_seq if range_.end is None else _seq_of(view, range_.end)
+    return Slice(view.stream, view.shard, start, max(start, end), view.identity)
+
+
+def _seq_of(view: StreamView, place: Place) -> int:
+    """The first seq at or behind the place, within what the stream keeps."""
+    seq = view.seq_at(place.value) if place.kind == "time" else place.value
+    return min(max(seq, view.first_seq), view.next_seq)

@@ -1,0 +1,70 @@
+"""How slices are cut and packed into tasks. Pure.
+
+A task costs Spark some 25 to 55 ms, so it should have a million messages or more; a single one should not have so many
+that the others wait for it; and a stream costs about as much to open as some thousand messages to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
+from typing import Final
+
+from spark.slices import Slice, Task
+from spark.source import StreamView
+
+ROWS_PER_TASK: Final = 2_000_000
+"""At most; where there are fewer messages in all, each processor should have something to do."""
+ROWS_PER_TASK_MIN: Final = 250_000
+TASKS_PER_PROCESSOR: Final = 2
+STREAM_ROWS: Final = 5_000
+"""What opening a stream costs, in messages that could be read meanwhile (about 0.25 ms)."""
+
+
+def rows_for(slices: Sequence[Slice], processors: int) -> int:
+    """How many messages a task should have, counting what each stream costs."""
+    weight = sum(slice_.messages + STREAM_ROWS for slice_ in slices)
+    return min(max(-(-weight // (TASKS_PER_PROCESSOR * processors)), ROWS_PER_TASK_MIN), ROWS_PER_TASK)
+
+
+def cut(slice_: Slice, rows: int) -> list[Slice]:
+    """Parts of nearly equal size, of at most `rows` messages each."""
+    parts = -(-slice_.messages // rows)
+    bounds = [slice_.first_seq + slice_.messages * i // parts for i in range(parts + 1)] if parts else []
+    return [slice_._replace(first_seq=start, end_seq=end) for start, end in pairwise(bounds)]
+
+
+def cut_aligned(view: StreamView, slice_: Slice, rows: int, unit_us: int) -> list[Slice]:
+    """Parts of about `rows` messages, or more, that end where a unit of time (a minute, say) ends.
+
+    So the messages of one unit are all in one part.
+    """
+    parts: list[Slice] = []
+    start = slice_.first_seq
+    while slice_.end_seq - start > rows:
+        unit_end_us = (view.timestamp_at(start + rows - 1) // unit_us + 1) * unit_us
+        end = min(max(view.seq_at(unit_end_us), start + rows), slice_.end_seq)
+        parts.append(slice_._replace(first_seq=start, end_seq=end))
+        start = end
+    if start < slice_.end_seq:
+        parts.append(slice_._replace(first_seq=start))
+    return parts
+
+
+def pack(slices: Iterable[Slice], rows_per_task: int = ROWS_PER_TASK) -> list[Task]:
+    """Slices one after the other into tasks, until each has its rows."""
+    return list(_packed(slices, rows_per_task))
+
+
+def _packed(slices: Iterable[Slice], rows_per_task: int) -> Iterator[Task]:
+    task: list[Slice] = []
+    weight = 0
+    for slice_ in slices:
+        its_weight = slice_.messages + STREAM_ROWS
+        if task and weight + its_weight > rows_per_task + STREAM_ROWS:
+            yield tuple(task)
+            task, weight = [], 0
+        task.append(slice_)
+        weight += its_weight
+    if task:
+        yield tuple(task)

@@ -1,0 +1,50 @@
+"""A task: read its slices, and give record batches. What goes wrong with a stream is raised, or told and left out."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+
+import pyarrow as pa
+
+from spark.columns import BatchMaker, Part, gather
+from spark.slices import BadStream, Slice
+from spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef
+
+LOG = logging.getLogger("tailrace.spark")
+
+
+def read_task(source: Source, task: Iterable[Slice], maker: BatchMaker, skip_bad: bool) -> Iterator[pa.RecordBatch]:
+    """The messages of all slices. Raises STREAM_ERRORS for a stream that cannot be read; with `skip_bad` that is told
+    after what could be read of it, and all others."""
+    bad: list[BadStream] = []
+    on_bad = bad.append if skip_bad else None
+    parts = (part for slice_ in task for part in read_slice(source, slice_, maker.needs_frames, on_bad))
+    yield from map(maker.batch, gather(parts))
+    yield from told(bad, maker)
+
+
+def read_slice(
+    source: Source, slice_: Slice, frames: bool, on_bad: Callable[[BadStream], None] | None = None
+) -> Iterator[Part]:
+    """Raises STREAM_ERRORS, or says them to `on_bad`, but for CONNECTION_ERRORS."""
+    ref = StreamRef(slice_.shard, slice_.stream)
+    try:
+        with source.open(slice_) as reader:
+            for block in reader.blocks(frames=frames):
+                yield Part(ref, block)
+    except CONNECTION_ERRORS:
+        raise
+    except STREAM_ERRORS as error:
+        if on_bad is None:
+            raise
+        on_bad(BadStream(slice_.stream, str(error)))
+
+
+def told(bad: Iterable[BadStream], maker: BatchMaker) -> Iterator[pa.RecordBatch]:
+    """Streams that are left out: into the log, and a row each where the schema has the column `_fault`."""
+    for stream, cause in bad:
+        LOG.warning("left out: %s", cause)
+        row = maker.fault(stream, cause)
+        if row is not None:
+            yield row

@@ -1,0 +1,73 @@
+"""What retention will remove next: of each stream, within a day, if it goes on growing as it did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from shard.catalog import all_streams
+from shard.directory import DataDirectory
+from shard.errors import StorageError
+from shard.names import is_reserved
+from shard.reader import StreamReader
+from shard.retention import MICROSECONDS, RetentionPolicy
+
+HORIZON_S: Final = 86_400
+
+PolicyOf = Callable[[str], RetentionPolicy]
+
+
+class Removal(NamedTuple):
+    """What a stream will lose. `bytes` are those of its frames; `reason` is the limit that does it, age or size."""
+
+    stream: str
+    messages: int
+    bytes: int
+    kept_bytes: int
+    reason: str
+
+
+def forecast(
+    data: DataDirectory, policy_of: PolicyOf, grown_bytes: Mapping[str, int], now_us: int
+) -> Iterator[Removal]:
+    """The streams that will lose something. `grown_bytes`: of a stream in a day, frames. Raises OSError.
+
+    Streams that cannot be read are left out; others tell of them.
+    """
+    for shard, stream in all_streams(data):
+        policy = policy_of(stream)
+        if is_reserved(stream) or not (policy.max_age_s or policy.max_bytes):
+            continue
+        try:
+            with StreamReader.open(data.shard_path(shard), stream) as reader:
+                removal = _removal(reader, policy, grown_bytes.get(stream, 0), now_us)
+        except StorageError:
+            continue
+        if removal.bytes:
+            yield removal
+
+
+def _removal(reader: StreamReader, policy: RetentionPolicy, grown_bytes: int, now_us: int) -> Removal:
+    first_seq, next_seq = reader.first_seq(), reader.next_seq()
+    start, end = reader.offset_of(first_seq), reader.offset_of(next_seq)
+    seq, reason = first_seq, "age"
+    if policy.max_age_s:
+        seq = reader.seq_at(now_us + int((HORIZON_S - policy.max_age_s) * MICROSECONDS))
+    if policy.max_bytes:
+        by_size = _first_from(reader, min(end, end + grown_bytes - policy.max_bytes))
+        if by_size > seq:
+            seq, reason = by_size, "size"
+    offset = reader.offset_of(seq)
+    return Removal(reader.name, seq - first_seq, offset - start, end - offset, reason)
+
+
+def _first_from(reader: StreamReader, offset: int) -> int:
+    """The first message that begins at this offset or later."""
+    low, high = reader.first_seq(), reader.next_seq()
+    while low < high:
+        middle = (low + high) // 2
+        if reader.offset_of(middle) < offset:
+            low = middle + 1
+        else:
+            high = middle
+    return low

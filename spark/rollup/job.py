@@ -1,0 +1,221 @@
+"""A run of the rollup, from the lock to the commit: plans, lets Spark read and write, merges with what was there."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import closing
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow.dataset as ds
+
+from spark.options import parse_options
+from spark.rollup.day_plan import DayPlan, plan_day, write_tasks
+from spark.rollup.merge import KEPT_FROM_MAX, Trimmed, write_merged, write_raw
+from spark.rollup.store import TABLES, Store, staged_table
+from spark.rollup.table import NOTE, parse_note
+from spark.source import open_source
+
+LOG = logging.getLogger("tailrace.rollup")
+
+FILE_ROWS: Final = 5_000_000
+"""About as many rows of a table go into one file."""
+SETTINGS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    # Times that say that they are UTC, for whoever reads the files.
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+    # The rows of a task come with their levels mixed; with a writer open for each, Spark need not sort them first.
+    "spark.sql.maxConcurrentOutputFileWriters": "8",
+}
+POLL_S: Final = 0.25
+NOTES_MAX: Final = 10_000
+"""Notes that are kept of a run; one more stream that cannot be read is only counted."""
+
+
+class Job(NamedTuple):
+    """`source`: the options of the data source that say where the streams are, path or brokers and token."""
+
+    source: Mapping[str, str]
+    out: Path
+    day: date
+    streams: tuple[str, ...] = ()
+    verify: bool = False
+
+
+Show = Callable[[str, int, int], None]
+"""Is told how far a run is: the phase, what is done of it, and all of it."""
+
+
+class Note(NamedTuple):
+    """Something about a stream that somebody should know; `is_failure` when rows of it are not what they should be."""
+
+    stream: str
+    text: str
+    is_failure: bool
+
+
+@dataclass
+class Outcome:
+    """What a run did. `rows` of each table; `kept` are the streams of which older rows were kept."""
+
+    messages: int = 0
+    streams: int = 0
+    rows: dict[str, int] = field(default_factory=dict)
+    kept: list[str] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    was_cleared: bool = False
+
+    @property
+    def failures(self) -> int:
+        return sum(note.is_failure for note in self.notes)
+
+
+def run_job(job: Job, make_session: Callable[[], Any], show: Show) -> Outcome:
+    """Roll the day up and commit it. `make_session` is called when there is something for Spark to do.
+
+    Raises StoreInUse, DirectoryError and others of opening the source, OSError, and what Spark raises.
+    """
+    store = Store(job.out)
+    with store.locked():
+        with closing(open_source(parse_options(job.source).source)) as source:
+            plan = plan_day(source, job.day, job.streams, lambda done, total: show("looking at streams", done, total))
+        outcome = Outcome(plan.messages, len(plan.first_seqs) + len(plan.bad))
+        outcome.notes += [Note(bad.stream, bad.cause, True) for bad in plan.bad]
+        run = store.begin()
+        try:
+            _Run(job, store, run, plan, outcome, make_session, show).stage()
+        except BaseException:
+            shutil.rmtree(run, ignore_errors=True)
+            raise
+        outcome.rows = {table: count_rows(staged_table(run, table)) for table in TABLES.values()}
+        outcome.was_cleared = not any(outcome.rows.values()) and store.partition("days", job.day).exists()
+        store.commit(run, job.day)
+        store.sweep()  # what a killed run's own processes went on writing until they noticed
+        return outcome
+
+
+class _Run:
+    """The part between begin and commit: everything in it happens in the run's own folder."""
+
+    def __init__(
+        self,
+        job: Job,
+        store: Store,
+        run: Path,
+        plan: DayPlan,
+        outcome: Outcome,
+        make_session: Callable[[], Any],
+        show: Show,
+    ) -> None:
+        self._job = job
+        self._run = run
+        self._raw = run / "raw"
+        self._old = {table: store.partition(table, job.day) for table in TABLES.values()}
+        self._plan = plan
+        self._outcome = outcome
+        self._make_session = make_session
+        self._show = show
+
+    def stage(self) -> None:
+        if self._plan.tasks:
+            self._roll_up()
+        unreadable = self._take_notes()
+        trimmed = find_trimmed(self._plan, read_first_seqs(self._old["days"]), unreadable)
+        self._outcome.kept = [each.stream for each in trimmed]
+        if trimmed:
+            self._merge(trimmed)
+        else:
+            self._take_raw()
+
+    def _roll_up(self) -> None:
+        """One pass of Spark over the source."""
+        tasks_file = self._run / "tasks.json"
+        write_tasks(tasks_file, self._plan.tasks)
+        self._show("starting Spark", 0, 1)
+        session = self._session()
+        options = {**self._job.source, "plan": str(tasks_file), "verify": str(self._job.verify).lower()}
+        raw = session.read.format("tailrace_rollup").options(**options).load()
+        _watched(session, lambda: write_raw(raw, self._raw), lambda done: self._show_tasks(done))
+
+    def _session(self) -> Any:
+        session = self._make_session()
+        for name, value in SETTINGS.items():
+            session.conf.set(name, value)
+        return session
+
+    def _show_tasks(self, done: int) -> None:
+        self._show("rolling up", done, len(self._plan.tasks))
+
+    def _take_notes(self) -> set[str]:
+        """What the tasks have to tell; gives the streams of which messages could not be read."""
+        unreadable = {bad.stream for bad in self._plan.bad}
+        for (stream, text), missing in _read_notes(self._raw / f"level={NOTE}"):
+            self._outcome.notes.append(Note(stream, text, not missing))
+            unreadable.add(stream)
+        return unreadable
+
+    def _merge(self, trimmed: list[Trimmed]) -> None:
+        self._show("keeping what was trimmed since", 0, 1)
+        rows = count_rows(self._raw) + sum(map(count_rows, self._old.values()))
+        write_merged(self._session(), self._raw, self._old, trimmed, self._run, 1 + rows // FILE_ROWS)
+
+    def _take_raw(self) -> None:
+        """Nothing to merge: the rows are the tables as they are."""
+        for level, table in TABLES.items():
+            found = self._raw / f"level={level}"
+            if found.is_dir():
+                os.rename(found, staged_table(self._run, table))
+
+
+def find_trimmed(plan: DayPlan, old_first_seqs: Mapping[str, int], unreadable: set[str]) -> list[Trimmed]:
+    """The streams of which the tables may have rows that cannot be made again.
+
+    One that is gone, or cannot be read, keeps what there was of it.
+    """
+    trimmed = []
+    for stream, old_first_seq in old_first_seqs.items():
+        kept_from = KEPT_FROM_MAX if stream in unreadable else plan.first_seqs.get(stream, KEPT_FROM_MAX)
+        if kept_from > old_first_seq:
+            trimmed.append(Trimmed(stream, kept_from))
+    return trimmed
+
+
+def read_first_seqs(days: Path) -> dict[str, int]:
+    """The first message that each stream had when the day was rolled up before; `days` is the day's folder."""
+    if not days.is_dir():
+        return {}
+    table = ds.dataset(days, format="parquet").to_table(columns=["stream", "first_seq"])
+    return dict(zip(table["stream"].to_pylist(), table["first_seq"].to_pylist(), strict=True))
+
+
+def count_rows(path: Path) -> int:
+    """Of the Parquet files in a folder, from their footers."""
+    return int(ds.dataset(path, format="parquet", partitioning="hive").count_rows()) if path.is_dir() else 0
+
+
+def _read_notes(path: Path) -> Iterable[tuple[tuple[str, str], int]]:
+    if not path.is_dir():
+        return []
+    table = ds.dataset(path, format="parquet").head(NOTES_MAX, columns=["stream", "missing"])
+    return zip(map(parse_note, table["stream"].to_pylist()), table["missing"].to_pylist(), strict=True)
+
+
+def _watched(session: Any, work: Callable[[], None], show: Callable[[int], None]) -> None:
+    """Do the work in a thread and meanwhile tell how many tasks are done. Raises what it raises."""
+    tracker = session.sparkContext.statusTracker()
+    with ThreadPoolExecutor(1) as pool:
+        future: Future[None] = pool.submit(work)
+        try:
+            while not wait([future], POLL_S).done:
+                stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+                show(sum(stage.numCompletedTasks for stage in stages if stage is not None))
+        except BaseException:
+            session.sparkContext.cancelAllJobs()
+            raise
+    future.result()

@@ -1,0 +1,93 @@
+"""A whole night's work: the rollup, then the day's report, then the figures for Prometheus."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from shard.directory import open_data_dir
+from shard.files import replace_file
+from shard.frame import HEADER_BYTES
+from spark.rollup.forecast import PolicyOf, Removal, forecast
+from spark.rollup.job import Job, Outcome, Show, run_job
+from spark.rollup.metrics import RunFigures, write_metrics
+from spark.rollup.report import Told, render
+from spark.rollup.store import Store
+from spark.rollup.summary import STREAMS_SHOWN, read_day_bytes, summarize
+
+KEPT_SHOWN: Final = 10
+
+
+class Night(NamedTuple):
+    """`policy_of` tells a stream's retention, where the configuration is known; `metrics` is the textfile."""
+
+    job: Job
+    policy_of: PolicyOf | None = None
+    metrics: Path | None = None
+    with_report: bool = True
+
+
+def run_night(night: Night, make_session: Callable[[], Any], show: Show) -> tuple[Outcome, Path | None]:
+    """Gives what was done, and where the report is. Raises what `run_job` does; the figures then say that it failed."""
+    begun_s = time.monotonic()
+    outcome: Outcome | None = None
+    try:
+        outcome = run_job(night.job, make_session, show)
+        report = write_report(night, outcome, show) if night.with_report else None
+    finally:
+        if night.metrics is not None:
+            write_metrics(night.metrics, _figures(night.job, outcome, time.monotonic() - begun_s))
+    return outcome, report
+
+
+def write_report(night: Night, outcome: Outcome, show: Show) -> Path:
+    """Put the day's report in its place. Raises OSError."""
+    job = night.job
+    store = Store(job.out)
+    show("writing the report", 0, 1)
+    removals = None if night.policy_of is None else find_removals(job, night.policy_of)
+    told = [Told(note.stream, note.text) for note in outcome.notes] + told_of_kept(outcome)
+    made_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    source = job.source.get("path") or job.source.get("brokers", "")
+    page = render(summarize(store, job.day), removals, told, made_at, source)
+    path = store.report(job.day)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, page.encode())
+    return path
+
+
+def told_of_kept(outcome: Outcome) -> list[Told]:
+    """Streams whose older rows were kept, the first few by name."""
+    text = "was trimmed since the day was rolled up before: what the tables had of it was kept"
+    told = [Told(stream, text) for stream in outcome.kept[:KEPT_SHOWN]]
+    more = len(outcome.kept) - len(told)
+    return [*told, Told(f"{more:,} more streams", "were trimmed likewise")] if more else told
+
+
+def find_removals(job: Job, policy_of: PolicyOf) -> list[Removal] | None:
+    """What retention will remove, the most first; None over brokers, where it is not to be seen. Raises OSError."""
+    path = job.source.get("path")
+    if not path:
+        return None
+    grown_bytes = {
+        stream: nbytes + HEADER_BYTES * messages for stream, messages, nbytes in read_day_bytes(Store(job.out), job.day)
+    }
+    found = forecast(open_data_dir(Path(path)), policy_of, grown_bytes, time.time_ns() // 1_000)
+    return sorted(found, key=lambda removal: removal.bytes, reverse=True)[:STREAMS_SHOWN]
+
+
+def _figures(job: Job, outcome: Outcome | None, duration_s: float) -> RunFigures:
+    done = outcome or Outcome()
+    return RunFigures(
+        day=job.day,
+        ended_s=time.time(),
+        duration_s=duration_s,
+        is_success=outcome is not None,
+        messages=done.messages,
+        rows=sum(done.rows.values()),
+        failures=len({note.stream for note in done.notes if note.is_failure}),
+        kept_streams=len(done.kept),
+    )

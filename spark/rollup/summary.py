@@ -1,0 +1,118 @@
+"""What a report shows, read from the tables with Arrow alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import date, datetime, timedelta
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from spark.rollup.store import Store
+
+GROWTH_DAYS: Final = 30
+STREAMS_SHOWN: Final = 15
+
+
+class Minute(NamedTuple):
+    """All streams together. `gap_max_us` is the longest wait that ended in this minute, None where none did."""
+
+    start: datetime
+    messages: int
+    bytes: int
+    streams: int
+    gap_max_us: int | None
+
+
+class StreamDay(NamedTuple):
+    """A row of the table of days."""
+
+    stream: str
+    messages: int
+    bytes: int
+    size_avg: float
+    size_p99: int | None
+    gap_p50_us: int | None
+    gap_p99_us: int | None
+    gap_max_us: int | None
+    missing: int
+    damaged: int
+
+
+class DayTotal(NamedTuple):
+    """All streams of a day together."""
+
+    day: date
+    messages: int
+    bytes: int
+    streams: int
+
+
+class Summary(NamedTuple):
+    """`total` is the day's own, `growth` the totals of the days up to it that there are."""
+
+    day: date
+    total: DayTotal
+    missing: int
+    damaged: int
+    minutes: list[Minute]
+    by_bytes: list[StreamDay]
+    by_gap: list[StreamDay]
+    growth: list[DayTotal]
+
+
+def summarize(store: Store, day: date) -> Summary:
+    """Of a day that may have no messages. Raises OSError."""
+    table = _read(store, "days", day, StreamDay._fields)
+    first = day - timedelta(days=GROWTH_DAYS - 1)
+    growth = [_total(store, each) for each in store.days() if first <= each < day]
+    total = _total(store, day)
+    return Summary(
+        day,
+        total,
+        _sum(table, "missing"),
+        _sum(table, "damaged"),
+        _minutes(store, day),
+        _top(table, "bytes"),
+        _top(table.filter(pc.is_valid(table["gap_max_us"])), "gap_max_us"),
+        [*growth, total],
+    )
+
+
+def _read(store: Store, table: str, day: date, columns: Sequence[str]) -> pa.Table:
+    folder = store.partition(table, day)
+    if not folder.is_dir():
+        return pa.table({name: pa.array([], pa.int64()) for name in columns})
+    return ds.dataset(folder, format="parquet").to_table(columns=list(columns))
+
+
+def _minutes(store: Store, day: date) -> list[Minute]:
+    table = _read(store, "minutes", day, ("start", "messages", "bytes", "gap_max_us"))
+    wanted = [("messages", "sum"), ("bytes", "sum"), ("messages", "count"), ("gap_max_us", "max")]
+    found = table.group_by("start").aggregate(wanted).sort_by("start")
+    names = ["start", *("_".join(each) for each in wanted)]
+    return [Minute(*row) for row in zip(*(found[name].to_pylist() for name in names), strict=True)]
+
+
+def _total(store: Store, day: date) -> DayTotal:
+    table = _read(store, "days", day, ("messages", "bytes"))
+    return DayTotal(day, _sum(table, "messages"), _sum(table, "bytes"), table.num_rows)
+
+
+def _sum(table: pa.Table, name: str) -> int:
+    found: Any = pc.sum(table[name]).as_py()
+    return int(found or 0)
+
+
+def _top(table: pa.Table, name: str) -> list[StreamDay]:
+    """The rows with the greatest values, the first first."""
+    order = table.sort_by([(name, "descending"), ("stream", "ascending")]).slice(0, STREAMS_SHOWN)
+    return [StreamDay(*(row[field] for field in StreamDay._fields)) for row in order.to_pylist()]
+
+
+def read_day_bytes(store: Store, day: date) -> list[tuple[str, int, int]]:
+    """(stream, messages, bytes) of each stream."""
+    table = _read(store, "days", day, ("stream", "messages", "bytes"))
+    return list(zip(*(column.to_pylist() for column in table.columns), strict=True))

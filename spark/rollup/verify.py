@@ -1,0 +1,61 @@
+"""Segments read from the frames themselves, each checked: for verifying, and where an index contradicts itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from shard.directory import DataDirectory
+from shard.errors import StreamCut
+from shard.export import Bad, Bounds, read_section, stream_section
+from shard.reader import StreamReader
+from shard.stream_files import stream_paths
+from shard.walk import Run
+from spark.frames import index_of
+from spark.rollup.kernel import NO_GAP, Segment
+from spark.slices import Slice
+
+
+def frame_reader(data: DataDirectory) -> Callable[[Slice], Iterator[Segment]]:
+    """Reads slices of a data directory from the contents. Raises StorageError, OSError."""
+
+    def read(slice_: Slice) -> Iterator[Segment]:
+        directory = data.shard_path(slice_.shard)
+        with StreamReader.open(directory, slice_.stream) as reader:
+            if reader.identity != slice_.identity:
+                raise StreamCut(slice_.stream, 0)
+            # A trim may have come since the slice was planned: what is gone is none of the damage.
+            bounds = Bounds(first_seq=max(slice_.first_seq, reader.first_seq()), end_seq=slice_.end_seq)
+            section = stream_section(reader, Path(stream_paths(directory, slice_.stream).content_file), bounds)
+            before = _time_before(reader, section.seq)
+            gone = min(section.seq, slice_.end_seq) - slice_.first_seq
+            yield from _segments(read_section(section, bounds), slice_, before, gone)
+
+    return read
+
+
+def _segments(found: Iterator[Run | Bad], slice_: Slice, previous_us: int, gone: int) -> Iterator[Segment]:
+    """The runs, those that follow damage with the count of it; the last one also with what is damaged behind it."""
+    held: Segment | None = None
+    seq = slice_.first_seq + gone
+    for run in found:
+        if isinstance(run, Bad):
+            continue
+        if held is not None:
+            yield held
+        entries = index_of(run.frames, run.seq)
+        damaged = run.seq - seq
+        times = entries.timestamp_us
+        held = Segment(0, run.seq, times, entries.size, NO_GAP if damaged else previous_us, gone, damaged)
+        seq, previous_us, gone = entries.end_seq, int(times[-1]), 0
+    if held is not None:
+        yield held._replace(damaged_behind=slice_.end_seq - seq)
+
+
+def _time_before(reader: StreamReader, seq: int) -> int:
+    if seq <= reader.first_seq():
+        return NO_GAP
+    timestamp_us = reader.entry(seq - 1).timestamp_us
+    return timestamp_us if timestamp_us < np.iinfo(np.int64).max else NO_GAP

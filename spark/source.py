@@ -1,0 +1,99 @@
+"""Where streams are read from: a data directory, or brokers. Both look the same to planning and to reading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Final, NamedTuple, Protocol
+
+from shard.errors import StorageError
+from shard.names import InvalidName
+from spark.entries import Entries
+from spark.slices import Identity, Slice
+from tailrace.address import Address
+from tailrace.errors import ConnectFailed, ConnectionLost, OperationTimeout, TailraceError
+
+STREAM_ERRORS: Final = (StorageError, TailraceError, InvalidName, OSError)
+"""What one stream that cannot be read may raise; the others are not concerned."""
+CONNECTION_ERRORS: Final = (ConnectFailed, ConnectionLost, OperationTimeout)
+"""Those of them that concern all streams: no stream is bad because the broker is away. Catch these first."""
+
+
+class SourceOptions(NamedTuple):
+    """Either `path`, of a data directory, or `brokers`. Picklable."""
+
+    path: str = ""
+    brokers: tuple[Address, ...] = ()
+    token: str | None = None
+    check_crc: bool = False
+
+
+class StreamRef(NamedTuple):
+    """`shard` is -1 where nobody says it."""
+
+    shard: int
+    stream: str
+
+
+class Block(NamedTuple):
+    """Messages in a row, and their frames one after the other where they were asked for."""
+
+    entries: Entries
+    frames: memoryview | None
+
+
+class StreamView(Protocol):
+    """A stream for planning. The committed end is read once, when it is opened."""
+
+    stream: str
+    shard: int
+    first_seq: int
+    next_seq: int
+    identity: Identity
+
+    def seq_at(self, timestamp_us: int) -> int:
+        """The first seq from first_seq on with at least this timestamp; next_seq when there is none."""
+
+    def timestamp_at(self, seq: int) -> int:
+        """Of a message from first_seq to next_seq, which may have been trimmed since: then that of one that follows."""
+
+
+class SliceReader(Protocol):
+    """A slice that is read, in a task. What has been trimmed is left out, also when that happens meanwhile."""
+
+    def blocks(self, *, frames: bool) -> Iterator[Block]:
+        """All of the slice. Each block has at least a message, and bounded memory."""
+
+    def entries(self, seq: int, count: int) -> Entries:
+        """Of up to `count` messages from `seq` on, in one array; `seq` may lie before the slice. May be empty."""
+
+
+class Source(Protocol):
+    """Close it: `contextlib.closing`."""
+
+    def streams(self, patterns: Sequence[str]) -> list[StreamRef]:
+        """Those that the patterns mean (`spark.patterns`), in the order of their names. One that is named without a
+        wildcard is among them even when it is not there: `view` tells that."""
+
+    def ref(self, stream: str) -> StreamRef:
+        """Of a stream that may be there or not."""
+
+    def view(self, ref: StreamRef) -> AbstractContextManager[StreamView]:
+        """Raises STREAM_ERRORS."""
+
+    def open(self, slice_: Slice) -> AbstractContextManager[SliceReader]:
+        """Raises STREAM_ERRORS, as does what it gives."""
+
+    def close(self) -> None:
+        """Hold nothing any more. It may be used again."""
+
+
+def open_source(options: SourceOptions) -> Source:
+    """Raises DirectoryError; ConnectFailed and others of tailrace.errors."""
+    if options.brokers:
+        from spark.broker_source import BrokerSource
+
+        return BrokerSource(options)
+    from spark.directory_source import DirectorySource
+
+    return DirectorySource(options)

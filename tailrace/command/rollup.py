@@ -1,0 +1,228 @@
+"""`tailrace rollup`: a day's messages into tables and a report, with Spark."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from shard.errors import DirectoryError
+from shard.retention import RetentionPolicy
+from tailrace.command.ending import IN_USE, NO_CONNECTION, NO_DIRECTORY, OK, REFUSED, USAGE, CommandError
+from tailrace.command.logs import LEVELS, set_up_logging
+from tailrace.command.progress import ProgressBar
+from tailrace.errors import TailraceError
+
+if TYPE_CHECKING:
+    from spark.rollup.job import Outcome
+    from spark.rollup.nightly import Night
+
+NEEDED = ("numpy", "pyarrow", "pyspark", "matplotlib", "jinja2")
+NOTES_SHOWN = 20
+
+EPILOG = """\b
+Examples:
+  tailrace rollup ./data ./rollups
+  tailrace rollup ./data ./rollups --day 2026-11-20
+  tailrace rollup ./data ./rollups --config /etc/tailrace/tailrace.toml
+  tailrace rollup ./data /shared/rollups --master spark://host:7077 --py-files tailrace.zip
+
+Reads what a broker has written, also while it goes on writing. OUT gets tables of minutes, hours and days as Parquet,
+and a report of the day as one HTML page. Running it twice for a day is the same as once; killed at any point, it leaves
+the day as it was before or as it should be. Of streams that were trimmed since an earlier run, what that run wrote of
+them is kept.
+
+Exit codes: 0 done, 1 streams could not be read whole (the tables have the others) or Spark failed, 2 wrong arguments, 3
+another rollup writes to OUT, 4 no connection to the brokers, 5 DATA is unusable.
+"""
+
+
+@click.command("rollup", epilog=EPILOG)
+@click.argument("data", metavar="DATA")
+@click.argument("out", metavar="OUT", type=click.Path(path_type=Path, file_okay=False))
+@click.option("--day", metavar="YYYY-MM-DD", help="The day, UTC [default: yesterday].")
+@click.option("--stream", "streams", multiple=True, metavar="PATTERN", help="Only these streams; may be repeated.")
+@click.option("--verify", is_flag=True, help="Read the messages too, and count those whose checksum is wrong.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The broker's; the report then tells what retention removes next.",
+)
+@click.option(
+    "--metrics", type=click.Path(path_type=Path, dir_okay=False), help="Write figures of the run there, for Prometheus."
+)
+@click.option("--no-report", is_flag=True, help="Write only the tables.")
+@click.option("--brokers", is_flag=True, help="DATA is not a directory but HOST:PORT,… of brokers.")
+@click.option("--token", envvar="TAILRACE_TOKEN", help="What the brokers ask of connections from elsewhere.")
+@click.option("--cores", default="*", show_default=True, help="Processors to use; * for all.")
+@click.option("--memory", default="1g", show_default=True, help="Of the Java process.")
+@click.option("--master", default="local", show_default=True, help="A Spark cluster's URL, or this machine.")
+@click.option("--py-files", default="", metavar="ZIP,…", help="What the nodes of the cluster need.")
+@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
+@click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
+def command(
+    data: str,
+    out: Path,
+    day: str | None,
+    streams: tuple[str, ...],
+    verify: bool,
+    config: Path | None,
+    metrics: Path | None,
+    no_report: bool,
+    brokers: bool,
+    token: str | None,
+    cores: str,
+    memory: str,
+    master: str,
+    py_files: str,
+    conf: tuple[str, ...],
+    log_level: str,
+) -> int:
+    """Roll a day of the streams in DATA up into OUT."""
+    require_spark()
+    set_up_logging(log_level)
+    from spark.rollup.job import Job
+    from spark.rollup.nightly import Night
+    from spark.rollup.sessions import make_session
+
+    if verify and brokers:
+        raise click.UsageError("--verify reads the files of a data directory; brokers check what they send themselves")
+    source = (
+        {"brokers": data, **({"token": token} if token else {})} if brokers else {"path": str(Path(data).resolve())}
+    )
+    job = Job(source, out.resolve(), parse_day(day), streams, verify)
+    zips, settings = [path for path in py_files.split(",") if path], parse_settings(conf)
+    night = Night(job, load_policies(config), metrics, not no_report)
+    outcome, report = run(night, lambda: make_session(master, cores, memory, zips, settings))
+    tell(outcome, job.day, report)
+    return REFUSED if outcome.failures else OK
+
+
+def require_spark() -> None:
+    """Raises CommandError where the extra is not installed."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CommandError(
+            f"{', '.join(missing)} not installed; pip install 'tailrace[spark]' installs what a rollup needs"
+        )
+
+
+def parse_day(text: str | None) -> date:
+    """Yesterday where none is said. Raises click.UsageError."""
+    today = datetime.now(UTC).date()
+    if text is None:
+        return today - timedelta(days=1)
+    try:
+        return date.fromisoformat(text)
+    except ValueError:
+        raise click.UsageError(f"--day {text!r} is no day; YYYY-MM-DD is") from None
+
+
+def parse_settings(texts: tuple[str, ...]) -> dict[str, str]:
+    """Of --conf. Raises click.UsageError."""
+    settings = {}
+    for text in texts:
+        name, is_set, value = text.partition("=")
+        if not (is_set and name.startswith("spark.")):
+            raise click.UsageError(f"--conf {text!r}: a setting of Spark is spark.NAME=VALUE")
+        settings[name] = value
+    return settings
+
+
+def load_policies(config: Path | None) -> Callable[[str], RetentionPolicy] | None:
+    """What the broker's configuration says of a stream's retention. Raises CommandError."""
+    if config is None:
+        return None
+    from supervisor.config import ConfigError, load
+
+    try:
+        settings = load(config)
+    except ConfigError as error:
+        raise CommandError(str(error), USAGE) from None
+
+    def policy_of(stream: str) -> RetentionPolicy:
+        policy = settings.policy(stream)
+        return RetentionPolicy(policy.max_age_s, policy.max_bytes)
+
+    return policy_of
+
+
+def run(night: Night, make_session: Callable[[], Any]) -> tuple[Outcome, Path | None]:
+    """With a bar on a terminal. Raises CommandError."""
+    from pyspark.errors import PySparkException
+
+    from spark.options import InvalidOption
+    from spark.rollup.nightly import run_night
+    from spark.rollup.store import StoreInUse
+
+    with Phases() as phases:
+        try:
+            return run_night(night, make_session, phases.show)
+        except StoreInUse as error:
+            raise CommandError(str(error), IN_USE) from None
+        except DirectoryError as error:
+            raise CommandError(str(error), NO_DIRECTORY) from None
+        except InvalidOption as error:
+            raise CommandError(str(error), USAGE) from None
+        except TailraceError as error:
+            raise CommandError(str(error), NO_CONNECTION) from None
+        except OSError as error:
+            raise CommandError(f"{error.filename or night.job.out}: {error.strerror or error}") from None
+        except (PySparkException, RuntimeError) as error:
+            raise CommandError(f"Spark: {first_line(error)}") from None
+
+
+class Phases:
+    """A progress bar for each phase of a run, one after the other."""
+
+    def __init__(self) -> None:
+        self._phase = ""
+        self._bar: ProgressBar | None = None
+
+    def show(self, phase: str, done: int, total: int) -> None:
+        if phase != self._phase:
+            self._end()
+            self._phase = phase
+            self._bar = ProgressBar(phase, total if total > 1 else None, is_bytes=False)
+            self._bar.__enter__()
+        if self._bar is not None:
+            self._bar.show(done)
+
+    def __enter__(self) -> Phases:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(None, None, None)
+        self._bar = None
+
+
+def tell(outcome: Outcome, day: date, report: Path | None) -> None:
+    """What was done, on standard output; what needs a person, on standard error."""
+    for note in outcome.notes[:NOTES_SHOWN]:
+        click.echo(f"tailrace: {note.stream}: {note.text}", err=True)
+    if len(outcome.notes) > NOTES_SHOWN:
+        click.echo(f"tailrace: and {len(outcome.notes) - NOTES_SHOWN:,} more of that kind", err=True)
+    if outcome.kept:
+        shown = ", ".join(outcome.kept[:NOTES_SHOWN])
+        more = f" and {len(outcome.kept) - NOTES_SHOWN:,} more" if len(outcome.kept) > NOTES_SHOWN else ""
+        click.echo(f"trimmed since an earlier run, whose rows of them are kept: {shown}{more}")
+    if outcome.was_cleared:
+        click.echo(f"{day} has no messages any more: its tables were removed")
+    rows = ", ".join(f"{count:,} {table}" for table, count in outcome.rows.items())
+    click.echo(f"{day}: {outcome.messages:,} messages, {outcome.streams:,} streams; rows: {rows}")
+    if report is not None:
+        click.echo(f"report: {report}")
+
+
+def first_line(error: Exception) -> str:
+    """Spark's errors bring the traces of two languages; the last line of Python's is what happened."""
+    lines = [line for line in str(error).splitlines() if line.strip()]
+    return lines[0] if lines else type(error).__name__

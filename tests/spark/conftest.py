@@ -1,0 +1,35 @@
+"""One JVM for all tests that need Spark; most of spark/ needs none. Without the extra `spark` none of them runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+MISSING = [name for name in ("numpy", "pyarrow", "pyspark") if find_spec(name) is None]
+
+
+class LeftOut(pytest.Module):
+    """A module of tests that cannot even be imported."""
+
+    def collect(self) -> list[pytest.Item | pytest.Collector]:
+        reason = f"needs the extra `spark` (pip install -e '.[dev,spark]'): there is no {MISSING[0]}"
+        pytest.skip(reason, allow_module_level=True)
+
+
+def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module | None:
+    return LeftOut.from_parent(parent, path=module_path) if MISSING else None
+
+
+@pytest.fixture(scope="session")
+def session() -> Iterator[Any]:
+    """A Spark session with the data source registered. Starting it takes some seconds."""
+    from spark.session import local_session
+
+    settings = {"spark.sql.shuffle.partitions": "1", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    found = local_session("tests", cores="2", settings=settings)
+    yield found
+    found.stop()

@@ -1,0 +1,51 @@
+"""The plan of a day."""
+
+from __future__ import annotations
+
+from datetime import date, timedelta
+from pathlib import Path
+
+from shard.stream_files import stream_paths
+from spark.rollup.day_plan import day_of, day_start_us, plan_day, read_tasks, write_tasks
+from spark.rollup.kernel import DAY_US
+from spark.source import SourceOptions, open_source
+from tests.shard.helpers import flip
+from tests.spark.data import make_directory, plain, trim
+from tests.spark.rollup.directories import DAY, DAY_START_US
+
+
+def test_days_begin_at_midnight_utc() -> None:
+    assert day_start_us(date(1970, 1, 2)) == DAY_US
+    assert day_of(day_start_us(DAY)) == DAY
+    assert day_of(day_start_us(DAY) - 1) == DAY - timedelta(days=1)
+
+
+def test_what_a_plan_knows(tmp_path: Path) -> None:
+    data = make_directory(
+        tmp_path / "data",
+        {"a": plain(10, DAY_START_US - 5_000), "b": plain(3, DAY_START_US - DAY_US), "bad": plain(1), "$own": plain(1)},
+    )
+    trim(tmp_path / "data", "a", 2)
+    flip(stream_paths(data.stream_directory("bad"), "bad").index_file, 8)
+    seen: list[tuple[int, int]] = []
+    plan = plan_day(open_source(SourceOptions(str(tmp_path / "data"))), DAY, (), lambda *each: seen.append(each))
+    ((unit,),) = plan.tasks
+    assert (unit.slice.stream, unit.slice.first_seq, unit.slice.end_seq, plan.messages) == ("a", 5, 10, 5)
+    assert plan.first_seqs == {"a": 2, "b": 0}
+    assert [bad.stream for bad in plan.bad] == ["bad"]
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_only_the_streams_that_are_wanted(tmp_path: Path) -> None:
+    make_directory(tmp_path / "data", {name: plain(3, DAY_START_US) for name in ("log.a", "log.b", "other")})
+    plan = plan_day(open_source(SourceOptions(str(tmp_path / "data"))), DAY, ("log.*",))
+    assert sorted(plan.first_seqs) == ["log.a", "log.b"]
+
+
+def test_tasks_go_through_a_file(tmp_path: Path) -> None:
+    make_directory(tmp_path / "data", {name: plain(50, DAY_START_US) for name in ("é|".strip("|"), "b", "%2F")})
+    source = open_source(SourceOptions(str(tmp_path / "data")))
+    tasks = plan_day(source, DAY, task_rows=1, whole_rows_max=20).tasks
+    write_tasks(tmp_path / "tasks.json", tasks)
+    assert read_tasks(tmp_path / "tasks.json") == tasks
+    assert len(tasks) > 3

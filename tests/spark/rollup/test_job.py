@@ -1,0 +1,209 @@
+"""Runs of the rollup with Spark: all numbers, repeated runs, and days whose streams have been trimmed since."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shard.directory import open_data_dir
+from shard.stream_files import stream_paths
+from spark.rollup import job
+from spark.rollup.day_plan import DayPlan
+from spark.rollup.job import Job, Outcome, find_trimmed, run_job
+from spark.rollup.merge import KEPT_FROM_MAX, Trimmed
+from spark.rollup.store import Store
+from spark.slices import BadStream
+from tests.shard.helpers import flip
+from tests.spark.data import Sent, add_stream, append, make_directory, open_log, plain, trim
+from tests.spark.rollup import reference
+from tests.spark.rollup.directories import DAY, DAY_START_US, HOUR_US, MINUTE_US
+from tests.spark.rollup.tables import left_over, read_tables
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture
+def roll_up(tmp_path: Path, rollup_session: Any) -> Run:
+    def run(**changes: Any) -> Outcome:
+        wanted = Job({"path": str(tmp_path / "data")}, tmp_path / "out", DAY)._replace(**changes)
+        return run_job(wanted, lambda: rollup_session, lambda _phase, _done, _total: None)
+
+    return run
+
+
+def without_session(tmp_path: Path, **changes: Any) -> Outcome:
+    def no_session() -> Any:
+        raise AssertionError("there is nothing for Spark to do")
+
+    wanted = Job({"path": str(tmp_path / "data")}, tmp_path / "out", DAY)._replace(**changes)
+    return run_job(wanted, no_session, lambda _phase, _done, _total: None)
+
+
+def spread(count: int, first_us: int = DAY_START_US, step_us: int = 7 * MINUTE_US // 3) -> list[Sent]:
+    return [Sent(first_us + i * step_us, bytes(i * 37 % 101), epoch=1 + i // 50) for i in range(count)]
+
+
+def test_every_number_is_that_of_the_plain_pass(tmp_path: Path, roll_up: Run) -> None:
+    odd = ["a/b", "..", "ключ", "%41", "é" * 100, "*?[x]", "day=1", "25"]
+    streams = {name: spread(40, DAY_START_US - HOUR_US + i * HOUR_US) for i, name in enumerate(odd)}
+    streams["around midnight"[:6]] = spread(2_000, DAY_START_US - 3 * HOUR_US, MINUTE_US)
+    streams |= {"one": spread(1), "none": [], "same": spread(5, step_us=0), "$own": spread(5)}
+    streams["late"] = spread(3, DAY_START_US + 24 * HOUR_US - 1, 1)
+    make_directory(tmp_path / "data", streams)
+    trim(tmp_path / "data", "25", 17)
+    trim(tmp_path / "data", "one", 1)
+    outcome = roll_up()
+    expected = reference.roll_up(tmp_path / "data", DAY_START_US)
+    assert read_tables(tmp_path / "out", DAY) == expected
+    assert sum(outcome.rows.values()) == len(expected)
+    assert (outcome.failures, outcome.kept, outcome.was_cleared) == (0, [], False)
+    assert not left_over(tmp_path / "out")
+
+
+def test_twice_is_as_once_and_other_days_are_left_alone(tmp_path: Path, roll_up: Run) -> None:
+    make_directory(tmp_path / "data", {"a": spread(3_000)})
+    roll_up(day=DAY + timedelta(days=1))
+    other = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").rglob("day=*/*")}
+    assert other
+    roll_up()
+    first = read_tables(tmp_path / "out", DAY)
+    roll_up()
+    assert read_tables(tmp_path / "out", DAY) == first
+    assert {path: path.stat().st_mtime_ns for path in other} == other
+
+
+def test_what_is_trimmed_since_is_kept(tmp_path: Path, roll_up: Run) -> None:
+    """Rows of minutes that are gone stay as they were; hours and days count them."""
+    data = make_directory(tmp_path / "data", {"a": spread(300), "b": spread(300), "gone": spread(9)})
+    roll_up()
+    before = read_tables(tmp_path / "out", DAY)
+    trim(tmp_path / "data", "a", 101)
+    trim(tmp_path / "data", "gone", 9)
+    log = open_log(data, "a")
+    append(log, spread(20, DAY_START_US + 23 * HOUR_US))  # they come late, but come
+    log.close()
+    outcome = roll_up()
+    after = read_tables(tmp_path / "out", DAY)
+    assert sorted(outcome.kept) == ["a", "gone"]
+
+    late = {key for key in after if key[1] == "a" and key[2].hour >= 23 and key[0] != "day"}
+    day = next(key for key in after if key[:2] == ("day", "a"))
+    assert {key: row for key, row in after.items() if key not in {*late, day}} == {
+        key: row for key, row in before.items() if key != day
+    }
+    assert late
+    minutes = [row for key, row in after.items() if key[:2] == ("minute", "a")]
+    assert sum(row["messages"] for row in minutes) == 320 == after[day]["messages"]
+    assert after[day]["bytes"] == sum(row["bytes"] for row in minutes)
+    assert after[day]["size_p50"] is None, "nobody has all of its messages any more"
+    assert (after[day]["first_seq"], after[day]["last_seq"], after[day]["missing"]) == (0, 319, 0)
+    assert roll_up().rows == outcome.rows
+    assert read_tables(tmp_path / "out", DAY) == after
+
+
+def test_of_a_minute_that_is_partly_gone_the_fuller_row_stays(tmp_path: Path, roll_up: Run) -> None:
+    data = make_directory(tmp_path / "data", {"a": plain(30, DAY_START_US, 1_000_000)})
+    roll_up()
+    trim(tmp_path / "data", "a", 10)
+    roll_up()
+    rows = read_tables(tmp_path / "out", DAY)
+    assert {row["messages"] for row in rows.values()} == {30}
+    log = open_log(data, "a")
+    append(log, plain(15, DAY_START_US + 30_000_000, 1_000_000))  # now 35 can be read
+    log.close()
+    roll_up()
+    rows = read_tables(tmp_path / "out", DAY)
+    assert {(row["messages"], row["first_seq"], row["missing"]) for row in rows.values()} == {(35, 10, 0)}
+
+
+def test_messages_that_no_run_has_seen_are_missing(tmp_path: Path, roll_up: Run) -> None:
+    data = make_directory(tmp_path / "data", {"a": plain(10, DAY_START_US, 1_000_000)})
+    roll_up()
+    log = open_log(data, "a")
+    append(log, plain(10, DAY_START_US + 2 * MINUTE_US, 1_000_000))
+    log.close()
+    trim(tmp_path / "data", "a", 15)
+    roll_up()
+    rows = read_tables(tmp_path / "out", DAY)
+    assert [row["missing"] for key, row in sorted(rows.items()) if key[0] == "minute"] == [0, 5]
+    assert [row["missing"] for key, row in rows.items() if key[0] == "day"] == [5]
+
+
+def test_a_day_that_was_trimmed_whole_is_kept(tmp_path: Path, roll_up: Run) -> None:
+    make_directory(tmp_path / "data", {"a": spread(100), "b": spread(100, DAY_START_US + 24 * HOUR_US)})
+    roll_up()
+    before = read_tables(tmp_path / "out", DAY)
+    trim(tmp_path / "data", "a", 100)
+    outcome = roll_up()
+    assert (outcome.kept, outcome.messages, outcome.was_cleared) == (["a"], 0, False)
+    assert read_tables(tmp_path / "out", DAY) == before
+
+
+def test_a_day_whose_messages_never_were_is_cleared(tmp_path: Path, roll_up: Run) -> None:
+    """Its end was set aside for that of another master, in which the day has no messages."""
+    data = make_directory(tmp_path / "data", {"a": spread(100)})
+    roll_up()
+    for path in stream_paths(data.stream_directory("a"), "a")[3:]:
+        Path(path).unlink()
+    add_stream(data, "a", [])
+    outcome = without_session(tmp_path)
+    assert (outcome.kept, outcome.was_cleared) == ([], True)
+    assert read_tables(tmp_path / "out", DAY) == {}
+    assert Store(tmp_path / "out").days() == []
+
+
+def test_a_stream_that_cannot_be_read_keeps_what_there_was_and_is_told(tmp_path: Path, roll_up: Run) -> None:
+    data = make_directory(tmp_path / "data", {"a": spread(50), "b": spread(50)})
+    roll_up()
+    before = read_tables(tmp_path / "out", DAY)
+    flip(stream_paths(data.stream_directory("a"), "a").index_file, 8)
+    outcome = roll_up()
+    assert (outcome.failures, outcome.kept) == (1, ["a"])
+    assert read_tables(tmp_path / "out", DAY) == before
+
+
+def test_a_run_that_fails_leaves_the_day_as_it_was(
+    tmp_path: Path, roll_up: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_directory(tmp_path / "data", {"a": spread(50)})
+    roll_up()
+    before = read_tables(tmp_path / "out", DAY)
+
+    def fails(_raw: Any, path: Path) -> None:
+        path.mkdir()
+        raise RuntimeError("as Spark does")
+
+    monkeypatch.setattr(job, "write_raw", fails)
+    with pytest.raises(RuntimeError, match="as Spark does"):
+        roll_up()
+    assert read_tables(tmp_path / "out", DAY) == before
+    assert not left_over(tmp_path / "out")
+
+
+def test_a_day_without_messages_needs_no_spark(tmp_path: Path) -> None:
+    make_directory(tmp_path / "data", {"a": spread(5, DAY_START_US - HOUR_US, 1)})
+    outcome = without_session(tmp_path)
+    assert outcome.rows == {"minutes": 0, "hours": 0, "days": 0}
+    assert outcome.streams == 1
+
+
+def test_which_streams_are_trimmed() -> None:
+    plan = DayPlan([], {"same": 5, "trimmed": 6, "bad": 0}, [BadStream("bad", "why")])
+    old = {"same": 5, "trimmed": 5, "bad": 0, "gone": 3}
+    assert find_trimmed(plan, old, {"bad"}) == [
+        Trimmed("trimmed", 6),
+        Trimmed("bad", KEPT_FROM_MAX),
+        Trimmed("gone", KEPT_FROM_MAX),
+    ]
+
+
+def test_data_directories_stay_untouched(tmp_path: Path, roll_up: Run) -> None:
+    make_directory(tmp_path / "data", {"a": spread(50)})
+    folder = open_data_dir(tmp_path / "data").path
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    roll_up()
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before

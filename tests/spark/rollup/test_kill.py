@@ -1,0 +1,102 @@
+"""`tailrace rollup`, killed at random points and run again: the same tables each time, nothing doubled or left."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from shard.leaves import interpreted_wanted
+from spark.rollup.job import Job, run_job
+from spark.rollup.store import Store
+from tests.spark.data import make_directory, trim
+from tests.spark.rollup import reference
+from tests.spark.rollup.directories import DAY, DAY_START_US, HOUR_US
+from tests.spark.rollup.tables import left_over, read_tables
+from tests.spark.rollup.test_job import spread
+
+ROUNDS = int(os.environ.get("TAILRACE_KILL_ROUNDS", "2"))
+WAIT_S = 120.0
+ROOT = Path(__file__).resolve().parents[3]
+
+pytestmark = [pytest.mark.slow, pytest.mark.system]
+
+
+def start(tmp_path: Path) -> subprocess.Popen[bytes]:
+    data, out = str(tmp_path / "data"), str(tmp_path / "out")
+    command = [sys.executable, "-m", "tailrace.command.main", "rollup", data, out, "--day", str(DAY)]
+    with (tmp_path / "log").open("wb") as log:
+        return subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env={**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+        )
+
+
+def kill(run: subprocess.Popen[bytes], *, all_at_once: bool) -> None:
+    """The command alone, as an operator would, or its JVM and the JVM's Python with it, as a machine does."""
+    family = [psutil.Process(run.pid), *psutil.Process(run.pid).children(recursive=True)]
+    for process in family if all_at_once else family[:1]:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+    run.wait(WAIT_S)
+    # What is left of the family leaves by itself.
+    gone, alive = psutil.wait_procs(family[1:], WAIT_S)
+    assert not alive, f"still there: {alive}, gone: {len(gone)}"
+
+
+def wait_for_run(out: Path, run: subprocess.Popen[bytes]) -> None:
+    """Until its folder is there: before that nothing can go wrong."""
+    deadline_s = time.monotonic() + WAIT_S
+    while not list(out.glob("_run-*")):
+        assert run.poll() is None
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+
+
+def test_killed_at_random_points(tmp_path: Path, rollup_session: Any) -> None:
+    if interpreted_wanted():
+        pytest.skip("nothing here depends on which build is loaded; the other run has it")
+    seed = int(os.environ.get("TAILRACE_SEED", random.randrange(1 << 32)))
+    print(f"TAILRACE_SEED={seed}")
+    choice = random.Random(seed)
+    make_directory(tmp_path / "data", {f"s{i}": spread(200, DAY_START_US + i * HOUR_US) for i in range(4)})
+    run = start(tmp_path)
+    wait_for_run(tmp_path / "out", run)
+    begun_s = time.monotonic()
+    assert run.wait(WAIT_S) == 0, (tmp_path / "log").read_text()
+    whole_s = time.monotonic() - begun_s
+    expected = reference.roll_up(tmp_path / "data", DAY_START_US)
+    assert read_tables(tmp_path / "out", DAY) == expected
+    trim(tmp_path / "data", "s1", 120)  # from here on only the tables know
+    killed = 0
+    for _ in range(ROUNDS):
+        run = start(tmp_path)
+        wait_for_run(tmp_path / "out", run)
+        lives_s = choice.uniform(0, 0.95 * whole_s)
+        try:
+            run.wait(lives_s)
+        except subprocess.TimeoutExpired:
+            kill(run, all_at_once=choice.random() < 0.5)
+        assert run.returncode in (0, -signal.SIGKILL)
+        killed += run.returncode != 0
+        with Store(tmp_path / "out").locked():
+            assert read_tables(tmp_path / "out", DAY) == expected, f"killed after {lives_s} s"
+    print(f"killed {killed} of {ROUNDS} runs")
+    job = Job({"path": str(tmp_path / "data")}, tmp_path / "out", DAY)
+    assert run_job(job, lambda: rollup_session, lambda _phase, _done, _total: None).kept == ["s1"]
+    assert read_tables(tmp_path / "out", DAY) == expected
+    assert not left_over(tmp_path / "out")

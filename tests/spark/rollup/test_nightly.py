@@ -1,0 +1,85 @@
+"""A night's work around the rollup itself: the report and the figures, also when it fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shard.errors import DirectoryError
+from shard.retention import RetentionPolicy
+from spark.rollup import nightly
+from spark.rollup.job import Job, Note, Outcome
+from spark.rollup.nightly import Night, find_removals, run_night, told_of_kept
+from supervisor.textfile import read_textfile
+from tests.spark.data import make_directory
+from tests.spark.rollup.directories import DAY, DAY_START_US
+from tests.spark.rollup.made import row, write
+from tests.spark.rollup.test_job import spread
+
+
+def night(tmp_path: Path, **changes: Any) -> Night:
+    job = Job({"path": str(tmp_path / "data")}, tmp_path / "out", DAY)
+    return Night(job, None, tmp_path / "metrics.prom")._replace(**changes)
+
+
+def figures(tmp_path: Path) -> dict[str, float]:
+    found = read_textfile(tmp_path / "metrics.prom")
+    return {family.name.removeprefix("tailrace_rollup_"): family.samples[0].value for family in found}
+
+
+def no_session() -> Any:
+    raise AssertionError("not needed")
+
+
+def show(_phase: str, _done: int, _total: int) -> None:
+    pass
+
+
+def test_a_quiet_day_has_a_report_and_figures(tmp_path: Path) -> None:
+    make_directory(tmp_path / "data", {"a": spread(3, DAY_START_US - 10, 1)})
+    outcome, report = run_night(night(tmp_path), no_session, show)
+    assert report == tmp_path / "out" / "reports" / f"{DAY}.html"
+    assert "No messages came on this day" in report.read_text()
+    found = figures(tmp_path)
+    assert (outcome.streams, found["messages"], found["last_run_success"], found["failures"]) == (1, 0, 1, 0)
+
+
+def test_without_a_report(tmp_path: Path) -> None:
+    make_directory(tmp_path / "data", {})
+    assert run_night(night(tmp_path, with_report=False, metrics=None), no_session, show)[1] is None
+    assert not (tmp_path / "out" / "reports").exists()
+    assert not (tmp_path / "metrics.prom").exists()
+
+
+def test_a_night_that_fails_is_told(tmp_path: Path) -> None:
+    with pytest.raises(DirectoryError):
+        run_night(night(tmp_path), no_session, show)
+    assert figures(tmp_path)["last_run_success"] == 0
+
+
+def test_notes_and_kept_streams_are_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    outcome = Outcome(kept=["trimmed one"], notes=[Note("bad one", "cannot be read", True), Note("x", "fine", False)])
+    monkeypatch.setattr(nightly, "run_job", lambda *_: outcome)
+    _, report = run_night(night(tmp_path), no_session, show)
+    assert report is not None
+    text = report.read_text()
+    for wanted in ("bad one", "cannot be read", "trimmed one", "what the tables had of it was kept"):
+        assert wanted in text
+    assert (figures(tmp_path)["failures"], figures(tmp_path)["kept_streams"]) == (1, 1)
+
+
+def test_many_kept_streams_are_told_in_a_few_lines() -> None:
+    told = told_of_kept(Outcome(kept=[f"s{i}" for i in range(1_000)]))
+    assert len(told) == 11
+    assert told[-1].stream == "990 more streams"
+
+
+def test_the_forecast_knows_what_came_on_the_day(tmp_path: Path) -> None:
+    make_directory(tmp_path / "data", {"a": spread(10, step_us=1)})
+    write(tmp_path / "out", "days", [row("a", messages=10, bytes=500)])
+    job = night(tmp_path).job
+    (removal,) = find_removals(job, lambda _name: RetentionPolicy(max_bytes=1_500)) or []
+    assert (removal.stream, removal.reason) == ("a", "size")
+    assert find_removals(job._replace(source={"brokers": "h:1"}), lambda _name: RetentionPolicy(1)) is None

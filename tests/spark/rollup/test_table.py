@@ -1,0 +1,39 @@
+"""Arrow batches of rows."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from spark.rollup.kernel import NO_GAP, Segment, roll_up
+from spark.rollup.table import NOTE, RAW_DDL, RAW_SCHEMA, note_batch, parse_note, to_batch
+
+
+def test_rows_have_the_names_and_shards_of_their_streams() -> None:
+    one = Segment(1, 5, np.array([120_000_001]), np.array([7]), NO_GAP)
+    batch = to_batch("minute", roll_up([one])["minute"], ["a", "ö"], [3, 9])
+    assert batch.schema == RAW_SCHEMA
+    (row,) = batch.to_pylist()
+    assert (row["level"], row["stream"], row["shard"], row["start"].minute) == ("minute", "ö", 9, 2)
+    assert (row["messages"], row["gaps"], row["gap_min_us"], row["gap_p99_us"], row["size_p99"]) == (
+        1,
+        0,
+        None,
+        None,
+        7,
+    )
+    batch.validate(full=True)
+
+
+def test_a_note() -> None:
+    batch = note_batch("ключ", 3, "what:\nthis", 5)
+    assert batch.schema == RAW_SCHEMA
+    (row,) = batch.to_pylist()
+    assert (row["level"], parse_note(row["stream"]), row["missing"]) == (NOTE, ("ключ", "what:\nthis"), 5)
+
+
+def test_spark_is_told_the_same_schema() -> None:
+    assert [column.split()[0] for column in RAW_DDL.split(", ")] == RAW_SCHEMA.names
+    assert "start timestamp not null" in RAW_DDL
+    assert "gap_p99_us bigint," in RAW_DDL
+    assert RAW_SCHEMA.field("start").type == pa.timestamp("us", tz="UTC")

@@ -1,0 +1,199 @@
+"""Reading while a broker appends as fast as it can, and trims, and is killed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import functions as sql
+
+import tailrace
+from spark.columns import SCHEMA, BatchMaker
+from spark.plan import make_plan
+from spark.reading import read_task
+from spark.source import Source, SourceOptions, open_source
+from tailrace.address import Address
+from tests.system.node import Node, running, wait_for
+
+NAMES = ("orders.a", "orders.b", "orders.c")
+PAYLOAD_BYTES = 100
+KEPT = 20_000  # messages of each stream that are not trimmed
+ROUNDS = 4
+LIVE_ROUNDS = 3
+LIVE_PATIENCE_S = 60.0
+CONFIG = '[timing]\ntrim_grace_s = "2 s"\n'
+ROUNDS_MAX = 500  # the first holes are there after two seconds
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+
+class Publisher:
+    """Publishes to all streams until it is told to stop. Each payload begins with the number of the message."""
+
+    def __init__(self, node: Node, chunk: int = 1_000) -> None:
+        self.sent = dict.fromkeys(NAMES, 0)  # so many are in the stream
+        self.failure: BaseException | None = None
+        self._address, self._chunk = f"127.0.0.1:{node.port}", chunk
+        self._stop = threading.Event()
+        self._pause_s = 0.0
+        self._thread = threading.Thread(target=self._run)
+
+    def slowly(self, pause_s: float) -> Publisher:
+        self._pause_s = pause_s
+        return self
+
+    def _run(self) -> None:
+        try:
+            with tailrace.connect(self._address) as client:
+                while not self._stop.wait(self._pause_s):
+                    for name in NAMES:
+                        numbers = range(self.sent[name], self.sent[name] + self._chunk)
+                        receipt = client.publish_many(name, [b"%012d" % i + bytes(PAYLOAD_BYTES - 12) for i in numbers])
+                        self.sent[name] = receipt.seq + receipt.count
+        except BaseException as failure:  # noqa: BLE001 (for the test that waits for it)
+            self.failure = failure
+
+    def __enter__(self) -> Publisher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._stop.set()
+        self._thread.join(60)
+        if self.failure is not None:
+            raise self.failure
+
+
+def query(source: Source, sent: dict[str, int]) -> int:
+    """Plan and read everything, and check it; gives how many messages it was."""
+    plan = make_plan(source, NAMES, rows_per_task=15_000)
+    assert not plan.bad
+    maker = BatchMaker(SCHEMA, "binary")
+    table = pa.Table.from_batches([b for task in plan.tasks for b in read_task(source, task, maker, False)])
+    after = {slice_.stream: slice_.first_seq for task in make_plan(source, NAMES).tasks for slice_ in task}
+    for name in NAMES:
+        planned = [slice_ for task in plan.tasks for slice_ in task if slice_.stream == name]
+        assert planned[-1].end_seq >= sent[name], "what was acknowledged before is in it"
+        check(
+            table.filter(pa.compute.equal(table["stream"], name)),
+            planned[0].first_seq,
+            after[name],
+            planned[-1].end_seq,
+        )
+    return len(table)
+
+
+def check(rows: pa.Table, first_seq: int, kept_seq: int, end_seq: int) -> None:
+    """Each message once, in order, with its own payload; missing are none but those that were trimmed meanwhile."""
+    seqs = rows["seq"].to_pylist()
+    assert seqs == sorted(set(seqs))
+    assert not seqs or seqs[0] >= first_seq
+    assert [seq for seq in seqs if seq >= kept_seq] == list(range(max(kept_seq, first_seq), end_seq))
+    assert [int(payload[:12]) for payload in rows["payload"].to_pylist()] == seqs
+    assert all(len(payload) == PAYLOAD_BYTES for payload in rows["payload"].to_pylist())
+
+
+def trim_all(node: Node, sent: dict[str, int]) -> None:
+    with node.client() as client:
+        for name, count in sent.items():
+            assert client.ask(f"trim {name} #{max(0, count - KEPT)}").startswith("ok trim")
+
+
+@contextmanager
+def trimming(node: Node, publisher: Publisher) -> Iterator[list[int]]:
+    """Trims all the time, beside what is done meanwhile. Gives how often it did."""
+    stop, done = threading.Event(), [0]
+
+    def run() -> None:
+        while not stop.wait(0.02):
+            trim_all(node, dict(publisher.sent))
+            done[0] += 1
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield done
+    finally:
+        stop.set()
+        thread.join(60)
+
+
+def has_holes(node: Node) -> bool:
+    """Whether the broker has given back space of every stream."""
+    files = [next(node.data.glob(f"shard-*/{name}.content")).stat() for name in NAMES]
+    return all(file.st_blocks * 512 < file.st_size // 2 for file in files)
+
+
+@pytest.mark.parametrize("way", ["directory", "brokers"])
+def test_queries_beside_appends_and_trims(tmp_path: Path, way: str) -> None:
+    with running(tmp_path / "data", config=CONFIG) as node, Publisher(node) as publisher:
+        wait_for(lambda: min(publisher.sent.values()) > 2 * KEPT or publisher.failure, "enough is published")
+        addresses = (Address("127.0.0.1", node.port),)
+        options = SourceOptions(str(node.data), check_crc=True) if way == "directory" else SourceOptions("", addresses)
+        with trimming(node, publisher) as trims, closing(open_source(options)) as source:
+            after_holes = 0
+            for _ in range(ROUNDS_MAX):
+                assert query(source, dict(publisher.sent)) > 0
+                after_holes += has_holes(node)
+                if after_holes == ROUNDS:
+                    break
+            assert after_holes == ROUNDS
+            assert trims[0] > ROUNDS
+
+
+class Live:
+    """A live query that notes what each batch had of each stream; a batch that comes again replaces itself."""
+
+    def __init__(self, session: Any, node: Node, checkpoint: Path) -> None:
+        self._session, self._node, self._checkpoint = session, node, checkpoint
+        self.batches: dict[int, dict[str, tuple[int, int, int]]] = {}
+
+    def take(self, batch: Any, number: int) -> None:
+        rows = batch.groupBy("stream").agg(sql.min("seq"), sql.max("seq"), sql.count("seq")).collect()
+        self.batches[number] = {row[0]: (row[1], row[2], row[3]) for row in rows}
+
+    def seen(self) -> dict[str, int]:
+        """How far each stream was read. Every seq exactly once up to there, or this fails."""
+        ends = dict.fromkeys(NAMES, 0)
+        for number in sorted(self.batches):
+            for name, (low, high, count) in self.batches[number].items():
+                assert (low, high - low + 1) == (ends[name], count), f"batch {number} of {name}"
+                ends[name] = high + 1
+        return ends
+
+    def wait_for_more(self, messages: int) -> None:
+        enough = sum(self.seen().values()) + messages
+        wait_for(lambda: sum(self.seen().values()) >= enough, "the query goes on", LIVE_PATIENCE_S)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        stream = self._session.readStream.format("tailrace").option("streams", "orders.*")
+        stream = stream.schema("stream string, seq bigint").load(str(self._node.data))
+        writing = stream.writeStream.foreachBatch(self.take)
+        query = writing.option("checkpointLocation", str(self._checkpoint)).trigger(processingTime="300 milliseconds")
+        started = query.start()
+        try:
+            yield
+            assert started.exception() is None
+        finally:
+            started.stop()
+
+
+def test_live_across_restarts_of_the_query_and_of_the_broker(session: Any, tmp_path: Path) -> None:
+    with running(tmp_path / "data") as node:
+        live = Live(session, node, tmp_path / "checkpoint")
+        with Publisher(node, 250).slowly(0.01) as publisher:
+            for round_ in range(LIVE_ROUNDS):
+                with live.running():
+                    live.wait_for_more(3_000)
+                    if round_ == 1:
+                        node.kill()
+                        node.start()
+                        live.wait_for_more(3_000)
+        with live.running():
+            wait_for(lambda: live.seen() == publisher.sent, "all has come", LIVE_PATIENCE_S)

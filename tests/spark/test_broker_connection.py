@@ -1,0 +1,195 @@
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from broker.protocol import messages as m
+from broker.protocol.binary import ServerCodec
+from broker.protocol.places import From
+from shard.frame import pack_frame
+from spark import broker_connection
+from spark.broker_connection import BrokerConnection, parse_listing
+from tailrace.address import Address
+from tailrace.errors import BrokerError, BrokerFault, ConnectFailed, ConnectionLost, Denied, OperationTimeout
+
+FRAMES = pack_frame(b"one") + pack_frame(b"two")
+WELCOME = m.pack(m.Welcome(1, (), "test/1", "n", 0, {}))
+Script = Callable[[m.Request], list[m.Response]]
+
+
+class FakeBroker:
+    """Answers one connection as a script says; keeps what it was told."""
+
+    def __init__(self, script: Script) -> None:
+        self.heard: list[m.Request] = []
+        self._script = script
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = Address("127.0.0.1", self._listener.getsockname()[1])
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        sock, _ = self._listener.accept()
+        codec = ServerCodec(1 << 20, 1 << 20)
+        with sock:
+            while data := sock.recv(1 << 16):
+                for request in codec.feed(data, len(data)):
+                    assert not isinstance(request, m.Malformed)
+                    self.heard.append(request)
+                    for answer in self._script(request):
+                        sock.sendall(m.pack(answer))
+                    if isinstance(request, m.Close):
+                        return
+
+    def close(self) -> None:
+        self._listener.close()
+        self._thread.join(5)
+
+
+def serve(script: Script, request: pytest.FixtureRequest) -> FakeBroker:
+    broker = FakeBroker(script)
+    request.addfinalizer(broker.close)
+    return broker
+
+
+def script(answers: Callable[[m.Subscribe], list[m.Response]]) -> Script:
+    """Welcome, and these answers to a subscription; an end to an unsubscription."""
+
+    def answer(request: m.Request) -> list[m.Response]:
+        if isinstance(request, m.Hello):
+            return [m.Welcome(1, (), "test/1", "n", 0, {})]
+        if isinstance(request, m.Unsubscribe):
+            return [m.Ended(request.id, 0)]
+        return answers(request) if isinstance(request, m.Subscribe) else []
+
+    return answer
+
+
+def test_a_place_costs_no_message(request: pytest.FixtureRequest) -> None:
+    broker = serve(script(lambda asked: [m.Subscribed(asked.id, 7, 3, 9)]), request)
+    with BrokerConnection([broker.address], "secret") as connection:
+        assert connection.place("ü", From("time", 5)) == m.Subscribed(1, 7, 3, 9)
+    broker.close()
+    hello, subscribe, _ = broker.heard
+    assert isinstance(hello, m.Hello)
+    assert hello.token == "secret"
+    assert subscribe == m.Subscribe(1, "ü".encode(), From("time", 5), 0, ("now", 0), 0)
+
+
+def test_a_place_at_the_end_ends_by_itself(request: pytest.FixtureRequest) -> None:
+    broker = serve(script(lambda asked: [m.Subscribed(asked.id, 9, 3, 9), m.Ended(asked.id, 9)]), request)
+    with BrokerConnection([broker.address], None) as connection:
+        assert connection.place("a", From("time", 5)).next_seq == 9
+        assert connection.place("a", From("time", 6)).next_seq == 9
+    broker.close()
+    assert not any(isinstance(each, m.Unsubscribe) for each in broker.heard)
+
+
+def test_chunks_of_a_range_are_granted_again(request: pytest.FixtureRequest) -> None:
+    def answers(asked: m.Subscribe) -> list[m.Response]:
+        chunk = m.Chunk(asked.id, memoryview(FRAMES))
+        return [m.Subscribed(asked.id, 5, 0, 9), chunk, m.Ping(), chunk, m.Ended(asked.id, 9)]
+
+    broker = serve(script(answers), request)
+    with BrokerConnection([broker.address], None) as connection:
+        chunks = list(connection.chunks("a", 5, 9))
+    assert [(bytes(chunk.frames), chunk.trimmed) for chunk in chunks] == [(FRAMES, False)] * 2
+    broker.close()
+    assert [each.nbytes for each in broker.heard if isinstance(each, m.Credit)] == [len(FRAMES)] * 2
+    assert any(isinstance(each, m.Pong) for each in broker.heard)
+
+
+def test_what_was_trimmed_is_told_with_the_chunk_behind_it(request: pytest.FixtureRequest) -> None:
+    def answers(asked: m.Subscribe) -> list[m.Response]:
+        chunk = m.Chunk(asked.id, memoryview(FRAMES))
+        trimmed = m.Failed("trimmed", "gone", False, 7, asked.id)
+        return [m.Subscribed(asked.id, 6, 6, 12), chunk, chunk, trimmed, chunk, m.Ended(asked.id, 12)]
+
+    broker = serve(script(answers), request)
+    with BrokerConnection([broker.address], None) as connection:
+        assert [chunk.trimmed for chunk in connection.chunks("a", 5, 12)] == [True, False, True]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda asked: [m.Failed("damaged", "its files are damaged", False, 7, asked.id)],
+        lambda asked: [m.Subscribed(asked.id, 0, 0, 9), m.Ended(asked.id, 3, "damaged", "its files are damaged")],
+        lambda asked: [m.Subscribed(asked.id, 0, 0, 9), m.Failed("closing", "it is damaged", True)],
+    ],
+)
+def test_what_the_broker_refuses_is_raised(
+    request: pytest.FixtureRequest, answer: Callable[[m.Subscribe], list[m.Response]]
+) -> None:
+    broker = serve(script(answer), request)
+    with BrokerConnection([broker.address], None) as connection, pytest.raises(BrokerError, match="damaged"):
+        list(connection.chunks("a", 0, 9))
+
+
+def test_a_broker_that_does_not_want_us(request: pytest.FixtureRequest) -> None:
+    broker = serve(lambda _request: [m.Failed("denied", "another token", True)], request)
+    with pytest.raises(Denied, match="another token"):
+        BrokerConnection([broker.address], "wrong")
+
+
+def test_a_broker_that_goes_away(request: pytest.FixtureRequest) -> None:
+    def answer(asked: m.Request) -> list[m.Response]:
+        if isinstance(asked, m.Subscribe):
+            raise ConnectionAbortedError  # the thread ends, and its socket with it
+        return [m.Welcome(1, (), "test/1", "n", 0, {})]
+
+    broker = serve(answer, request)
+    with BrokerConnection([broker.address], None) as connection:
+        threading.excepthook = lambda _args: None
+        try:
+            with pytest.raises(ConnectionLost):
+                list(connection.chunks("a", 0, 9))
+        finally:
+            threading.excepthook = threading.__excepthook__
+
+
+def test_a_broker_that_is_silent(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(broker_connection, "ANSWER_TIMEOUT_S", 0.05)
+    broker = serve(lambda _request: [], request)
+    with pytest.raises(OperationTimeout, match="has sent nothing for"):
+        BrokerConnection([broker.address], None)
+
+
+def test_addresses_are_tried_in_turn(request: pytest.FixtureRequest) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        dead = Address("127.0.0.1", unused.getsockname()[1])
+    broker = serve(script(lambda _asked: []), request)
+    with BrokerConnection([dead, broker.address], None) as connection:
+        assert connection.address == broker.address
+    with pytest.raises(ConnectFailed, match="is the broker running there"):
+        BrokerConnection([dead], None)
+
+
+def test_bytes_that_no_broker_sends() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def talk() -> None:
+            sock, _ = listener.accept()
+            sock.sendall(b"\xfe\0\0\0\0")
+            sock.close()
+
+        thread = threading.Thread(target=talk)
+        thread.start()
+        with pytest.raises((BrokerFault, ConnectionLost)):
+            BrokerConnection([Address("127.0.0.1", listener.getsockname()[1])], None)
+        thread.join()
+
+
+def test_listings() -> None:
+    said = b"stream role epoch\r\na master 1\r\n\xc3\xbc/x slave 2\r\n.\r\n"
+    assert parse_listing(said) == ["a", "ü/x"]
+    assert parse_listing(b"stream role epoch\r\n.\r\n") == []
+    with pytest.raises(ConnectionLost):
+        parse_listing(said[:-3])
+    with pytest.raises(ConnectionLost):
+        parse_listing(b"")
+    with pytest.raises(Denied, match="name the streams"):
+        parse_listing(b"err denied only from its own machine\r\n")

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import numpy as np
+import pytest
+
+from shard.directory import DataDirectory
+from shard.frame import pack_frame
+from shard.leaves import load
+from spark.broker_connection import Chunk
+from spark.broker_source import BrokerSource, take_apart
+from spark.directory_source import DirectorySource
+from spark.entries import Entries
+from spark.places import Place, Range
+from spark.plan import make_plan
+from spark.slices import Slice, Task
+from spark.source import Source, SourceOptions
+from tailrace.address import Address
+from tailrace.errors import ConnectFailed, DamagedMessage, SeqFault, StreamBehind
+from tests.spark.data import START_US, make_directory, plain
+from tests.system.node import Node
+
+MINUTE_US = 60_000_000
+LARGE = 60_000  # messages of the stream that takes many chunks: 8 MB
+
+_stamp = load("shard.frame_cy").stamp
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> DataDirectory:
+    made = make_directory(tmp_path_factory.mktemp("broker") / "data", {"a": plain(100), "ü*": plain(3), "empty": []})
+    from tests.spark.data import open_log
+
+    log = open_log(made, "large")
+    for i in range(60):
+        frames = bytearray(b"".join(pack_frame(b"%0100d" % (i * 1_000 + k)) for k in range(LARGE // 60)))
+        log.append(frames, LARGE // 60, START_US + i * MINUTE_US // 4, 1 + i // 30)
+    log.close()
+    return made
+
+
+@pytest.fixture(scope="module")
+def node(data: DataDirectory) -> Iterator[Node]:
+    found = Node(data.path).start()
+    yield found
+    found.kill()
+
+
+@pytest.fixture
+def source(node: Node) -> Iterator[BrokerSource]:
+    with closing(BrokerSource(SourceOptions(brokers=(Address("127.0.0.1", node.port),)))) as found:
+        yield found
+
+
+def all_of(source: Source, task: Task) -> list[tuple[str, int, int, int, int]]:
+    found = []
+    for slice_ in task:
+        with source.open(slice_) as reader:
+            for entries, _ in reader.blocks(frames=False):
+                columns = (entries.seq, entries.timestamp_us, entries.size, entries.table["epoch"])
+                found += [(slice_.stream, *row) for row in zip(*(column.tolist() for column in columns), strict=True)]
+    return found
+
+
+def planned(source: Source, *patterns: str, range_: Range = Range(), **how: int) -> list[tuple[str, int, int]]:  # noqa: B008
+    plan = make_plan(source, patterns, range_, **how)
+    assert not plan.bad
+    return [(slice_.stream, slice_.first_seq, slice_.end_seq) for task in plan.tasks for slice_ in task]
+
+
+@pytest.mark.system
+def test_the_same_plan_and_messages_as_from_the_directory(source: BrokerSource, data: DataDirectory) -> None:
+    files = DirectorySource(SourceOptions(str(data.path)))
+    for range_ in (Range(), Range(Place("time", START_US + 50_000), Place("time", START_US + 5 * MINUTE_US))):
+        assert planned(source, range_=range_) == planned(files, range_=range_)
+    aligned = planned(source, "large", rows_per_task=5_000, align_us=MINUTE_US)
+    assert aligned == planned(files, "large", rows_per_task=5_000, align_us=MINUTE_US)
+    assert len(aligned) > 5
+    for task, same in zip(make_plan(source, ()).tasks, make_plan(files, ()).tasks, strict=True):
+        assert all_of(source, task) == all_of(files, same)
+
+
+@pytest.mark.system
+def test_frames_are_those_of_the_log(source: BrokerSource) -> None:
+    with source.open(Slice("large", -1, 10, 40_000)) as reader:
+        blocks = list(reader.blocks(frames=True))
+    assert len(blocks) > 3
+    assert [block.entries.first_seq for block in blocks[1:]] == [block.entries.end_seq for block in blocks[:-1]]
+    first = blocks[0]
+    assert first.frames is not None
+    assert bytes(first.frames[32:132]) == b"%0100d" % 10
+    assert first.entries.nbytes == len(first.frames)
+
+
+@pytest.mark.system
+def test_single_messages(source: BrokerSource) -> None:
+    with source.open(Slice("a", -1, 50, 60)) as reader:
+        assert reader.entries(49, 1).timestamp_us.tolist() == [START_US + 49_000]
+        assert reader.entries(-1, 1).messages == 0
+    with source.open(Slice("large", -1, 0, 1)) as reader:
+        assert reader.entries(5, 30_000).seq.tolist() == list(range(5, 30_005))
+
+
+@pytest.mark.system
+def test_patterns_ask_the_node_for_its_streams(source: BrokerSource) -> None:
+    assert [ref.stream for ref in source.streams(())] == ["a", "empty", "large", "ü*"]
+    assert [ref.stream for ref in source.streams(("l*", "other"))] == ["large", "other"]
+
+
+@pytest.mark.system
+def test_a_node_that_is_replaced_while_it_is_read(data: DataDirectory, node: Node, source: BrokerSource) -> None:
+    """Between two chunks, with the rest still on its way: no message is lost, none comes twice."""
+    seen: list[int] = []
+    with source.open(Slice("large", -1, 0, LARGE)) as reader:
+        for entries, _ in reader.blocks(frames=False):
+            seen += entries.seq.tolist()
+            if len(seen) < 20_000:
+                node.kill()
+                node.start()
+    assert seen == list(range(LARGE))
+    assert planned(source, "a") == [("a", 0, 100)]
+
+
+def test_nobody_there_is_told_after_some_attempts(monkeypatch: pytest.MonkeyPatch) -> None:
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
+    source = BrokerSource(SourceOptions(brokers=(Address("127.0.0.1", 1),)))
+    with source.open(Slice("a", -1, 0, 10)) as reader, pytest.raises(ConnectFailed):
+        list(reader.blocks(frames=False))
+    assert pauses == [0.2, 0.4, 0.8, 1.6, 3.2]
+    with pytest.raises(ConnectFailed):
+        make_plan(source, ("a",))
+
+
+def test_an_empty_slice_asks_nobody() -> None:
+    source = BrokerSource(SourceOptions(brokers=(Address("127.0.0.1", 1),)))
+    with source.open(Slice("a", -1, 5, 5)) as reader:
+        assert list(reader.blocks(frames=True)) == []
+
+
+# --- what came --------------------------------------------------------------------------------------------------------
+
+
+def chunk(first_seq: int, *, trimmed: bool = False, flip: int = -1) -> Chunk:
+    frames = bytearray(pack_frame(b"one") + pack_frame(b"two"))
+    _stamp(frames, first_seq, START_US, 1, 0)
+    if flip >= 0:
+        frames[flip] ^= 1
+    return Chunk(memoryview(frames), trimmed)
+
+
+def test_a_chunk_begins_where_the_last_one_ended() -> None:
+    found = take_apart("a", chunk(5), 5)
+    assert isinstance(found, Entries)
+    assert found.seq.tolist() == [5, 6]
+    assert np.array_equal(found.timestamp_us, [START_US] * 2)
+    assert take_apart("a", chunk(9, trimmed=True), 5).first_seq == 9
+    with pytest.raises(SeqFault, match="seq 6 came where 5 was next"):
+        take_apart("a", chunk(6), 5)
+    with pytest.raises(StreamBehind):
+        take_apart("a", chunk(4), 5)
+
+
+@pytest.mark.parametrize("place", [33, 4, 0, 69])
+def test_a_chunk_with_a_wrong_byte_is_damage(place: int) -> None:
+    with pytest.raises(DamagedMessage, match="a: message"):
+        take_apart("a", chunk(5, flip=place), 5)

@@ -1,0 +1,225 @@
+"""A live query as Spark leads it, led by hand: offsets, batches, restarts. No JVM."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from shard.directory import DataDirectory
+from shard.errors import StreamCut
+from spark.live import TailraceStreamReader
+from spark.offsets import DataLoss
+from spark.options import InvalidOption, parse_options
+from spark.slices import BadStreams
+from tests.spark.data import START_US, add_stream, append, make_directory, open_log, plain, trim
+
+SCHEMA = StructType([StructField("stream", StringType()), StructField("seq", LongType())])
+Seen = list[tuple[str, int]]
+
+
+class Query:
+    """Spark's part: what it calls in which order, and a checkpoint that is JSON."""
+
+    def __init__(self, data: DataDirectory, **options: str) -> None:
+        self._said = {"path": str(data.path), **options}
+        self.done: str | None = None  # the checkpoint
+        self.planned: tuple[str, str] | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        self.reader = TailraceStreamReader(parse_options(self._said), SCHEMA)
+
+    def plan(self, rows: int | None = None) -> bool:
+        """The next batch, written down; False when there is none."""
+        start = self.done if self.done is not None else json.dumps(self.reader.initialOffset())
+        limit = self.reader.getDefaultReadLimit() if rows is None else ReadMaxRows(rows)
+        end = json.dumps(self.reader.latestOffset(json.loads(start), limit))
+        self.planned = (start, end)
+        return start != end
+
+    def run(self) -> Seen:
+        """The batch that was written down."""
+        assert self.planned is not None
+        start, end = map(json.loads, self.planned)
+        found: Seen = []
+        for partition in self.reader.partitions(start, end):
+            for batch in self.reader.read(partition):
+                found += [(row["stream"], row["seq"]) for row in batch.to_pylist()]
+        return found
+
+    def batch(self, rows: int | None = None) -> Seen:
+        if not self.plan(rows):
+            return []
+        found = self.run()
+        assert self.planned is not None
+        self.done = self.planned[1]
+        return found
+
+
+def seqs(name: str, start: int, end: int) -> Seen:
+    return [(name, seq) for seq in range(start, end)]
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDirectory:
+    return make_directory(tmp_path / "data", {"a": plain(10), "b": plain(4)})
+
+
+def grow(data: DataDirectory, name: str, count: int) -> None:
+    log = open_log(data, name)
+    append(log, plain(count, START_US + 10_000_000))
+    log.close()
+
+
+def test_the_past_first_and_then_what_comes(data: DataDirectory) -> None:
+    query = Query(data)
+    assert query.batch() == seqs("a", 0, 10) + seqs("b", 0, 4)
+    assert query.batch() == []
+    grow(data, "b", 3)
+    assert query.batch() == seqs("b", 4, 7)
+
+
+def test_new_begins_with_what_comes_and_with_all_of_new_streams(data: DataDirectory) -> None:
+    query = Query(data, **{"from": "new"})
+    assert query.batch() == []
+    query.plan()
+    query.done = query.planned[1] if query.planned else None
+    grow(data, "a", 2)
+    add_stream(data, "later", plain(3))
+    assert query.batch() == seqs("a", 10, 12) + seqs("later", 0, 3)
+
+
+def test_a_time_to_begin_at(data: DataDirectory) -> None:
+    query = Query(data, **{"from": str(START_US + 3_000)})
+    assert query.batch() == seqs("a", 3, 10) + seqs("b", 3, 4)
+
+
+def test_batches_have_as_many_rows_as_may_be(data: DataDirectory) -> None:
+    query = Query(data, maxRowsPerBatch="5")
+    assert query.reader.getDefaultReadLimit() == ReadMaxRows(5)
+    found = [query.batch() for _ in range(4)]
+    assert [len(batch) for batch in found] == [5, 5, 4, 0]
+    assert sorted(row for batch in found for row in batch) == sorted(seqs("a", 0, 10) + seqs("b", 0, 4))
+    assert {name for name, _ in found[0]} == {"a", "b"}
+    assert isinstance(Query(data).reader.getDefaultReadLimit(), ReadAllAvailable)
+
+
+def test_streams_that_come_while_it_runs(data: DataDirectory) -> None:
+    query = Query(data)
+    query.batch()
+    add_stream(data, "z", plain(5))
+    assert query.batch(rows=3) == seqs("z", 0, 3)
+    query.restart()
+    assert query.batch() == seqs("z", 3, 5)
+
+
+def test_a_batch_that_was_written_down_is_the_same_after_a_restart(data: DataDirectory) -> None:
+    query = Query(data)
+    add_stream(data, "z", plain(5))
+    query.plan(rows=8)
+    first = query.run()
+    grow(data, "a", 5)
+    query.restart()
+    assert query.run() == first
+    assert len(first) == 8
+    assert query.planned is not None
+    query.done = query.planned[1]
+    rest = query.batch()
+    assert sorted(first + rest) == sorted(seqs("a", 0, 15) + seqs("b", 0, 4) + seqs("z", 0, 5))
+
+
+def test_available_now_ends_where_the_streams_did(data: DataDirectory) -> None:
+    query = Query(data)
+    query.reader.prepareForTriggerAvailableNow()
+    grow(data, "a", 5)
+    add_stream(data, "z", plain(5))
+    found = query.batch(rows=9) + query.batch(rows=9)
+    assert sorted(found) == seqs("a", 0, 10) + seqs("b", 0, 4)
+    assert query.batch() == []
+
+
+def test_it_reports_how_far_there_is_to_go(data: DataDirectory) -> None:
+    query = Query(data)
+    query.batch(rows=2)
+    assert query.reader.reportLatestOffset()["a"]["seq"] == 10
+
+
+# --- what is lost ---------------------------------------------------------------------------------------------------
+
+
+def test_messages_that_were_trimmed_before_they_were_read_are_a_loss(data: DataDirectory) -> None:
+    query = Query(data)
+    query.batch(rows=4)
+    trim(data.path, "a", 6)
+    with pytest.raises(DataLoss, match="stream 'a': 4 messages were trimmed"):
+        query.batch()
+    lenient = Query(data, failOnDataLoss="false")
+    lenient.done = query.done
+    assert lenient.batch() == seqs("a", 6, 10) + seqs("b", 2, 4)
+
+
+def test_what_was_trimmed_before_the_query_began_is_none(data: DataDirectory) -> None:
+    trim(data.path, "a", 6)
+    assert Query(data).batch() == seqs("a", 6, 10) + seqs("b", 0, 4)
+
+
+def part_ways(data: DataDirectory) -> None:
+    """The end of the stream is set aside, and it grows beyond where it was with other messages."""
+    log = open_log(data, "a")
+    log.set_aside(7)
+    append(log, plain(9, START_US + 20_000_000, text="another"))
+    log.close()
+
+
+def test_a_stream_with_another_end_is_not_taken_for_the_same(data: DataDirectory) -> None:
+    query = Query(data)
+    query.batch()
+    part_ways(data)
+    with pytest.raises(DataLoss, match="its end was set aside"):
+        query.batch()
+    lenient = Query(data, failOnDataLoss="false")
+    lenient.done = query.done
+    assert lenient.batch() == []
+    grow(data, "a", 1)
+    assert lenient.batch() == seqs("a", 16, 17)
+
+
+def test_a_batch_whose_stream_has_another_end_before_it_is_read(data: DataDirectory) -> None:
+    query = Query(data)
+    query.plan()
+    part_ways(data)
+    with pytest.raises(StreamCut):
+        query.run()
+    lenient = Query(data, failOnDataLoss="false")
+    lenient.planned = query.planned
+    assert lenient.run() == seqs("b", 0, 4)
+
+
+def test_a_damaged_stream_stops_the_query_or_waits(data: DataDirectory) -> None:
+    index = next(data.path.glob("shard-*/a.indx"))
+    whole = index.read_bytes()
+    index.write_bytes(b"x" + whole[1:])
+    with pytest.raises(BadStreams, match="stream 'a' is damaged"):
+        Query(data).batch()
+    query = Query(data, badStreams="skip")
+    assert query.batch() == seqs("b", 0, 4)
+    index.write_bytes(whole)
+    assert query.batch() == seqs("a", 0, 10)
+
+
+def test_another_sources_checkpoint_is_refused(data: DataDirectory) -> None:
+    query = Query(data)
+    query.done = json.dumps({"partition-1": 5})
+    with pytest.raises(ValueError, match="no offset of this source"):
+        query.batch()
+
+
+def test_a_live_query_has_no_end(data: DataDirectory) -> None:
+    options: dict[str, Any] = {"to": "#5"}
+    with pytest.raises(InvalidOption, match="a live query has no end"):
+        Query(data, **options)

@@ -1,0 +1,106 @@
+"""`tailrace rollup` as far as it needs no Spark: its arguments, and how it ends. tests/spark/rollup has the rest."""
+
+from __future__ import annotations
+
+import importlib.util
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import click
+import pytest
+
+from shard.directory import make_data_dir
+from tailrace.command import main
+from tailrace.command import rollup as command
+from tailrace.command.ending import IN_USE, NO_DIRECTORY, OK, REFUSED, USAGE, CommandError
+from tailrace.command.rollup import NOTES_SHOWN, load_policies, parse_day, parse_settings, tell
+
+pytest.importorskip("pyspark", reason="needs the extra `spark` (pip install -e '.[spark]')")
+Captured = pytest.CaptureFixture[str]
+
+
+def run(tmp_path: Path, *options: str) -> int:
+    return main.run(["rollup", str(tmp_path / "data"), str(tmp_path / "out"), *options])
+
+
+def test_a_directory_without_messages(tmp_path: Path, capsys: Captured) -> None:
+    make_data_dir(tmp_path / "data", 2)
+    assert run(tmp_path, "--day", "2026-11-20") == OK
+    said = capsys.readouterr().out
+    assert "2026-11-20: 0 messages, 0 streams; rows: 0 minutes, 0 hours, 0 days\n" in said
+    assert f"report: {tmp_path}/out/reports/2026-11-20.html\n" in said
+
+
+def test_yesterday_is_the_default(tmp_path: Path) -> None:
+    before = datetime.now(UTC).date()
+    assert parse_day(None) in (before - timedelta(days=1), before)
+    assert parse_day("2026-11-20") == date(2026, 11, 20)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--day", "20.11.2026"], "--day '20.11.2026' is no day; YYYY-MM-DD is"),
+        (["--conf", "x=1"], "--conf 'x=1': a setting of Spark is spark.NAME=VALUE"),
+        (["--verify", "--brokers"], "--verify reads the files"),
+        (["--config", "/nonexistent/tailrace.toml"], "cannot be read"),
+    ],
+)
+def test_wrong_arguments(tmp_path: Path, capsys: Captured, options: list[str], said: str) -> None:
+    assert run(tmp_path, *options) == USAGE
+    assert said in capsys.readouterr().err
+
+
+def test_no_data_directory(tmp_path: Path, capsys: Captured) -> None:
+    assert run(tmp_path) == NO_DIRECTORY
+    assert "is no tailrace data directory" in capsys.readouterr().err
+
+
+def test_another_rollup_is_at_work(tmp_path: Path, capsys: Captured) -> None:
+    from spark.rollup.store import Store
+
+    make_data_dir(tmp_path / "data", 2)
+    with Store(tmp_path / "out").locked():
+        assert run(tmp_path) == IN_USE
+    assert "another rollup writes to" in capsys.readouterr().err
+
+
+def test_the_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else object())
+    with pytest.raises(CommandError, match=r"pyspark not installed; pip install 'tailrace\[spark\]'"):
+        command.require_spark()
+
+
+def test_settings_of_spark() -> None:
+    assert parse_settings(("spark.a=1", "spark.b=x=y")) == {"spark.a": "1", "spark.b": "x=y"}
+    with pytest.raises(click.UsageError):
+        parse_settings(("spark.a",))
+
+
+def test_policies_are_those_of_the_broker(tmp_path: Path) -> None:
+    config = tmp_path / "tailrace.toml"
+    config.write_text('[[stream]]\npattern = "log.*"\nmax_age_s = "2 d"\n')
+    policy_of = load_policies(config)
+    assert policy_of is not None
+    assert (policy_of("log.x").max_age_s, policy_of("other").max_age_s) == (172_800, 0)
+    assert load_policies(None) is None
+
+
+def test_what_is_told(capsys: Captured) -> None:
+    from spark.rollup.job import Note, Outcome
+
+    outcome = Outcome(5, 2, {"minutes": 3}, ["a", "b"], [Note("c", "damaged", True)] * (NOTES_SHOWN + 1), True)
+    tell(outcome, date(2026, 11, 20), None)
+    out, err = capsys.readouterr()
+    assert err.count("tailrace: c: damaged\n") == NOTES_SHOWN
+    assert "and 1 more of that kind" in err
+    assert "rows of them are kept: a, b\n" in out
+    assert "2026-11-20 has no messages any more" in out
+    assert out.endswith("2026-11-20: 5 messages, 2 streams; rows: 3 minutes\n")
+
+
+def test_streams_that_could_not_be_read_are_a_failure(tmp_path: Path) -> None:
+    data = make_data_dir(tmp_path / "data", 2)
+    for suffix in (".content", ".indx"):
+        (data.stream_directory("bad") / f"bad{suffix}").write_bytes(b"x" * 5_000)
+    assert run(tmp_path, "--no-report") == REFUSED
