@@ -15,12 +15,12 @@ from tests.broker.binary import BinaryPeer
 from tests.broker.world import Peer, World, world
 
 
-def speak(node: World, kind: str, **how: bool) -> tuple[Peer, Client]:
+def speak(node: World, kind: str, *, small: bool = False) -> tuple[Peer, Client]:
     """A peer that speaks this protocol, and the broker's side of it."""
     if kind == "line":
-        peer = node.connect(**how)
+        peer = node.connect(small=small)
         return peer, node.client_of(peer)
-    peer = BinaryPeer(node, **how).peer
+    peer = BinaryPeer(node, small=small).peer
     peer.received.clear()
     return peer, node.speaker_of(peer)
 
