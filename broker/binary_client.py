@@ -65,7 +65,7 @@ class BinaryClient(Connection):
                 if self.closed or self.lingering_since_s:
                     return
         if count == self._read_bytes < READ_BYTES_MAX or self.codec.pending_bytes != self._pending_bytes:
-            self.read_more(count, published=published)
+            self.read_more(count, int(published))
 
     def _execute(self, message: object) -> None:
         """Anything but a publish, after everything this connection published before it."""

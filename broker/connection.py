@@ -29,6 +29,10 @@ ANSWERS_PENDING_MAX = 4_096  # answers not known yet; reading pauses above it
 # A read is small after anything but a publish, so that little input cannot ask for much output before it is noticed;
 # it doubles with each full read of publishes.
 READ_BYTES_MIN, READ_BYTES_MAX = 16 << 10, 1 << 20
+# Of publishes to many streams more is read at once: they are appended stream by stream, and what comes in one read is
+# staged together.
+READ_BYTES_SCATTERED_MAX = 4 << 20
+STREAM_BYTES = 8 << 10  # where a read holds less than that for each of its streams, it is scattered
 OUT_HIGH_BYTES = 1 << 20  # answers not taken by the peer yet; reading pauses above it
 LINGER_S = 5.0  # how long a connection that must end may take to read why
 
@@ -198,11 +202,14 @@ class Connection(ABC):
             self._update_interest()
             self._close_when_done()
 
-    def read_more(self, count: int, *, published: bool) -> None:
-        """After a read of `count` bytes: read more at once from whoever fills a read with publishes."""
+    def read_more(self, count: int, streams: int) -> None:
+        """After a read of `count` bytes: read more at once from whoever fills a read with publishes, to `streams` of
+        them (0 where it ended in anything else).
+        """
         pending = self.pending_bytes
-        if count == self._read_bytes < READ_BYTES_MAX and (published or pending >= count):
-            self._read_bytes *= 2
+        if count == self._read_bytes and (streams or pending >= count):
+            bytes_max = READ_BYTES_SCATTERED_MAX if count < streams * STREAM_BYTES else READ_BYTES_MAX
+            self._read_bytes = min(2 * count, bytes_max)
         if pending != self._pending_bytes:
             self.hold(pending)
 

@@ -10,7 +10,7 @@ import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from broker.connection import READ_BYTES_MAX, Connection
+from broker.connection import Connection
 from broker.fanout import Cursor
 from broker.protocol import answers
 from broker.protocol.commands import Close, Invalid, Reply, Staged
@@ -55,9 +55,8 @@ class LineClient(Connection):
                 self._execute(command)
                 if self.closed or self.lingering_since_s:
                     return
-        pending = self.codec.pending_bytes
-        if count == self._read_bytes < READ_BYTES_MAX or pending != self._pending_bytes:
-            self.read_more(count, published=type(command) is Staged)
+        if count == self._read_bytes or self.codec.pending_bytes != self._pending_bytes:
+            self.read_more(count, len(command.groups) if type(command) is Staged else 0)
 
     def _execute(self, command: object) -> None:
         """Any command but a publish, after everything this connection published before it."""

@@ -6,7 +6,7 @@ Publishes are staged per stream through a turn of the loop and go on as one batc
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any, Protocol
 
@@ -23,8 +23,9 @@ from shard.names import shard_of
 
 CODES = {code.value: code for code in Code}
 WINDOW_MESSAGES = 64  # of one client, over which it is seen where its streams live
-SCATTERED_STREAMS, SCATTERED_BYTES = 64, 4 << 10  # more streams than this, less than that for each
+SCATTERED_STREAMS, SCATTERED_BYTES = 64, 16 << 10  # more streams than this, less than that for each
 AWAY_SHARE = 0.75  # of a window, to one sibling: the client belongs there
+FORWARD_BYTES = 512 << 10  # about, of one request: the owner appends its first streams while the others are on the way
 CALL_BYTES = 256  # what a call counts for in its route's window
 
 Done = Callable[[Any | Refused], None]
@@ -99,6 +100,20 @@ class Call(Request):
 
     def answered(self, value: Any, code: str, text: str) -> None:
         self._done(Refused(CODES[code], text) if code else value)
+
+
+def _parts(batches: list[Batch]) -> Iterator[list[Batch]]:
+    """The batches, in order, in runs of about FORWARD_BYTES."""
+    part: list[Batch] = []
+    nbytes = 0
+    for batch in batches:
+        part.append(batch)
+        nbytes += batch.nbytes
+        if nbytes >= FORWARD_BYTES:
+            yield part
+            part, nbytes = [], 0
+    if part:
+        yield part
 
 
 class Router:
@@ -220,10 +235,11 @@ class Router:
             self._forward(slot, batches)
 
     def _forward(self, slot: int, batches: list[Batch]) -> None:
-        forward = Forward(next(self._ids), batches)
-        self._metrics.forwarded_messages += sum(batch.count for batch in batches)
-        self._metrics.forwarded_bytes += forward.nbytes
-        self.routes[slot].submit(forward)
+        for part in _parts(batches):
+            forward = Forward(next(self._ids), part)
+            self._metrics.forwarded_messages += sum(batch.count for batch in part)
+            self._metrics.forwarded_bytes += forward.nbytes
+            self.routes[slot].submit(forward)
 
     # --- calls ------------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from broker.acceptor import Acceptor
 from broker.affinity import Movers
 from broker.board import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
 from broker.commands import Commands
-from broker.connection import READ_BYTES_MAX, Connection
+from broker.connection import READ_BYTES_SCATTERED_MAX, Connection
 from broker.control import ControlChannel, ControlClosed, ControlMessage
 from broker.fanout import FanOut
 from broker.framing import FrameChunks
@@ -52,6 +52,7 @@ STAGED_MAX_BYTES = 8 << 20  # published and answered in one turn; the connection
 # An append costs much and a message little: where a turn's publishes are to many streams, a few messages each, it first
 # reads what else has come meanwhile.
 GATHER_ROUNDS_MAX = 16
+GATHERED_MAX_BYTES = 16 << 20
 GC_ALLOCATIONS = 50_000  # containers made and not freed between two looks for cycles
 PUMP_BYTES = 4 << 20  # sent to subscribers in one turn, about
 IDLE_S = 0.25  # the longest wait for events, and so the longest time between two beats of a healthy worker
@@ -102,7 +103,7 @@ class Worker:
         self.phase = Phase.STANDBY
         self.now_s = time.monotonic()
         self.drain_began_s = self.drain_deadline_s = float("inf")
-        self.receive_buffer = bytearray(READ_BYTES_MAX)
+        self.receive_buffer = bytearray(READ_BYTES_SCATTERED_MAX)
         self.receive_view = memoryview(self.receive_buffer)
         self.partial_bytes = 0
         self.unsent_bytes = 0
@@ -175,7 +176,7 @@ class Worker:
         self._handle(self.poller.poll(0 if busy else IDLE_S))
         router = self.router
         rounds = 1
-        while router.scattered and rounds < GATHER_ROUNDS_MAX and self._has_room():
+        while router.scattered and rounds < GATHER_ROUNDS_MAX and self._has_room(GATHERED_MAX_BYTES):
             events = self.poller.poll(0)
             if not events:
                 break
@@ -208,9 +209,9 @@ class Worker:
                 if not self._has_room():
                     break
 
-    def _has_room(self) -> bool:
+    def _has_room(self, bytes_max: int = STAGED_MAX_BYTES) -> bool:
         """Whether more may be published and answered in this turn."""
-        return self.router.staged_bytes + self.answered_bytes <= STAGED_MAX_BYTES
+        return self.router.staged_bytes + self.answered_bytes <= bytes_max
 
     def _announce(self) -> None:
         grown = self.owner.take_grown()
