@@ -116,19 +116,21 @@ class Acceptor:
 
     def adopt(self, sock: socket.socket, state: dict[str, Any]) -> None:
         """Take a connection that a sibling handed over, where that one left it."""
-        protocol = CLIENTS.get(state.get("protocol", ""), Newcomer)
-        client = protocol(self.worker, sock, state["peer"], state["local"])
+        peer, local = state["peer"], state["local"]
+        if "protocol" not in state:
+            self._take_in(Newcomer(self.worker, sock, peer, local))
+            return
+        client = CLIENTS[state["protocol"]](self.worker, sock, peer, local)
         self._take_in(client)
-        if client.protocol:
-            handover.restore(client, state)
+        handover.restore(client, state)
 
-    def _take_in(self, client: Connection) -> None:
-        client.sock.setblocking(False)
+    def _take_in(self, connection: Connection) -> None:
+        connection.sock.setblocking(False)
         try:
-            tune(client.sock)
+            tune(connection.sock)
         except OSError:
-            log.debug("connection from %s was gone before it was tuned", client.peer)
-        self.worker.add_client(client)
+            log.debug("connection from %s was gone before it was tuned", connection.peer)
+        self.worker.add_client(connection)
 
 
 def tune(sock: socket.socket) -> None:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from broker import handover
 from broker.board import STATE_READY
-from broker.connection import Connection, Pause
+from broker.client import Client
+from broker.connection import Pause
 from broker.fanout import Feed
 
 if TYPE_CHECKING:
@@ -28,16 +29,18 @@ class Movers:
 
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
-        self._waiting: dict[Connection, tuple[int, float]] = {}  # slot to go to, and until when to wait
+        self._waiting: dict[Client, tuple[int, float]] = {}  # slot to go to, and until when to wait
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def consider(self, client: Connection, slot: int) -> None:
+    def consider(self, client: Client, slot: int) -> None:
         """A client's window says that it belongs to `slot`: pause it, so that it moves when it is answered."""
         worker = self._worker
         target = worker.board.slot(slot)
         if not worker.settings.affinity or client.lingering_since_s or worker.now_s - client.moved_s < STAY_S:
+            return
+        if client.bound:
             return
         if any(worker.router.slot_of(cursor.feed.name) != slot for cursor in client.cursors.values()):
             return
@@ -47,7 +50,7 @@ class Movers:
         client.pause(Pause.MOVE)
         self._waiting[client] = (slot, worker.now_s + PATIENCE_S)
 
-    def consider_subscriber(self, client: Connection, feed: Feed) -> None:
+    def consider_subscriber(self, client: Client, feed: Feed) -> None:
         """A client has subscribed to a stream that lives elsewhere: it saves a hop there, unless it is one of many
         here.
 

@@ -12,16 +12,19 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.connection import READ_BYTES_MAX, Connection
+from broker.client import READ_BYTES_MAX, Client
 from broker.fanout import Cursor
 from broker.framing import FrameChunk, head_fields
 from broker.owner import Refused
 from broker.protocol import messages as m
+from broker.protocol import replication as r
 from broker.protocol.binary import ServerCodec
 from broker.protocol.envelope import HEAD_BYTES
 from broker.protocol.errors import Code
 from broker.protocol.messages import CHUNK_HEAD, Ack, Op, pack
 from broker.publish import FramePublication
+from broker.replication.follower import Follower
+from broker.routes import Route
 from broker.subscribing import storage_refusals
 from broker.timers import now_us
 from broker.version import program_version
@@ -29,14 +32,15 @@ from broker.version import program_version
 if TYPE_CHECKING:
     from broker.worker import Worker
 
-FEATURES: frozenset[str] = frozenset()  # spoken here beyond version 1
+FEATURES = frozenset({r.FEATURE})  # spoken here beyond version 1
+NODE_PENDING_MAX = 1 << 16  # answers to another node that are not known yet; it is read no more above it
 CREDIT_MAX_BYTES = 1 << 62  # of one subscription; more is as good as none
 
 
-class BinaryClient(Connection):
+class BinaryClient(Client):
     protocol = "binary"
 
-    __slots__ = ("asked", "codec", "handles", "last_word", "pings", "under_way")
+    __slots__ = ("asked", "codec", "follower", "handles", "last_word", "pings", "under_way")
 
     def __init__(self, worker: Worker, sock: socket.socket, peer: str, local: bool) -> None:
         super().__init__(worker, sock, peer, local)
@@ -44,7 +48,8 @@ class BinaryClient(Connection):
         self.traffic = worker.metrics.binary
         self.codec = ServerCodec(worker.settings.max_envelope_bytes, worker.settings.max_message_bytes)
         self.handles: dict[int, bytes] = {}
-        self.asked: dict[int, m.Subscribe] = {}  # those whose stream's owner has not answered yet
+        self.follower: Follower | None = None  # when the peer is a node, or speaks as nodes do
+        self.asked: dict[int, m.Subscribe | r.Follow] = {}  # those whose stream's owner has not answered yet
         self.under_way = 0  # publishes whose outcome is not known yet
         self.last_word = b""  # a fatal error, which comes after every answer
         self.pings = 0  # the heartbeat's
@@ -60,6 +65,8 @@ class BinaryClient(Connection):
             published = type(message) is m.Publish
             if type(message) is m.Publish:
                 self._publish(message)
+            elif type(message) is r.Held:  # comes among publishes, and has nothing to do with them
+                self.replication.hear_held(message)
             else:
                 self._execute(message)
                 if self.closed or self.lingering_since_s:
@@ -88,7 +95,8 @@ class BinaryClient(Connection):
 
     @property
     def awaited(self) -> int:
-        return self.under_way + len(self.asked)
+        replicating = 0 if self.follower is None else self.follower.awaited
+        return self.under_way + len(self.asked) + replicating
 
     # --- saying -----------------------------------------------------------------------------------------------------
 
@@ -118,7 +126,38 @@ class BinaryClient(Connection):
         if settings.token and not self.local and not _same(settings.token, message.token):
             self.end_with(Code.DENIED, "this broker wants its token in HELLO; this one is missing or wrong")
         else:
-            self.say(pack(self._welcome(FEATURES.intersection(message.features))))
+            features = FEATURES.intersection(message.features)
+            if r.FEATURE in features:
+                self._replicate(message.node or "", message.address or "")
+            self.say(pack(self._welcome(features)))
+
+    def _replicate(self, node: str, address: str) -> None:
+        self.codec.replicating = True
+        self.follower = Follower(self, node, address)
+
+    @property
+    def bound(self) -> bool:
+        return self.follower is not None and bool(self.follower.node)
+
+    # What a node below says it holds is what publishes wait for, its own and those of others. So it is read on while
+    # they wait, and bounded by what it may have under way itself: the windows of its routes.
+
+    def pause_for(self, route: Route) -> None:
+        if not self.bound:
+            super().pause_for(route)
+
+    def note_awaited(self) -> None:
+        if not self.bound or self.awaited > NODE_PENDING_MAX:
+            super().note_awaited()
+
+    @property
+    def replication(self) -> Follower:
+        """For the messages that the codec takes only from who has agreed on them."""
+        assert self.follower is not None
+        return self.follower
+
+    def may_create(self) -> bool:
+        return self.bound or super().may_create()
 
     def _welcome(self, features: frozenset[str]) -> m.Welcome:
         worker = self.worker
@@ -150,7 +189,8 @@ class BinaryClient(Connection):
     # --- publishing -------------------------------------------------------------------------------------------------
 
     def open(self, message: m.Open) -> None:
-        limit = self.worker.settings.max_handles
+        settings = self.worker.settings
+        limit = settings.max_streams if self.bound else settings.max_handles
         if message.id in self.handles:
             self.refuse_request(Op.OPEN, message.id, Code.USAGE, f"handle {message.id} is in use; choose another")
         elif len(self.handles) >= limit:
@@ -169,14 +209,10 @@ class BinaryClient(Connection):
                 self.refuse_request(Op.PUBLISH, message.request, Code.USAGE, text)
                 return
             names.append(name)
-        if message.ack == Ack.REPLICATED:
-            text = "this broker does not replicate: ask for an acknowledgement when appended or synced"
-            self.refuse_request(Op.PUBLISH, message.request, Code.UNSUPPORTED, text)
-            return
         frames = message.frames if message.owned and len(names) == 1 else bytearray(message.frames)
         self.under_way += 1
         publication = FramePublication(self, message.request, message.ack != Ack.NONE, names, message.count)
-        self.worker.router.publish_frames(self, publication, names, frames, message.ack == Ack.SYNCED)
+        self.worker.router.publish_frames(self, publication, names, frames, message.ack == Ack.SYNCED, message.replicas)
         self.note_awaited()
 
     def publish_done(self, publication: FramePublication) -> None:
@@ -265,6 +301,8 @@ class BinaryClient(Connection):
             self.refuse_request(Op.UNSUBSCRIBE, number, Code.UNSUBSCRIBED, text)
             return
         self.worker.fanout.end(cursor)
+        if self.follower is not None:
+            self.follower.ended(number)
         # Behind the chunk that is half out, if there is one: it is a part of what the peer gets.
         self.say(pack(m.Ended(number, cursor.seq if cursor.cut is None else cursor.cut[0])))
 
@@ -281,11 +319,18 @@ class BinaryClient(Connection):
         self.refuse_request(Op.SUBSCRIBE, cursor.key, Code.TRIMMED, text)
 
     def tell_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
+        if self.follower is not None:
+            self.follower.ended(cursor.key)
         if code is None:
             self.say(pack(m.Ended(cursor.key, cursor.seq)))
             return
         self.worker.metrics.refused.add(code)
         self.say(pack(m.Ended(cursor.key, cursor.seq, code, f"{cursor.feed.name.decode()}: {text}")))
+
+    def _end_subscriptions(self) -> None:
+        super()._end_subscriptions()
+        if self.follower is not None:
+            self.follower.close()
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
@@ -323,12 +368,15 @@ class BinaryClient(Connection):
     def _send_file(self, cursor: Cursor, chunk: FrameChunk, done: int) -> int:
         """The frames from byte `done` on, straight from the file; 0 where the socket is full."""
         reader = self.worker.readers.get(cursor.feed.name)
+        # Where the stream was cut, other messages may have come to this place before or while it was sent.
+        sent = 0
         try:
-            sent = os.sendfile(self.fd, reader.content_fd, chunk.offset + done, chunk.size - done)
+            if reader.is_current:
+                sent = os.sendfile(self.fd, reader.content_fd, chunk.offset + done, chunk.size - done)
         except BlockingIOError:
             return 0
-        if not sent:
-            raise OSError(f"the content of {cursor.feed.name!r} ends before its messages")
+        if not sent or not reader.is_current:
+            raise OSError(f"the content of {cursor.feed.name!r} ends before its messages, or was cut")
         return sent
 
     # --- the heartbeat (see `broker.heartbeat`) ---------------------------------------------------------------------
@@ -363,11 +411,17 @@ class BinaryClient(Connection):
     # --- moving -----------------------------------------------------------------------------------------------------
 
     def export_state(self) -> dict[str, Any]:
-        return {"codec": self.codec.export_state(), "handles": list(self.handles.items())}
+        return {
+            "codec": self.codec.export_state(),
+            "handles": list(self.handles.items()),
+            "follower": None if self.follower is None else [self.follower.node, self.follower.address],
+        }
 
     def restore_state(self, state: dict[str, Any]) -> None:
         self.codec.restore_state(state["codec"])
         self.handles = dict(state["handles"])
+        if state["follower"] is not None:
+            self._replicate(*state["follower"])
 
     def lose(self, key: int, name: bytes, next_seq: int, why: str) -> None:
         self.worker.metrics.refused.add(Code.UNAVAILABLE)
@@ -378,11 +432,12 @@ def _failed_publish(publication: FramePublication) -> m.Failed:
     """What is said of a publish that was refused, by one of its streams at least."""
     code, text = next(iter(publication.refusals.values()))
     names = publication.names
-    if len(names) == 1:
-        return m.Failed(code, f"{names[0].decode()}: {text}", False, Op.PUBLISH, publication.request)
     rows = tuple(
         (*result, *publication.refusals.get(place, ("", ""))) for place, result in enumerate(publication.results)
     )
+    if len(names) == 1:
+        logged = rows if code is Code.UNREPLICATED else None  # says where
+        return m.Failed(code, f"{names[0].decode()}: {text}", False, Op.PUBLISH, publication.request, logged)
     text = f"{len(publication.refusals)} of {len(names)} streams refused this; the first: {text}"
     return m.Failed(code, text, False, Op.PUBLISH, publication.request, rows)
 
@@ -403,4 +458,8 @@ _HANDLERS: Mapping[type, Callable[[BinaryClient, Any], None]] = {
     m.Pong: BinaryClient.hear_pong,
     m.Close: BinaryClient.hear_close,
     m.Malformed: BinaryClient.malformed,
+    r.Follow: lambda client, message: client.replication.follow(message),
+    r.Watch: lambda client, message: client.replication.watch(message),
+    r.Claim: lambda client, message: client.replication.claim(message),
+    r.Ask: lambda client, message: client.replication.ask(message),
 }

@@ -12,14 +12,19 @@ from broker.line_client import LineClient
 from broker.owner import Refused
 from broker.protocol import answers
 from broker.protocol import commands as c
+from broker.protocol.address import join_address
 from broker.protocol.errors import Code
 from broker.publish import Pending
+from broker.replication.rules import is_pattern
+from broker.replication.ruling import Outcome, together
 
 if TYPE_CHECKING:
     from broker.worker import Worker
 
 GATHER_COLUMNS_STREAMS = ("stream", "role", "epoch")
 GATHER_COLUMNS_CONNS = ("worker", "peer", "age_s", "subscriptions", "unsent_bytes", "lag_messages")
+RULES_SLOT = 0  # whose worker writes down what is said of many streams at once
+NO_UPSTREAM = ["", 0, "time", 0]
 WORKER_COLUMNS = ("worker", "pid", "state", "beat_age_s", "connections", "subscriptions", "streams", "restarts")
 
 
@@ -45,8 +50,9 @@ class Commands:
             c.Help: self.help,
             c.Master: self.master,
             c.Unmaster: self.unmaster,
-            c.Slave: self.replication,
-            c.Unslave: self.replication,
+            c.Slave: self.slave,
+            c.Unslave: self.unslave,
+            c.Promote: self.promote,
             c.Trim: self.trim,
             c.Streams: self.streams,
             c.Stat: self.stat,
@@ -150,6 +156,26 @@ class Commands:
     def unmaster(self, client: LineClient, command: c.Unmaster) -> None:
         self._ask(client, command.stream, "unmaster", [], lambda epoch: answers.ok("unmaster", command.stream, epoch))
 
+    def slave(self, client: LineClient, command: c.Slave) -> None:
+        fields: list[bytes | str] = [command.stream, join_address(command.host, command.port)]
+        upstream = [command.host, command.port, *command.start]
+        if is_pattern(command.stream):
+            self._ask_many(client, command.stream, "slave", upstream, fields)
+        else:
+            self._ask(client, command.stream, "slave", upstream, lambda _told: answers.ok("slave", *fields))
+
+    def unslave(self, client: LineClient, command: c.Unslave) -> None:
+        if is_pattern(command.stream):
+            self._ask_many(client, command.stream, "unslave", NO_UPSTREAM, [command.stream])
+        else:
+            self._ask(client, command.stream, "unslave", [], lambda _epoch: answers.ok("unslave", command.stream))
+
+    def promote(self, client: LineClient, command: c.Promote) -> None:
+        if is_pattern(command.stream):
+            self._ask_many(client, command.stream, "promote", NO_UPSTREAM, [command.stream])
+        else:
+            self._ask(client, command.stream, "promote", [], lambda epoch: answers.ok("promote", command.stream, epoch))
+
     def trim(self, client: LineClient, command: c.Trim) -> None:
         place = list(command.start)
 
@@ -163,9 +189,6 @@ class Commands:
             return answers.table(("field", "value"), [list(item) for item in value.items()])
 
         self._ask(client, command.stream, "stat", [], render)
-
-    def replication(self, client: LineClient, _command: c.Slave | c.Unslave) -> None:
-        client.refuse(Code.UNSUPPORTED, "this version does not replicate")
 
     def quit(self, client: LineClient, _command: c.Quit) -> None:
         client.answer(answers.ok("quit"))
@@ -210,23 +233,65 @@ class Commands:
 
         self.worker.router.call(stream, verb, [stream, *args], done)
 
-    def _gather(self, client: LineClient, verb: str, args: list[Any], render: Callable[[list[Any]], bytes]) -> None:
-        """Ask every worker and answer with all their rows; one that is down makes the answer an error, not a shorter
-        list.
+    def _ask_many(
+        self, client: LineClient, pattern: bytes, verb: str, upstream: list[Any], fields: list[bytes | str]
+    ) -> None:
+        """Say something of all streams of a pattern; the answer is how many changed.
+
+        The rule is on the disk before it is obeyed. One that is taken back is so for each of its streams first: should
+        a worker die in between, a slave must not take itself for a master because there is no rule any more.
         """
         pending = self._pend(client)
+        args = [pattern, *upstream]
+
+        def obey(before: Outcome) -> None:
+            self._ask_all(pending, "rules", [verb, *args], lambda outcomes: tell(before, together(outcomes)))
+
+        def tell(before: Outcome, after: Outcome) -> None:
+            outcome = together((before, after))
+            if outcome.failed:
+                failed = max(before.failed, after.failed)  # those of the second pass failed in the first already
+                pending.settle(self._refusal(_not_all(outcome._replace(failed=failed))))
+            else:
+                pending.settle(answers.ok(verb, *fields, outcome.changed))
+
+        def write(before: Outcome) -> None:
+            def written(value: Any) -> None:
+                if isinstance(value, Refused):
+                    pending.settle(self._refusal(value))
+                else:
+                    obey(before)
+
+            self.worker.call_slot(RULES_SLOT, "rule", args, written)
+
+        if upstream is NO_UPSTREAM:
+            self._ask_all(pending, "rules", [verb, *args], lambda outcomes: write(together(outcomes)))
+        else:
+            write(Outcome(0))
+
+    def _gather(self, client: LineClient, verb: str, args: list[Any], render: Callable[[list[Any]], bytes]) -> None:
+        """Answer with the rows of every worker."""
+        pending = self._pend(client)
+        self._ask_all(
+            pending, verb, args, lambda tables: pending.settle(render([row for rows in tables for row in rows]))
+        )
+
+    def _ask_all(self, pending: Pending, verb: str, args: list[Any], then: Callable[[list[Any]], None]) -> None:
+        """Ask every worker, and go on with what all of them say; one that is down makes the answer an error, not a
+        shorter list.
+        """
         waiting = set(range(self.worker.slots))
-        rows: list[Any] = []
+        values: list[Any] = []
 
         def done_by(slot: int) -> Callable[[Any], None]:
             def done(value: Any) -> None:
                 if isinstance(value, Refused):
                     pending.settle(self._refusal(value))
                     return
-                rows.extend(value)
+                values.append(value)
                 waiting.discard(slot)
                 if not waiting:
-                    pending.settle(render(rows))
+                    then(values)
 
             return done
 
@@ -242,3 +307,8 @@ class Commands:
     def _refusal(self, refused: Refused) -> bytes:
         self.worker.metrics.refused.add(refused.code)
         return answers.err(refused.code, refused.text)
+
+
+def _not_all(outcome: Outcome) -> Refused:
+    text = f"not done for {outcome.failed} of these streams, but for all others; the first was {outcome.text}"
+    return Refused(Code(outcome.code), text)

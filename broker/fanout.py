@@ -18,7 +18,7 @@ from broker.metrics import Traffic
 from broker.owner import Growth
 from broker.protocol.errors import Code
 from broker.readers import Readers
-from shard.errors import StorageError, StreamDamaged, Trimmed
+from shard.errors import StorageError, StreamCut, StreamDamaged, Trimmed
 
 log = logging.getLogger(__name__)
 
@@ -162,7 +162,9 @@ class FanOut:
         self.fresh: dict[bytes, Growth] = {}  # what this worker has appended in this turn
         self._readers = readers
         self._to_look_at: list[bytes] = []
+        self._serving: Subscriber | None = None  # in no list while it has its turn
         self._on_count = on_count
+        self.on_cut: Callable[[], None] = lambda: None  # what was made of some stream's messages is right no more
 
     def behind(self) -> Iterator[Subscriber]:
         """The clients that wait for their turn or for their socket."""
@@ -182,8 +184,12 @@ class FanOut:
 
     def start(self, cursor: Cursor) -> None:
         """Let a cursor move: its client has been told that it is subscribed."""
-        if not cursor.done:
-            self.look(cursor.feed)
+        if cursor.done:
+            return
+        self.look(cursor.feed)
+        if cursor.seq > cursor.feed.end_seq:
+            self._diverge(cursor, cursor.feed.end_seq)
+        else:
             self._place(cursor)
 
     def end(self, cursor: Cursor) -> None:
@@ -230,11 +236,16 @@ class FanOut:
         """Read the committed end from the file: the truth, whatever notes were lost or late."""
         try:
             end_seq = self._readers.get(feed.name).next_seq()
+        except StreamCut as cut:
+            self.cut(feed.name, cut.seq)
+            return
         except (StorageError, OSError) as error:
             log.warning("cannot look at stream %r: %s", feed.name, error)
             return
         if end_seq > feed.end_seq:
             self._wake(feed, end_seq)
+        elif end_seq < feed.end_seq:  # cut, and its reader was opened anew, before the owner's word came
+            self.cut(feed.name, end_seq)
 
     def look_at_some(self) -> None:
         """From the timer: a few of the streams that live elsewhere, in turn, in case a note was lost."""
@@ -283,9 +294,11 @@ class FanOut:
             client.queued = False
             if client.closed or client.blocked:
                 continue
+            self._serving = client
             budget_bytes -= self._serve(client)
             if client.ready or client.current is not None:
                 self.make_runnable(client)
+        self._serving = None
         self.fresh.clear()
 
     def _serve(self, client: Subscriber) -> int:
@@ -296,6 +309,9 @@ class FanOut:
                 return 0
             cursor = client.ready.pop(0)
             if cursor.done:
+                return 0
+            if cursor.seq >= cursor.feed.end_seq:  # it was behind, until the stream was cut
+                self._place(cursor)
                 return 0
             if cursor.credit_bytes is not None and cursor.credit_bytes <= 0:
                 self.starved[cursor] = None
@@ -366,6 +382,10 @@ class FanOut:
             if cursor.offset < 0:
                 cursor.offset = self._readers.get(feed.name).offset_of(cursor.seq)
             return cursor.client.delivery.chunk(cursor)
+        except StreamCut as cut:
+            self._cut_while_served(cursor, cut.seq)
+        except ValueError:  # cut, and its reader was opened anew, before the owner's word came
+            self._cut_while_served(cursor, 0)
         except Trimmed as trimmed:
             self._skip_trimmed(cursor, trimmed.first_seq)
         except StreamDamaged as damage:
@@ -375,6 +395,57 @@ class FanOut:
             log.error("cannot read stream %r: %s", feed.name, error)
             self.give_up(cursor, Code.UNAVAILABLE, f"cannot read the stream: {error}")
         return None
+
+    # --- what was set aside -----------------------------------------------------------------------------------------
+
+    def cut(self, name: bytes, seq: int) -> None:
+        """A stream's messages from `seq` on (0: nobody knows from where on) have been set aside, and others may have
+        come in their stead. Whoever has got some of them hears it, and goes on no more.
+        """
+        self._readers.forget(name)
+        self.fresh.pop(name, None)
+        self.on_cut()
+        feed = self.feeds.get(name)
+        parked = dict.fromkeys(self.starved)
+        if feed is not None:
+            feed.end_seq, feed.end_offset_seq = min(feed.end_seq, seq), -1
+            parked.update(feed.caught_up)
+        for cursor in self._cursors_of(name, parked):
+            self._cut_cursor(cursor, seq)
+        if feed is not None:
+            self.look(feed)
+
+    def _cursors_of(self, name: bytes, parked: dict[Cursor, None]) -> list[Cursor]:
+        """All that move; one that has not been started yet is seen to then. One that is done may be half out still."""
+        found = dict(parked)
+        for client in (*self.behind(), self._serving):
+            if client is not None:
+                found.update((cursor, None) for cursor in (client.current, *client.ready) if cursor is not None)
+        return [cursor for cursor in found if cursor.feed.name == name]
+
+    def _cut_cursor(self, cursor: Cursor, seq: int) -> None:
+        end_seq = cursor.seq if cursor.cut is None else cursor.cut[0]
+        if end_seq <= seq:
+            if not cursor.skip:
+                cursor.offset = -1
+        elif not cursor.done:
+            self._diverge(cursor, seq)
+        elif cursor.skip and not cursor.client.closed:  # unsubscribed, in the middle of a chunk that cannot be finished
+            cursor.client.current = None
+            cursor.client.subscription_ended(cursor, Code.DIVERGED, diverged_text(seq))
+
+    def _diverge(self, cursor: Cursor, seq: int) -> None:
+        cursor.seq = seq  # where its reader is to go on
+        self.give_up(cursor, Code.DIVERGED, diverged_text(seq))
+
+    def _cut_while_served(self, cursor: Cursor, seq: int) -> None:
+        """It was found out in the middle of a turn, before the owner's word came; the cursor is in no list now."""
+        in_no_list = cursor.client.current is not cursor
+        self.cut(cursor.feed.name, seq)
+        if in_no_list and not cursor.done:
+            self._cut_cursor(cursor, seq)
+            if not cursor.done:
+                self._place(cursor)
 
     # --- what was trimmed while it was sent -------------------------------------------------------------------------
 
@@ -430,6 +501,11 @@ class FanOut:
 
     def give_up(self, cursor: Cursor, code: Code, text: str) -> None:
         """End a subscription that cannot go on. Where a chunk is half out, the connection ends with it."""
-        cursor.client.current = None
+        if cursor.client.current is cursor:
+            cursor.client.current = None
         self.end(cursor)
         cursor.client.subscription_ended(cursor, code, text)
+
+
+def diverged_text(seq: int) -> str:
+    return f"messages from {seq} on were not those of the stream's master, and were set aside; subscribe from #{seq}"

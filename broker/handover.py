@@ -8,24 +8,33 @@ from __future__ import annotations
 
 from typing import Any
 
+from broker.client import Client
 from broker.connection import Connection
 from broker.fanout import Cursor
 from shard.errors import StorageError
 
 
-def possible(client: Connection) -> bool:
-    """Not while an answer is awaited, nor while the connection is ending."""
-    return not client.awaited and not client.lingering_since_s and not client.closed
+def possible(connection: Connection) -> bool:
+    """Not while an answer is awaited, nor while the connection is ending. Another node connects again."""
+    ending = connection.lingering_since_s or connection.closed
+    return not connection.awaited and not connection.bound and not ending
 
 
-def detach(client: Connection) -> tuple[int, dict[str, Any]]:
-    """Take a connection out of this worker: its descriptor, which is the caller's now, and its state for msgpack."""
+def detach(connection: Connection) -> tuple[int, dict[str, Any]]:
+    """Take a connection out of this worker: its descriptor, which is the caller's now, and its state for msgpack. One
+    that has said nothing yet has no more than who its peer is.
+    """
+    state: dict[str, Any] = {"peer": connection.peer, "local": connection.local}
+    if isinstance(connection, Client):
+        state |= _client_state(connection)
+    return connection.leave(), state
+
+
+def _client_state(client: Client) -> dict[str, Any]:
     cursors = [_cursor_state(client, cursor) for cursor in client.cursors.values()]
     if client.current is not None and client.current.done:  # unsubscribed, but the chunk must be finished
         cursors.append(_cursor_state(client, client.current))
-    state = {
-        "peer": client.peer,
-        "local": client.local,
+    return {
         "protocol": client.protocol,
         "eof": client.eof,
         "out": bytes(client.out),
@@ -33,11 +42,9 @@ def detach(client: Connection) -> tuple[int, dict[str, Any]]:
         "cursors": cursors,
         **client.export_state(),
     }
-    fd = client.leave()
-    return fd, state
 
 
-def _cursor_state(client: Connection, cursor: Cursor) -> dict[str, Any]:
+def _cursor_state(client: Client, cursor: Cursor) -> dict[str, Any]:
     return {
         "name": cursor.feed.name,
         "key": cursor.key,
@@ -52,7 +59,7 @@ def _cursor_state(client: Connection, cursor: Cursor) -> dict[str, Any]:
     }
 
 
-def restore(client: Connection, state: dict[str, Any]) -> None:
+def restore(client: Client, state: dict[str, Any]) -> None:
     """Go on with a connection where its last worker left it."""
     client.restore_state(state)
     client.created = state["created"]
@@ -63,7 +70,7 @@ def restore(client: Connection, state: dict[str, Any]) -> None:
     client.take_over(eof=state["eof"])
 
 
-def _restore_cursor(client: Connection, state: dict[str, Any]) -> None:
+def _restore_cursor(client: Client, state: dict[str, Any]) -> None:
     worker, name, key = client.worker, state["name"], state["key"]
     remote = worker.router.slot_of(name) in worker.routes
     try:

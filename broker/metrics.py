@@ -10,6 +10,7 @@ Counts only grow. Measures (connections, lag and so on) say what is so now; the 
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass
 from typing import Protocol
 
 # Bounds of both histograms: from one small append to a disk that hangs.
@@ -34,6 +35,7 @@ TIME_BOUNDS_S = (
     10.0,
 )
 
+MAX_NODES = 32  # other nodes that are shown by themselves; the rest are OTHER
 MAX_LABEL_VALUES = 64  # reasons and codes are enumerations; whatever comes beyond this many is counted as OTHER
 OTHER = "other"
 
@@ -91,6 +93,17 @@ class Tally:
         counts[value] = counts.get(value, 0) + count
 
 
+@dataclass(slots=True)
+class SlaveMeasures:
+    """Another node's copies of the streams of one worker, put together."""
+
+    streams: int = 0
+    caught_up: int = 0
+    lag_messages: int = 0
+    lag_bytes: int = 0
+    lag_s: float = 0.0  # of the one furthest behind
+
+
 class WorkerMetrics:
     """Everything a worker counts or measures. Without a sink, `flush` keeps the numbers and does nothing else."""
 
@@ -103,8 +116,11 @@ class WorkerMetrics:
         "binary",
         "commit",
         "connections",
+        "copies",
+        "copies_lag_messages",
         "damaged_streams",
         "disk_bytes",
+        "diverged_messages",
         "dropped",
         "forwarded_bytes",
         "forwarded_messages",
@@ -116,11 +132,15 @@ class WorkerMetrics:
         "parked",
         "partial_bytes",
         "refused",
+        "replication_waits",
+        "slaves",
         "streams",
         "subscriptions",
         "torn_bytes",
         "trimmed_bytes",
         "trimmed_messages",
+        "upstream_links",
+        "upstream_links_up",
     )
 
     def __init__(self, sink: MetricsSink | None = None) -> None:
@@ -143,6 +163,7 @@ class WorkerMetrics:
         self.refused = Tally()  # answers `err CODE`, by code
         self.trimmed_messages = 0
         self.trimmed_bytes = 0
+        self.diverged_messages = 0  # set aside, since the master of their stream does not have them
         self.torn_bytes = 0  # cut off torn tails at opening
 
     def _init_measures(self) -> None:
@@ -156,6 +177,12 @@ class WorkerMetrics:
         self.open_streams = 0
         self.damaged_streams = 0  # that refuse to open
         self.disk_bytes = 0  # allocated by the owned streams
+        self.slaves: dict[str, SlaveMeasures] = {}  # of the owned streams, by node id
+        self.replication_waits = 0  # batches that wait until other nodes hold them
+        self.copies: dict[str, int] = {}  # owned streams that follow another node, by state
+        self.copies_lag_messages = 0
+        self.upstream_links: dict[str, int] = {}  # connections there are to be, by the other node's address
+        self.upstream_links_up: dict[str, int] = {}
 
     def flush(self) -> None:
         """Publish what changed. Call it from a timer of the work loop and once before the worker leaves."""

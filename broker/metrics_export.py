@@ -22,14 +22,14 @@ import os
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from prometheus_client import Counter, Gauge, Histogram, values
 from prometheus_client.multiprocess import mark_process_dead
 
-from broker.metrics import TIME_BOUNDS_S, Tally, Timing, Traffic, WorkerMetrics
+from broker.metrics import MAX_LABEL_VALUES, MAX_NODES, OTHER, TIME_BOUNDS_S, Tally, Timing, Traffic, WorkerMetrics
 
 DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 LANES_MAX = 8  # two workers of one slot at a time, and room for ones that take long to die
@@ -48,6 +48,7 @@ COUNTERS = (
     ("tailrace_handed_over_connections", "handed_over", "Client connections passed to a less loaded worker."),
     ("tailrace_trimmed_messages", "trimmed_messages", "Messages dropped by trim or retention."),
     ("tailrace_trimmed_bytes", "trimmed_bytes", "Bytes of frames dropped by trim or retention."),
+    ("tailrace_diverged_messages", "diverged_messages", "Messages set aside, their stream's master not having them."),
     ("tailrace_torn_bytes", "torn_bytes", "Bytes cut off torn tails when streams were opened after a crash."),
 )
 TALLIES = (
@@ -70,13 +71,29 @@ GAUGES = (
     ("tailrace_subscriptions", "subscriptions", "livesum", "Subscriptions now."),
     ("tailrace_lag_bytes", "lag_bytes_max", "livemax", "Bytes that the subscriber furthest behind is behind."),
     ("tailrace_link_queue_bytes", "link_queue_bytes", "livesum", "Bytes waiting on links between workers."),
-    ("tailrace_partial_line_bytes", "partial_bytes", "livesum", "Bytes of requests that have not ended."),
+    ("tailrace_partial_request_bytes", "partial_bytes", "livesum", "Bytes of requests that have not ended."),
     ("tailrace_streams", "streams", "livesum", "Streams of the node."),
     ("tailrace_open_streams", "open_streams", "livesum", "Streams whose files are open."),
     ("tailrace_damaged_streams", "damaged_streams", "livesum", "Streams that refuse to open, a file being damaged."),
     ("tailrace_stream_disk_bytes", "disk_bytes", "livesum", "Bytes that the files of the streams take on the disk."),
+    ("tailrace_replication_waits", "replication_waits", "livesum", "Batches that wait until other nodes hold them."),
+    ("tailrace_copies_lag_messages", "copies_lag_messages", "livesum", "Messages that copies lack of their upstreams."),
 )
-PARKED = ("tailrace_parked_cursors", "Subscriptions that wait now, by reason.")
+# (name, attribute, label, help)
+LABELLED_GAUGES = (
+    ("tailrace_parked_cursors", "parked", "reason", "Subscriptions that wait now, by reason."),
+    ("tailrace_copies", "copies", "state", "Streams that follow another node, by state."),
+    ("tailrace_upstream_links", "upstream_links", "upstream", "Connections there are to be to upstream nodes."),
+    ("tailrace_upstream_links_up", "upstream_links_up", "upstream", "Connections that are up to upstream nodes."),
+)
+# (name, attribute of SlaveMeasures, mode, help); by node
+SLAVE_GAUGES = (
+    ("tailrace_slave_streams", "streams", "livesum", "Streams that a node follows."),
+    ("tailrace_slave_caught_up_streams", "caught_up", "livesum", "Streams of which a node holds all there is."),
+    ("tailrace_slave_lag_messages", "lag_messages", "livesum", "Messages that a node lacks."),
+    ("tailrace_slave_lag_bytes", "lag_bytes", "livesum", "Bytes of messages that a node lacks."),
+    ("tailrace_slave_lag_seconds", "lag_s", "livemax", "Age of the oldest message that a node lacks."),
+)
 
 
 class _CounterFeed:
@@ -137,20 +154,26 @@ class _TimingFeed:
 
 
 class _LabelledGauge:
-    """Sets a gauge by label; a value that is no longer named goes to zero."""
+    """Sets a gauge by label; a value that is no longer named goes to zero. Values that come after so many others are
+    OTHER.
+    """
 
-    __slots__ = ("_gauge", "_seen")
+    __slots__ = ("_gauge", "_seen", "_values_max")
 
-    def __init__(self, gauge: Gauge) -> None:
+    def __init__(self, gauge: Gauge, values_max: int = MAX_LABEL_VALUES) -> None:
         self._gauge = gauge
+        self._values_max = values_max
         self._seen: set[str] = set()
 
-    def take(self, measures: dict[str, int]) -> None:
-        for value in self._seen - measures.keys():
-            self._gauge.labels(value).set(0)
+    def take(self, measures: Mapping[str, float]) -> None:
+        numbers = dict.fromkeys(self._seen, 0.0)
         for value, number in measures.items():
+            if value not in numbers and len(numbers) >= self._values_max:
+                value = OTHER
+            numbers[value] = numbers.get(value, 0) + number
+        for value, number in numbers.items():
             self._gauge.labels(value).set(number)
-        self._seen |= measures.keys()
+        self._seen = set(numbers)
 
 
 class PrometheusSink:
@@ -209,11 +232,26 @@ def _count_feeds(codes: Iterable[str]) -> Iterable[Feed]:
 
 def _measure_feeds() -> Iterable[Feed]:
     for name, attribute, mode, text in GAUGES:
-        gauge = Gauge(name, text, registry=None, multiprocess_mode="livemax" if mode == "livemax" else "livesum")
+        gauge = Gauge(name, text, registry=None, multiprocess_mode=_mode(mode))
         yield _feed(gauge.set, attribute)
-    name, text = PARKED
-    parked = Gauge(name, text, ("reason",), registry=None, multiprocess_mode="livesum")
-    yield _feed(_LabelledGauge(parked).take, "parked")
+    for name, attribute, label, text in LABELLED_GAUGES:
+        labelled = Gauge(name, text, (label,), registry=None, multiprocess_mode="livesum")
+        values_max = MAX_NODES if label == "upstream" else MAX_LABEL_VALUES
+        yield _feed(_LabelledGauge(labelled, values_max).take, attribute)
+    for name, attribute, mode, text in SLAVE_GAUGES:
+        gauge = Gauge(name, text, ("node",), registry=None, multiprocess_mode=_mode(mode))
+        yield _slave_feed(_LabelledGauge(gauge, MAX_NODES).take, attribute)
+
+
+def _mode(mode: str) -> Literal["livemax", "livesum"]:
+    return "livemax" if mode == "livemax" else "livesum"
+
+
+def _slave_feed(take: Callable[[dict[str, float]], None], attribute: str) -> Feed:
+    def feed(metrics: WorkerMetrics) -> None:
+        take({node: getattr(measures, attribute) for node, measures in metrics.slaves.items()})
+
+    return feed
 
 
 def _feed(take: Callable[[Any], None], attribute: str) -> Feed:

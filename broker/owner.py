@@ -10,26 +10,36 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from broker.metrics import WorkerMetrics
 from broker.protocol.errors import Code
 from broker.publish import Batch, Frames
+from broker.replication.node_file import read_node_file
+from broker.replication.replicas import Replicas
+from broker.replication.rules import Rules, configured
 from broker.settings import Durability, Settings, StreamPolicy
 from shard.catalog import stream_names
 from shard.directory import DataDirectory
 from shard.errors import MetaDamaged, ShardLocked, StorageError, StorageFull, StreamDamaged
+from shard.files import Replacements
 from shard.lock import ShardLock
 from shard.log import StreamLog
-from shard.meta import META_SUFFIX, Role, StreamMeta, read_meta_file
+from shard.meta import META_SUFFIX, Role, StreamMeta, read_meta_file, write_meta
 from shard.names import name_of_stem, shard_of
+
+if TYPE_CHECKING:
+    from broker.routes import Route
 
 log = logging.getLogger(__name__)
 
 LOCK_PATIENCE_S = 5.0  # a predecessor that is leaving gives its locks back well within this
 LOCK_RETRY_S = 0.02
+FRESH_BYTES_MAX = 64 << 10  # of what came from a master: more of it is read from the file by who waits for it
 
 
 class Growth(NamedTuple):
@@ -56,20 +66,21 @@ class Refused(Exception):
 class OpenStream:
     """A stream whose log is open, with what every append needs at hand."""
 
-    __slots__ = ("epoch", "log", "name", "policy", "sync_due_s", "syncing", "waiting")
+    __slots__ = ("busy", "epoch", "log", "name", "policy", "sync_due_s", "syncing", "waiting")
 
     def __init__(self, name: bytes, stream_log: StreamLog, epoch: int, policy: StreamPolicy) -> None:
         self.name = name
         self.log = stream_log
         self.epoch = epoch
         self.policy = policy
+        self.busy = False  # its end is being set aside in another thread: nothing is appended or trimmed
         self.syncing = False
         self.sync_due_s = 0.0  # 0: nothing to sync
         self.waiting: list[tuple[Batch, int]] = []  # appended and to be told when synced
 
     @property
     def idle(self) -> bool:
-        return not self.syncing and not self.waiting
+        return not self.syncing and not self.waiting and not self.busy
 
 
 class Owner:
@@ -91,6 +102,8 @@ class Owner:
         self.settings = settings
         self.metrics = metrics
         self.owning = False
+        self.stat_upstream: Callable[[OpenStream], dict[str, int | str]] = lambda _stream: {}
+        self.incarnation = time.monotonic_ns()  # no other owner of these shards has the same, while the node lives
         self.shards = list(range(slot, directory.shards, slots))
         self.names: dict[bytes, None] = {}
         self.metas: dict[bytes, StreamMeta] = {}  # only of streams that differ from the default
@@ -101,19 +114,41 @@ class Owner:
         self.unsynced: set[bytes] = set()  # closed before they were synced; what a clean stop still has to mark
         self.unsynced_due_s = float("inf")  # when the whole file system must be synced, for what was closed unsynced
         self.whole_synced_s = float("-inf")  # when that was begun last: what was appended before needs it no more
+        self.reborn: set[bytes] = set()  # opened first in this boot, and whether a term begins is not settled yet
         self.grown: Grown = {}  # since the last `take_grown`
         self.subscribers: Callable[[bytes], int] = lambda _name: 0  # of a stream, on the whole node
+        self.replicas = Replicas(settings.replication_timeout_s, lambda name: self.subscribers(name))
+        self.replicas.on_held = lambda name: self.on_held(name)
+        self.holders = self.replicas.streams
+        self.path_above: Callable[[bytes], tuple[str, ...]] = lambda _name: ()  # nodes from the upstream to the master
         self.on_create: Callable[[], None] = lambda: None
+        self.uproutes: dict[bytes, Route] = {}  # of the slaved streams: the way of their publishes to the master
+        self.send_up: Callable[[Batch], None] = _send_nowhere  # to the master of a slaved stream
+        self.rules = Rules()  # whom streams follow of which nothing else is written down
+        self.was_followed = False  # by another node, before this worker took its shards
+        self.on_open: Callable[[OpenStream], None] = lambda _stream: None
+        self.on_role: Callable[[bytes], None] = lambda _name: None  # a stream's role, upstream or history has changed
+        self.on_rules: Callable[[], None] = lambda: None  # they have been read anew
+        self.on_path: Callable[[bytes], None] = lambda _name: None  # other nodes are above this one, up to the master
+        self.held_below: Callable[[bytes], Iterable[tuple[str, int, int]]] = lambda _name: ()  # node, next, synced seq
+        self.on_cut: Callable[[bytes, int], None] = lambda _name, _seq: None  # its end has been set aside from there on
+        self.on_held: Callable[[bytes], None] = lambda _name: None  # more of it is held, or on the disk, here
         self.on_trim: Callable[[OpenStream, int], None] = lambda _stream, _dropped: None
         self.boot_id = boot_id
+        self.on_pause: Callable[[], None] = lambda: None  # in the middle of something long
+        self._among: Replacements | None = None  # roles that are put on the disk together
         self._total_streams = total_streams
-        self._clock_us = clock_us
+        self.clock_us = clock_us
         self._locks: list[ShardLock] = []
 
     # --- the shards -------------------------------------------------------------------------------------------------
 
     def take(self) -> None:
-        """Lock the shards and read their catalogs. Raises ShardLocked when another process does not let go."""
+        """Lock the shards and read their catalogs, and the node's rules.
+
+        Raises ShardLocked when another process does not let go, DirectoryError for a damaged file of rules.
+        """
+        self.read_rules()
         deadline_s = time.monotonic() + LOCK_PATIENCE_S
         for shard in self.shards:
             path = self.directory.shard_path(shard)
@@ -122,6 +157,12 @@ class Owner:
             self._read_metas(path)
         self.owning = True
         self.unsynced_due_s = 0.0  # what a predecessor left unsynced has nobody else to sync it
+
+    def read_rules(self) -> None:
+        """Raises DirectoryError."""
+        kept = read_node_file(self.directory.path)
+        self.rules = Rules(kept.rules, configured(self.settings.slaves))
+        self.was_followed = kept.followed
 
     def _read_metas(self, path: Path) -> None:
         for file in path.glob(f"*{META_SUFFIX}"):
@@ -132,7 +173,7 @@ class Owner:
                 if name is not None:
                     self.note_damage(name.encode(), damage)
                 continue
-            if meta.role is not Role.MASTER or meta.epoch != 1:
+            if not is_plain(meta):
                 self.metas[meta.name.encode()] = meta
 
     def close_logs(self) -> None:
@@ -142,6 +183,7 @@ class Owner:
 
     def release(self) -> None:
         """Close every log and give the locks back; a successor may take them at once."""
+        self.replicas.refuse_all()
         self.close_logs()
         self.owning = False
         for lock in self._locks:
@@ -161,10 +203,13 @@ class Owner:
                 stream = self._for_publish(batch)
             else:
                 self.open.move_to_end(batch.name)
-            if stream.epoch == 0:
-                raise Refused(Code.DISABLED, "this stream is disabled here; an administrator can make it a master")
+            if stream.epoch == 0 and not self._begins_now(stream):
+                self._append_elsewhere(batch)
+                return
+            if batch.replicas and self.replicas.full(batch.name):
+                raise Refused(Code.OVERLOADED, "too many publishes to this stream wait for other nodes to hold them")
             frames = batch.take_frames()
-            first_seq = stream.log.append(frames, batch.count, self._clock_us(), stream.epoch)
+            first_seq = stream.log.append(frames, batch.count, self.clock_us(), stream.epoch)
         except Refused as refused:
             batch.refused(refused.code, refused.text)
             return
@@ -181,7 +226,46 @@ class Owner:
             stream.waiting.append((batch, first_seq))
             self.urgent.append(stream)
         elif batch.parts:
+            self._logged(batch, first_seq)
+
+    def _logged(self, batch: Batch, first_seq: int) -> None:
+        """The batch is logged here as well as it is to be."""
+        if batch.replicas:
+            self.replicas.wait(batch, first_seq)
+        else:
             batch.published(first_seq, self.subscribers(batch.name))
+
+    def _begins_now(self, stream: OpenStream) -> bool:
+        """Whether a stream that took no messages when it was opened takes them now. Raises Refused."""
+        if stream.name in self.reborn:
+            self._begin(stream)
+        return stream.epoch != 0
+
+    def _append_elsewhere(self, batch: Batch) -> None:
+        """This node is not the stream's master."""
+        if self.role(batch.name) is not Role.SLAVE:
+            raise Refused(Code.DISABLED, "this stream is disabled here; an administrator can make it a master")
+        self.send_up(batch)
+
+    def take_frames(self, name: bytes, frames: memoryview, now_s: float) -> OpenStream:
+        """Append what the master of a slaved stream has stamped. Raises FramesRefused, Refused, StorageFull, OSError.
+
+        `frames` is the caller's; a small run of them is kept for whoever waits for it in this turn.
+        """
+        stream = self.stream(name)
+        first_seq = stream.log.next_seq
+        stream.log.take(frames)
+        next_seq = stream.log.next_seq
+        if len(frames) <= FRESH_BYTES_MAX:
+            self.grown[name] = Growth(first_seq, next_seq, stream.log.end_offset, bytearray(frames))
+        else:
+            self.grown[name] = Growth(next_seq, next_seq, stream.log.end_offset, bytearray())
+        self._schedule_sync(stream, now_s)
+        if stream.policy.durability is Durability.ALWAYS:
+            self.urgent.append(stream)
+        self.metrics.appended_messages += next_seq - first_seq
+        self.metrics.appended_bytes += len(frames)
+        return stream
 
     def _schedule_sync(self, stream: OpenStream, now_s: float) -> None:
         if stream.sync_due_s:
@@ -215,6 +299,7 @@ class Owner:
         self._open(name, create=True)
         self.names[name] = None
         self.on_create()
+        self.on_role(name)
 
     def stream(self, name: bytes) -> OpenStream:
         """The open stream, opened if need be. Raises Refused (`unknown`, `damaged`, `full`, `unavailable`)."""
@@ -226,13 +311,47 @@ class Owner:
             raise Refused(Code.UNKNOWN, "no such stream here")
         return self._open(name, create=False)
 
-    def role(self, name: bytes) -> Role:
+    def meta(self, name: bytes) -> StreamMeta:
+        """What is written down of the stream, or else what the node's rules and the defaults say."""
         meta = self.metas.get(name)
-        return Role.MASTER if meta is None else meta.role
+        if meta is not None:
+            return meta
+        rule = self.rules.match(name)
+        if rule is None or rule.upstream is None:
+            return StreamMeta(name.decode())
+        return StreamMeta(name.decode(), Role.SLAVE, upstream=rule.upstream)
+
+    def role(self, name: bytes) -> Role:
+        return self.meta(name).role
 
     def epoch(self, name: bytes) -> int:
-        meta = self.metas.get(name)
-        return 1 if meta is None else meta.epoch
+        return self.meta(name).epoch
+
+    def set_meta(self, meta: StreamMeta) -> None:
+        """Write down what a stream is from now on. Raises Refused when the disk does not take it."""
+        name = meta.name.encode()
+        try:
+            write_meta(self.shard_path(name), meta, self._among)
+        except OSError as error:
+            raise Refused(Code.FULL, f"the role could not be written down: {error.strerror}") from error
+        self.metas[name] = meta
+        stream = self.open.get(name)
+        if stream is not None:
+            stream.epoch = meta.epoch if meta.role is Role.MASTER else 0
+        self.on_role(name)
+
+    @contextmanager
+    def many_changes(self) -> Iterator[None]:
+        """Roles that are set within this go to the disk together, before it ends. Raises Refused."""
+        self._among = among = Replacements()
+        try:
+            yield
+        finally:
+            self._among = None
+            try:
+                among.finish(self.directory.path)
+            except OSError as error:
+                raise Refused(Code.FULL, f"the roles could not be written down: {error.strerror}") from error
 
     def _open(self, name: bytes, *, create: bool) -> OpenStream:
         if not self.owning:
@@ -252,11 +371,31 @@ class Owner:
             raise Refused(Code.UNAVAILABLE, f"this stream cannot be opened: {error}") from error
         self.metrics.torn_bytes += stream_log.torn_bytes
         # Epoch 0 stands for "not the master here": one comparison on the append path tells.
-        epoch = self.epoch(name) if self.role(name) is Role.MASTER else 0
-        stream = OpenStream(name, stream_log, epoch, self.settings.policy(text))
+        meta = self.meta(name)
+        stream = OpenStream(name, stream_log, meta.epoch if meta.role is Role.MASTER else 0, self.settings.policy(text))
         self.open[name] = stream
+        if stream_log.new_boot:
+            self.reborn.add(name)
+        try:
+            self._begin(stream)
+        except Refused as refused:
+            stream.epoch = 0  # it can be read, and trimmed; a publish tries again
+            log.error("stream %r takes no messages now: %s", text, refused.text)
         self._close_least_used()
         return stream
+
+    def _begin(self, stream: OpenStream) -> None:
+        """See to what must be on the disk before a message is taken. Raises Refused."""
+        try:
+            self.on_open(stream)
+        except (StorageError, OSError) as error:
+            raise Refused(Code.UNAVAILABLE, f"this stream takes no messages: {error}") from error
+
+    def forget(self, stream: OpenStream) -> None:
+        """Have a stream opened anew when it is needed next."""
+        if self.open.get(stream.name) is stream:
+            del self.open[stream.name]
+            self._close(stream)
 
     def note_damage(self, name: bytes, damage: StreamDamaged) -> None:
         """Remember that a stream is damaged: it refuses until the node is restarted after a repair."""
@@ -266,14 +405,16 @@ class Owner:
             self.damaged[name] = damage
 
     def trim(self, stream: OpenStream, seq: int) -> None:
-        """Drop the messages before `seq`; `on_trim` hears how many."""
+        """Drop the messages before `seq`; `on_trim` hears how many. Raises Refused, StorageError, OSError."""
+        if stream.busy:
+            raise Refused(Code.UNAVAILABLE, "the end of this stream is being set aside; try again in a moment")
         dropped = seq - stream.log.first_seq
         stream.log.trim(seq)
         self.on_trim(stream, dropped)
 
     def _close_least_used(self) -> None:
         excess = len(self.open) - self.settings.max_open_streams
-        for name in list(self.open)[: max(excess, 0)]:
+        for name in list(islice(self.open, max(excess, 0))):
             stream = self.open[name]
             if stream.idle:
                 del self.open[name]
@@ -301,10 +442,19 @@ class Owner:
                 text = f"logged, but the disk refused to sync it: {error.strerror}"
                 batch.refused(Code.UNAVAILABLE, text)
             elif first_seq + batch.count <= upto:
-                batch.published(first_seq, self.subscribers(stream.name))
+                self._logged(batch, first_seq)
             else:
                 still.append((batch, first_seq))
         stream.waiting = still
+
+
+def is_plain(meta: StreamMeta) -> bool:
+    """Whether what is written down of a stream is what is taken for granted of any."""
+    return meta == StreamMeta(meta.name)
+
+
+def _send_nowhere(batch: Batch) -> None:
+    batch.refused(Code.UNAVAILABLE, "this node follows the stream's master, but has no way to it yet")
 
 
 def _lock(path: Path, deadline_s: float) -> ShardLock:

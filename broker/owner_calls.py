@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from broker.owner import OpenStream, Owner, Refused
 from broker.protocol.errors import Code
+from broker.replication import catalog, lineage, roles, ruling
+from broker.replication.lag import stat_of_slaves
 from shard.errors import StorageError, StreamDamaged
-from shard.meta import Role, StreamMeta, write_meta
 from shard.stream_files import StreamPaths, stream_paths
 
 log = logging.getLogger(__name__)
@@ -50,39 +50,6 @@ def ensure(owner: Owner, args: Args) -> int:
     return owner.stream(name).log.next_seq
 
 
-def master(owner: Owner, args: Args) -> int:
-    """[stream] -> epoch. Makes the stream, or gives a disabled one its next term."""
-    name = args[0]
-    if name not in owner.names:
-        owner.create(name, by_command=True)
-    if owner.role(name) is not Role.MASTER:
-        _set_role(owner, name, Role.MASTER, owner.epoch(name) + 1)
-    return owner.epoch(name)
-
-
-def unmaster(owner: Owner, args: Args) -> int:
-    """[stream] -> epoch. The stream stays readable and takes no more messages."""
-    name = args[0]
-    if name not in owner.names:
-        raise Refused(Code.UNKNOWN, "no such stream here")
-    if owner.role(name) is Role.MASTER:
-        _set_role(owner, name, Role.DISABLED, owner.epoch(name))
-    return owner.epoch(name)
-
-
-def _set_role(owner: Owner, name: bytes, role: Role, epoch: int) -> None:
-    old = owner.metas.get(name) or StreamMeta(name.decode())
-    meta = replace(old, role=role, epoch=epoch)
-    try:
-        write_meta(owner.shard_path(name), meta)
-    except OSError as error:
-        raise Refused(Code.FULL, f"the role could not be written down: {error.strerror}") from error
-    owner.metas[name] = meta
-    stream = owner.open.get(name)
-    if stream is not None:
-        stream.epoch = epoch if role is Role.MASTER else 0
-
-
 def trim(owner: Owner, args: Args) -> list[int]:
     """[stream, place] -> [first seq, messages dropped]. The space comes back after a grace period."""
     name, place = args
@@ -114,6 +81,8 @@ def stat(owner: Owner, args: Args) -> dict[str, int | str]:
         "synced_seq": found.synced_seq,
         "durability": stream.policy.durability.value,
         "shard": owner.directory.shard_of(name.decode()),
+        **owner.stat_upstream(stream),
+        **stat_of_slaves(stream, owner.holders.get(name), owner.clock_us()),
     }
 
 
@@ -139,8 +108,18 @@ def streams(owner: Owner, args: Args) -> list[list[Any]]:
 
 CALLS: Mapping[str, Callable[[Owner, Args], Any]] = {
     "ensure": ensure,
-    "master": master,
-    "unmaster": unmaster,
+    "master": roles.master,
+    "promote": roles.promote,
+    "unmaster": roles.unmaster,
+    "slave": roles.slave,
+    "unslave": roles.unslave,
+    "claim": roles.claimed,
+    "follow": lineage.follow,
+    "lineages": lineage.lineages,
+    "names": catalog.names,
+    "rule": ruling.rule,
+    "rules": ruling.rules,
+    "followed": ruling.followed,
     "trim": trim,
     "stat": stat,
     "streams": streams,

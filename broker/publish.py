@@ -8,10 +8,13 @@ waits for (a client without `ack on` whose stream lives here) cost one tuple; th
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from broker.protocol import answers
 from broker.protocol.errors import Code
+
+if TYPE_CHECKING:
+    from broker.routes import Route
 
 Frames: TypeAlias = bytearray | memoryview
 
@@ -22,6 +25,8 @@ class Sink(Protocol):
     def published(self, key: int, first_seq: int, subscribers: int) -> None: ...
 
     def refused(self, key: int, code: Code, text: str) -> None: ...
+
+    def unreplicated(self, key: int, first_seq: int, text: str) -> None: ...
 
     def may_create(self) -> bool: ...
 
@@ -41,17 +46,21 @@ class QuietPublisher(Protocol):
 class Batch:
     """The publishes of one turn to one stream. `frames` are whole unstamped frames, of buffers that are the batch's.
 
+    route: the way to who appends it, a sibling or the stream's master; None when it is appended here.
     sync: somebody waits until it is on the disk, so all are told then.
+    replicas: all of its publishers wait until so many nodes below this one hold it.
     """
 
-    __slots__ = ("count", "frames", "name", "nbytes", "parts", "quiet", "slot", "sync")
+    __slots__ = ("count", "frames", "name", "nbytes", "parts", "quiet", "replicas", "route", "slot", "sync")
 
-    def __init__(self, name: bytes, slot: int) -> None:
+    def __init__(self, name: bytes, slot: int, route: Route | None = None, replicas: int = 0) -> None:
         self.name = name
         self.slot = slot
+        self.route = route
         self.count = 0
         self.nbytes = 0
         self.sync = False
+        self.replicas = replicas
         self.frames: list[Frames] = []
         self.quiet: list[tuple[QuietPublisher, int]] = []
         self.parts: list[tuple[Sink, int, int]] = []  # sink, key, messages of the batch before this part
@@ -93,6 +102,11 @@ class Batch:
         for sink, key, _base in self.parts:
             sink.refused(key, code, text)
 
+    def unreplicated(self, first_seq: int, text: str) -> None:
+        """It is logged from `first_seq` on, and not held by as many nodes as its publishers asked for."""
+        for sink, key, base in self.parts:
+            sink.unreplicated(key, first_seq + base, text)
+
 
 class Pending:
     """A place in a connection's row of answers that is filled later; what comes after it waits."""
@@ -125,7 +139,7 @@ class FramePublication:
     """One PUBLISH of the binary protocol: `count` messages to each of the streams `names`.
 
     When all of them have an outcome its client is told: `results` (first seq, messages, subscribers of the stream) in
-    the order of the names, and `refusals` by place among them.
+    the order of the names, and `refusals` by place among them. What is refused as unreplicated has a result too.
     """
 
     __slots__ = ("_client", "_waiting", "count", "names", "refusals", "request", "results", "wants_answer")
@@ -149,6 +163,10 @@ class FramePublication:
     def refused(self, key: int, code: Code, text: str) -> None:
         self.refusals[key] = code, text
         self._count_down()
+
+    def unreplicated(self, key: int, first_seq: int, text: str) -> None:
+        self.results[key] = first_seq, self.count, 0
+        self.refused(key, Code.UNREPLICATED, text)
 
     def may_create(self) -> bool:
         return self._client.may_create()
@@ -196,6 +214,9 @@ class Publication(Pending):
     def refused(self, key: int, code: Code, text: str) -> None:
         self._refusals[key] = (code, text)
         self._count_down()
+
+    def unreplicated(self, key: int, _first_seq: int, text: str) -> None:
+        self.refused(key, Code.UNREPLICATED, text)
 
     def may_create(self) -> bool:
         return self._creator.may_create()

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from broker import handover
-from broker.connection import LINGER_S, Connection, Pause
+from broker.client import Client
+from broker.connection import LINGER_S, Pause
 from broker.fanout import Cursor, Park, Subscriber
 from broker.protocol.errors import Code
 
@@ -19,6 +20,7 @@ log = logging.getLogger(__name__)
 
 HANDOVERS_A_TICK = 512
 DRAIN_READ_S = 1.0  # how long a worker that is to end still reads what its clients go on sending
+REPLACED_TEXT = "this worker is being replaced; connect again"
 DRAIN_LINGER_S = 0.5  # how long it then waits for them to see the end and close
 
 
@@ -31,26 +33,26 @@ def drop_stalled(worker: Worker) -> None:
     Who is caught up, or waits for nothing, is not looked at: there may be tens of thousands of them.
     """
     stalled_before_s = worker.now_s - worker.settings.stall_timeout_s
-    for client in _connections(worker.fanout.blocked):
+    for client in _clients(worker.fanout.blocked):
         if client.progress_s < stalled_before_s:
             log.info("dropping %s: it took nothing for %s s", client.peer, worker.settings.stall_timeout_s)
             client.close("stalled")
     if worker.settings.max_lag_bytes:
-        for client in _connections(worker.fanout.behind()):
+        for client in _clients(worker.fanout.behind()):
             _drop_slow(worker, client)
-    for client in list(worker.lingering):
-        if client.lingering_since_s < worker.now_s - LINGER_S:
-            client.close("lingered")
+    for connection in list(worker.lingering):
+        if connection.lingering_since_s < worker.now_s - LINGER_S:
+            connection.close("lingered")
 
 
-def _connections(subscribers: Iterable[Subscriber]) -> list[Connection]:
+def _clients(subscribers: Iterable[Subscriber]) -> list[Client]:
     """All of them now: some may go while the others are seen to."""
-    return [client for client in subscribers if isinstance(client, Connection)]
+    return [client for client in subscribers if isinstance(client, Client)]
 
 
-def _drop_slow(worker: Worker, client: Connection) -> None:
+def _drop_slow(worker: Worker, client: Client) -> None:
     limit = worker.settings.max_lag_bytes
-    for cursor in _sending(client):
+    for cursor in () if client.bound else _sending(client):
         if lag_bytes(cursor) > limit:
             client.end_with(
                 Code.SLOW, f"{cursor.feed.name.decode()}: more than {limit} bytes behind, at seq {cursor.seq}"
@@ -109,10 +111,11 @@ def connections(worker: Worker) -> list[list[Any]]:
     behind).
     """
     rows: list[list[Any]] = []
-    for client in worker.clients.values():
-        lag = max((cursor.feed.end_seq - cursor.seq for cursor in client.cursors.values()), default=0)
-        age_s = round(worker.now_s - client.accepted_s, 1)
-        rows.append([worker.slot, client.peer, age_s, len(client.cursors), len(client.out), max(lag, 0)])
+    for connection in worker.clients.values():
+        cursors = connection.cursors.values() if isinstance(connection, Client) else ()
+        lag = max((cursor.feed.end_seq - cursor.seq for cursor in cursors), default=0)
+        age_s = round(worker.now_s - connection.accepted_s, 1)
+        rows.append([worker.slot, connection.peer, age_s, len(cursors), len(connection.out), max(lag, 0)])
     return rows
 
 
@@ -158,7 +161,9 @@ def hand_all_over(worker: Worker) -> None:
         return  # the successor does not own the shards yet
     given = 0
     for client in list(worker.clients.values()):
-        if not handover.possible(client):
+        if client.bound:
+            client.end_with(Code.CLOSING, REPLACED_TEXT)
+        elif not handover.possible(client):
             client.pause(Pause.LEAVING)
         elif given < HANDOVERS_A_TICK:
             worker.siblings.hand_over(link, *handover.detach(client))
@@ -168,6 +173,6 @@ def hand_all_over(worker: Worker) -> None:
 
 def finish_all(worker: Worker) -> None:
     for client in list(worker.clients.values()):
-        client.end_with(Code.CLOSING, "this worker is being replaced; connect again")
-        client.flush_answers()
+        client.end_with(Code.CLOSING, REPLACED_TEXT)
+        client.after_turn()  # sends, unless a chunk is half out
         client.close("replaced")

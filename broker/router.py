@@ -23,6 +23,7 @@ from shard.names import shard_of
 
 CODES = {code.value: code for code in Code}
 WINDOW_MESSAGES = 64  # of one client, over which it is seen where its streams live
+UP_BATCH_BYTES = 4 << 20  # a batch for another node's stream grows no further: it is one PUBLISH there
 SCATTERED_STREAMS, SCATTERED_BYTES = 64, 16 << 10  # more streams than this, less than that for each
 AWAY_SHARE = 0.75  # of a window, to one sibling: the client belongs there
 FORWARD_BYTES = 512 << 10  # about, of one request: the owner appends its first streams while the others are on the way
@@ -62,7 +63,8 @@ class Forward(Request):
 
     def send(self, link: Link) -> None:
         groups = [
-            (batch.name, batch.count, batch.nbytes, batch.creator() is not None, batch.sync) for batch in self._batches
+            (batch.name, batch.count, batch.nbytes, batch.creator() is not None, batch.sync, batch.replicas)
+            for batch in self._batches
         ]
         link.queue(sibling.pack_forward(self.request_id, groups), *self._frames)
 
@@ -75,7 +77,9 @@ class Forward(Request):
             creator = batch.creator() if created else None
             if creator is not None:
                 creator.count_created()
-            if code:
+            if code == Code.UNREPLICATED:
+                batch.unreplicated(first_seq, text)
+            elif code:
                 batch.refused(CODES[code], text)
             else:
                 batch.published(first_seq, subscribers)
@@ -102,20 +106,6 @@ class Call(Request):
         self._done(Refused(CODES[code], text) if code else value)
 
 
-def _parts(batches: list[Batch]) -> Iterator[list[Batch]]:
-    """The batches, in order, in runs of about FORWARD_BYTES."""
-    part: list[Batch] = []
-    nbytes = 0
-    for batch in batches:
-        part.append(batch)
-        nbytes += batch.nbytes
-        if nbytes >= FORWARD_BYTES:
-            yield part
-            part, nbytes = [], 0
-    if part:
-        yield part
-
-
 class Router:
     """One a worker. `owner_slots` maps a shard to the slot that owns it: shard % slots."""
 
@@ -126,6 +116,7 @@ class Router:
         self._shards = shards
         self._metrics = metrics
         self._staged: dict[bytes, Batch] = {}
+        self._full: list[Batch] = []  # of this turn too, before those of the same streams that are staged
         self.staged_bytes = 0
         self._ids = count(1)
         self.on_away: Callable[[Any, int], None] = lambda _client, _slot: None
@@ -141,12 +132,20 @@ class Router:
 
     # --- publishing -------------------------------------------------------------------------------------------------
 
-    def batch(self, name: bytes) -> Batch:
-        """This turn's batch of a stream."""
+    def batch(self, name: bytes, replicas: int = 0) -> Batch:
+        """This turn's batch of a stream, for publishes that wait for so many replicas."""
         batch = self._staged.get(name)
+        if batch is not None and (batch.replicas != replicas or self._is_full(batch)):
+            self._full.append(batch)
+            batch = None
         if batch is None:
-            batch = self._staged[name] = Batch(name, self.slot_of(name))
+            slot = self.slot_of(name)
+            route = self.routes.get(slot) or self.owner.uproutes.get(name)
+            batch = self._staged[name] = Batch(name, slot, route, replicas)
         return batch
+
+    def _is_full(self, batch: Batch) -> bool:
+        return batch.nbytes > UP_BATCH_BYTES and batch.slot not in self.routes and batch.route is not None
 
     def publish(self, client: Publisher, staged: Staged) -> None:
         """Take what one read of one connection published."""
@@ -158,8 +157,10 @@ class Router:
         messages = 0
         for group in staged.groups:
             messages += group[1]
-            batch = self._staged.get(group[0]) or self.batch(group[0])
-            if batch.slot in self.routes:
+            batch = self._staged.get(group[0])
+            if batch is None or batch.replicas:
+                batch = self.batch(group[0])
+            if batch.route is not None:
                 remote.append(group)
             else:
                 batch.add_quiet(client, group[1], group[2])
@@ -169,17 +170,23 @@ class Router:
         self._count(client, messages)
 
     def publish_frames(
-        self, client: Publishing, publication: FramePublication, names: list[bytes], frames: Frames, sync: bool
+        self,
+        client: Publishing,
+        publication: FramePublication,
+        names: list[bytes],
+        frames: Frames,
+        sync: bool,
+        replicas: int = 0,
     ) -> None:
         """Take one PUBLISH: the same frames for each of the streams. `frames` is the router's from here on."""
         messages = publication.count
         for key, name in enumerate(names):
-            batch = self._staged.get(name) or self.batch(name)
+            batch = self.batch(name, replicas)
             batch.add(publication, key, messages, bytearray(frames) if key else frames)
             batch.sync |= sync
             self.staged_bytes += len(frames)
-            if batch.slot in self.routes:
-                self._note_remote(client, batch.slot, messages)
+            if batch.route is not None:
+                self._note_remote(client, batch, batch.route, messages)
         self._count(client, messages * len(names))
 
     def _publish_awaited(self, client: Publisher, groups: list[tuple[bytes, int, bytearray]], order: list[int]) -> None:
@@ -189,14 +196,14 @@ class Router:
             batch = self.batch(name)
             batch.add(publication, key, messages, frames)
             self.staged_bytes += len(frames)
-            if batch.slot in self.routes:
-                self._note_remote(client, batch.slot, messages)
+            if batch.route is not None:
+                self._note_remote(client, batch, batch.route, messages)
 
-    def _note_remote(self, client: Publishing, slot: int, messages: int) -> None:
-        if client.window_slot == slot or not client.window_away:
+    def _note_remote(self, client: Publishing, batch: Batch, route: Route, messages: int) -> None:
+        slot = batch.slot
+        if slot in self.routes and (client.window_slot == slot or not client.window_away):
             client.window_slot = slot
             client.window_away += messages
-        route = self.routes[slot]
         if route.congested:
             client.pause_for(route)
 
@@ -214,15 +221,18 @@ class Router:
         """Append what is staged for this worker's streams, forward the rest. Nothing stays staged."""
         if not self._staged:
             return
-        staged, self._staged = self._staged, {}
+        staged, self._staged = [*self._full, *self._staged.values()], {}
+        self._full.clear()
         self.staged_bytes = 0
         now_s = time.monotonic()
         remote: dict[int, list[Batch]] = {}
         messages = 0
         nbytes = 0
-        for batch in staged.values():
+        for batch in staged:
             if batch.slot in self.routes:
                 remote.setdefault(batch.slot, []).append(batch)
+            elif batch.route is not None:
+                self.owner.send_up(batch)
             else:
                 messages += batch.count
                 nbytes += batch.nbytes
@@ -235,9 +245,9 @@ class Router:
             self._forward(slot, batches)
 
     def _forward(self, slot: int, batches: list[Batch]) -> None:
-        for part in _parts(batches):
-            forward = Forward(next(self._ids), part)
-            self._metrics.forwarded_messages += sum(batch.count for batch in part)
+        for together in _answered_together(batches):
+            forward = Forward(next(self._ids), together)
+            self._metrics.forwarded_messages += sum(batch.count for batch in together)
             self._metrics.forwarded_bytes += forward.nbytes
             self.routes[slot].submit(forward)
 
@@ -258,3 +268,22 @@ class Router:
             done(refused)
             return
         done(value)
+
+
+def _answered_together(batches: list[Batch]) -> Iterator[list[Batch]]:
+    """In their order, about FORWARD_BYTES of them; each that waits for replicas by itself, so that no other's answer
+    waits for them too.
+    """
+    together: list[Batch] = []
+    nbytes = 0
+    for batch in batches:
+        if together and (batch.replicas or nbytes >= FORWARD_BYTES):
+            yield together
+            together, nbytes = [], 0
+        if batch.replicas:
+            yield [batch]
+        else:
+            together.append(batch)
+            nbytes += batch.nbytes
+    if together:
+        yield together

@@ -16,16 +16,22 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol
 
-from broker.link import Link
 from broker.protocol.errors import Code
 
-LOST_TEXT = "the worker that owns this stream ended before it answered; this may or may not be logged"
-DOWN_TEXT = "the worker that owns this stream is down; nothing of this was logged, send it again"
-OVERLOAD_TEXT = "the worker that owns this stream is too far behind; nothing of this was logged, send more slowly"
+OWNER = "the worker that owns this stream"
+LOST_TEXT = "{who} ended before it answered; this may or may not be logged"
+DOWN_TEXT = "{who} is down; nothing of this was logged, send it again"
+OVERLOAD_TEXT = "{who} is too far behind; nothing of this was logged, send more slowly"
 
 OVERLOAD_FACTOR = 4  # a route that holds this many windows refuses more with `overloaded`
+
+
+class Carrier(Protocol):
+    """What requests go out over: a link to a sibling, or to another node."""
+
+    def queue(self, *buffers: bytes | bytearray | memoryview) -> None: ...
 
 
 class Request(Protocol):
@@ -35,14 +41,18 @@ class Request(Protocol):
     nbytes: int
     since_s: float
 
-    def send(self, link: Link) -> None:
-        """Queue the request's envelope on the link."""
+    def send(self, link: Any) -> None:
+        """Queue the request's envelope on the link, which is a Carrier."""
 
     def fail(self, code: Code, text: str) -> None: ...
 
 
 class Route:
-    """One slot's row of requests. The worker calls; nothing here touches a socket but through `Request.send`."""
+    """One slot's row of requests. The worker calls; nothing here touches a socket but through `Request.send`.
+
+    `broker.replication` has a route of this kind to each node whose streams are followed: `who` is what errors call the
+    other end.
+    """
 
     __slots__ = (
         "_clock",
@@ -56,19 +66,23 @@ class Route:
         "slot",
         "successor",
         "waiting",
+        "who",
         "window_bytes",
     )
 
-    def __init__(self, slot: int, window_bytes: int, clock: Callable[[], float], wake: Callable[[Link], None]) -> None:
+    def __init__(
+        self, slot: int, window_bytes: int, clock: Callable[[], float], wake: Callable[[Any], None], who: str = OWNER
+    ) -> None:
         self.slot = slot
+        self.who = who
         self.window_bytes = window_bytes
-        self.link: Link | None = None  # the owner's; all that is in flight went over it
-        self.successor: Link | None = None  # becomes `link` when nothing is in flight on the old one
+        self.link: Any = None  # the owner's; all that is in flight went over it
+        self.successor: Any = None  # becomes `link` when nothing is in flight on the old one
         self._moving = False  # the owner has begun to answer MOVED: send it nothing more
         self.waiting: deque[Request] = deque()
         self.inflight: dict[int, Request] = {}
         self.bytes_held = 0
-        self.on_switch: Callable[[Link], None] = lambda _link: None  # called when `link` has become another
+        self.on_switch: Callable[[Any], None] = lambda _link: None  # called when `link` has become another
         self.feeders: set[Callable[[], None]] = set()  # what to call when there is room again
         self._clock = clock
         self._wake = wake
@@ -86,7 +100,7 @@ class Route:
         window.
         """
         if self.overloaded:
-            request.fail(Code.OVERLOADED, OVERLOAD_TEXT)
+            request.fail(Code.OVERLOADED, OVERLOAD_TEXT.format(who=self.who))
             return
         request.since_s = self._clock()
         self.bytes_held += request.nbytes
@@ -113,12 +127,12 @@ class Route:
         self.waiting.insert(position, request)
         self._maybe_switch()
 
-    def switch(self, link: Link) -> None:
+    def switch(self, link: Carrier) -> None:
         """From here on the slot's owner is at the other end of this link."""
         self.successor = link
         self._maybe_switch()
 
-    def link_closed(self, link: Link) -> None:
+    def link_closed(self, link: Carrier) -> None:
         """The owner is gone: what was under way has an unknown end."""
         if link is self.successor:
             self.successor = None
@@ -128,7 +142,7 @@ class Route:
         lost, self.inflight = self.inflight, {}
         for request in lost.values():
             self._release(request)
-            request.fail(Code.UNAVAILABLE, LOST_TEXT)
+            request.fail(Code.UNAVAILABLE, LOST_TEXT.format(who=self.who))
         self._maybe_switch()
 
     def expire(self, older_than_s: float) -> None:
@@ -136,9 +150,17 @@ class Route:
         while self.waiting and self.waiting[0].since_s < older_than_s:
             request = self.waiting.popleft()
             self._release(request)
-            request.fail(Code.UNAVAILABLE, DOWN_TEXT)
+            request.fail(Code.UNAVAILABLE, DOWN_TEXT.format(who=self.who))
 
-    def _send(self, request: Request, link: Link) -> None:
+    def give_up(self, chosen: Callable[[Request], bool], text: str) -> None:
+        """Fail those that wait and are chosen: nobody will take them here. Nothing of them was logged."""
+        lost = [request for request in self.waiting if chosen(request)]
+        self.waiting = deque(request for request in self.waiting if not chosen(request))
+        for request in lost:
+            self._release(request)
+            request.fail(Code.UNAVAILABLE, text)
+
+    def _send(self, request: Request, link: Carrier) -> None:
         self.inflight[request.request_id] = request
         request.send(link)
         self._wake(link)

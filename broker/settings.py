@@ -41,6 +41,9 @@ class Kind(StrEnum):
     """What a value is, which decides how it may be written and how a wrong one is explained."""
 
     PATTERN = "pattern"
+    STREAMS = "streams"
+    ADDRESS = "address"
+    PLACE = "place"
     SECRET = "secret"
     HOST = "host"
     PATH = "path"
@@ -156,6 +159,34 @@ DEFAULT_POLICY = StreamPolicy()
 
 
 @dataclass(frozen=True, slots=True)
+class SlaveRule:
+    """Streams that follow another node (one [[slave]] section). Texts as in the file; `broker.replication.rules` reads
+    them."""
+
+    streams: str = setting(
+        "slave",
+        "streams",
+        Kind.STREAMS,
+        "*",
+        "the streams it is for: *, a prefix and *, or one stream's name; the first section that matches wins",
+    )
+    upstream: str = setting(
+        "slave",
+        "upstream",
+        Kind.ADDRESS,
+        "",
+        "HOST:PORT of the node they follow; empty: none, they are this node's own whatever a later section says",
+    )
+    start: str = setting(
+        "slave",
+        "from",
+        Kind.PLACE,
+        "0",
+        "where the copy of a stream of which nothing is here yet begins: 0, a time in microseconds, #SEQ or new",
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class Settings:
     """One node. The order of the fields is the order of the documented example file."""
 
@@ -199,6 +230,13 @@ class Settings:
         Kind.SECRET,
         "",
         "what binary clients from other machines must show; lines are then for this machine only; empty: nothing",
+    )
+    advertise: str = setting(
+        "listen",
+        "advertise",
+        Kind.ADDRESS,
+        "",
+        "HOST:PORT at which other nodes reach this one, as tailrace tree shows it; empty: as they see it connect",
     )
 
     metrics_host: str = setting("metrics", "host", Kind.HOST, "127.0.0.1", "address of /metrics, /healthz and /readyz")
@@ -361,6 +399,24 @@ class Settings:
         low=0.1,
         high=HOUR_S,
     )
+    upstream_timeout_s: float = setting(
+        "timing",
+        "upstream_timeout_s",
+        Kind.SECONDS,
+        10.0,
+        "an upstream node that says nothing for this long is given up and dialled anew",
+        low=0.1,
+        high=HOUR_S,
+    )
+    replication_timeout_s: float = setting(
+        "timing",
+        "replication_timeout_s",
+        Kind.SECONDS,
+        10.0,
+        "how long a publish waits for the slaves it asked for before it fails with err unreplicated",
+        low=0.1,
+        high=HOUR_S,
+    )
     drain_timeout_s: float = setting(
         "timing",
         "drain_timeout_s",
@@ -408,6 +464,7 @@ class Settings:
     )
 
     streams: tuple[StreamPolicy, ...] = ()
+    slaves: tuple[SlaveRule, ...] = ()
 
     def policy(self, name: str) -> StreamPolicy:
         """The policy of the stream `name`: the first [[stream]] section that matches, else the defaults."""
@@ -418,5 +475,5 @@ class Settings:
 
 
 def described_fields() -> tuple[Field[Any], ...]:
-    """The fields of `Settings` that are keys of the file, in its order (all but the [[stream]] sections)."""
+    """The fields of `Settings` that are keys of the file, in its order: all but [[stream]] and [[slave]]."""
     return tuple(each for each in fields(Settings) if "spec" in each.metadata)

@@ -52,6 +52,10 @@ class ForwardedPart:
         self.code, self.text = code.value, text
         self._forwarded.part_done()
 
+    def unreplicated(self, key: int, first_seq: int, text: str) -> None:
+        self.first_seq = first_seq
+        self.refused(key, Code.UNREPLICATED, text)
+
     def may_create(self) -> bool:
         return self._may_create
 
@@ -102,7 +106,11 @@ class Siblings:
             sibling.MOVED: self._moved,
             sibling.INTEREST: self._interest,
             sibling.GREW: self._grew,
+            sibling.CUT: lambda _link, body: self.worker.fanout.cut(*sibling.unpack_cut(body)),
             sibling.HANDOVER: self._handover,
+            sibling.HELD: self._held,
+            sibling.GONE: self._gone,
+            sibling.NEWS: lambda _link, body: self.worker.followers.hear_news(sibling.unpack_news(body)),
             sibling.SWITCHED: lambda link, _body: self.switched.add(link),
         }
 
@@ -124,6 +132,7 @@ class Siblings:
             return
         route.on_switch = self._say_switched
         route.switch(link)
+        self.worker.followers.owner_is(slot)
         feeds = self.worker.fanout.feeds
         counts = [(name, each.cursors) for name, each in feeds.items() if each.remote and self._slot_of(name) == slot]
         if counts:
@@ -150,6 +159,7 @@ class Siblings:
 
     def flush(self) -> None:
         """Send what this turn queued for the siblings."""
+        self.worker.followers.flush()
         if self._recounted:
             self._tell_counts()
         while self._touched:
@@ -200,6 +210,7 @@ class Siblings:
         self.switched.discard(link)
         for name in [name for name, links in self.interest.items() if link in links]:
             self._forget_interest(name, link)
+        self.worker.owner.replicas.worker_gone(link.slot, link.generation)
         link.close()
         route = self.worker.routes.get(link.slot)
         if route is not None:
@@ -215,10 +226,10 @@ class Siblings:
         router = self.worker.router
         forwarded = Forwarded(link, request_id, self.touch)
         start = 0
-        for name, count, nbytes, may_create, sync in groups:
+        for name, count, nbytes, may_create, sync, replicas in groups:
             piece = bytearray(frames[start : start + nbytes])
             start += nbytes
-            batch = router.batch(name)
+            batch = router.batch(name, replicas)
             batch.add(forwarded.part(may_create), 0, count, piece)
             batch.sync |= sync
         router.staged_bytes += start
@@ -231,7 +242,7 @@ class Siblings:
 
     def _call(self, link: Link, body: memoryview) -> None:
         request_id, verb, args = sibling.unpack_call(body)
-        if verb != "conns" and not self.worker.owner.owning:
+        if not self.worker.is_own_business(verb) and not self.worker.owner.owning:
             self._say_moved(link, request_id)
             return
         self.worker.router.flush()  # what came over this link before it comes first
@@ -270,6 +281,12 @@ class Siblings:
                 notes.setdefault(link, []).append((name, growth.next_seq, growth.end_offset))
         for link, streams in notes.items():
             link.queue(sibling.pack_grew(streams))
+            self.touch(link)
+
+    def announce_cut(self, name: bytes, seq: int) -> None:
+        """Tell every worker of the node: any may have the stream open."""
+        for link in self.links.values():
+            link.queue(sibling.pack_cut(name, seq))
             self.touch(link)
 
     def recount(self, feed: Feed) -> None:
@@ -317,6 +334,14 @@ class Siblings:
     def _grew(self, _link: Link, body: memoryview) -> None:
         for name, next_seq, end_offset in sibling.unpack_grew(body):
             self.worker.fanout.grew(name, next_seq, end_offset)
+
+    # --- followers --------------------------------------------------------------------------------------------------
+
+    def _held(self, link: Link, body: memoryview) -> None:
+        self.worker.owner.replicas.held(link.slot, link.generation, sibling.unpack_held(body))
+
+    def _gone(self, link: Link, body: memoryview) -> None:
+        self.worker.owner.replicas.gone(link.slot, link.generation, *sibling.unpack_gone(body))
 
     # --- connections ------------------------------------------------------------------------------------------------
 

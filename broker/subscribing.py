@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.connection import Connection
+from broker.client import Client
 from broker.fanout import Cursor
 from broker.owner import Refused
 from broker.protocol.errors import Code
@@ -41,7 +41,7 @@ class Subscribing:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
-    def ensure(self, client: Connection, name: bytes, done: Callable[[int | Refused], None], *, ask_end: bool) -> None:
+    def ensure(self, client: Client, name: bytes, done: Callable[[int | Refused], None], *, ask_end: bool) -> None:
         """See that the stream is there. `done` hears where it ends, if that was asked, or why there is none."""
 
         def answered(value: Any) -> None:
@@ -55,7 +55,7 @@ class Subscribing:
         else:
             self._worker.router.call(name, "ensure", [name, client.may_create()], answered)
 
-    def place(self, client: Connection, wanted: Wanted, key: Any, end_seq: int) -> Cursor:
+    def place(self, client: Client, wanted: Wanted, key: Any, end_seq: int) -> Cursor:
         """A cursor where the subscription begins, parked until `start`. `end_seq` is `ensure`'s. Raises Refused."""
         worker, name = self._worker, wanted.stream
         with storage_refusals(name):
@@ -63,7 +63,7 @@ class Subscribing:
             remote = worker.router.slot_of(name) in worker.routes
             return worker.fanout.subscribe(client, name, seq, remote=remote, key=key)
 
-    def start(self, client: Connection, cursor: Cursor) -> None:
+    def start(self, client: Client, cursor: Cursor) -> None:
         """The client has been told: let the cursor move."""
         self._worker.fanout.start(cursor)
         if not cursor.done:

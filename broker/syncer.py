@@ -13,6 +13,7 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 log = logging.getLogger(__name__)
@@ -24,6 +25,12 @@ class Syncable(Protocol):
     name: str
 
     def sync(self) -> object: ...
+
+
+class Job(NamedTuple):
+    """A token for something that is done once only: what to call in the loop when it has been."""
+
+    done: Callable[[], None]
 
 
 class Outcome(NamedTuple):

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from broker.owner import OpenStream, Owner, Refused
 from broker.owner_calls import disk_bytes
 from broker.settings import StreamPolicy
-from broker.syncer import Syncer
+from broker.syncer import Job, Syncer
 from shard.errors import StorageError
 from shard.files import sync_file_system
 from shard.log import StreamLog
@@ -107,6 +107,9 @@ class Upkeep:
 
     def take_outcomes(self) -> None:
         for outcome in self.syncer.outcomes():
+            if isinstance(outcome.token, Job):
+                outcome.token.done()
+                continue
             self.owner.metrics.commit.observe(outcome.seconds)
             if isinstance(outcome.log, Whole):
                 self._syncing_whole = False
@@ -116,6 +119,7 @@ class Upkeep:
     def _synced(self, stream: OpenStream, upto: int, error: OSError | None) -> None:
         stream.syncing = False
         self.owner.batches_synced(stream, upto, error)
+        self.owner.on_held(stream.name)
         if stream.waiting:
             self._request_sync(stream)
         if stream.name not in self.owner.dirty and not stream.sync_due_s:

@@ -13,6 +13,7 @@ import select
 import signal
 import socket
 import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -23,8 +24,9 @@ from broker import roster
 from broker.acceptor import Acceptor
 from broker.affinity import Movers
 from broker.board import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
+from broker.client import READ_BYTES_SCATTERED_MAX
 from broker.commands import Commands
-from broker.connection import READ_BYTES_SCATTERED_MAX, Connection
+from broker.connection import Connection
 from broker.control import ControlChannel, ControlClosed, ControlMessage
 from broker.fanout import FanOut
 from broker.framing import FrameChunks
@@ -35,6 +37,12 @@ from broker.owner import Owner
 from broker.poller import Poller
 from broker.readers import Readers
 from broker.rendering import Renderings
+from broker.replication import links
+from broker.replication.catalog import Catalog
+from broker.replication.followers import Followers
+from broker.replication.lag import stat_of_upstream
+from broker.replication.survey import Survey
+from broker.replication.uplinks import Uplinks
 from broker.router import Done, Router
 from broker.routes import Route
 from broker.settings import Settings
@@ -148,6 +156,17 @@ class Worker:
         self.router.on_away = self.movers.consider
         self.syncer = Syncer()
         self.upkeep = Upkeep(self.owner, self.syncer, time.monotonic, now_us)
+        self.address = settings.advertise or f":{boot.listener.getsockname()[1]}"
+        self.uplinks = Uplinks(self, self.address)
+        self.followers = Followers(self)
+        self.catalog = Catalog(self)
+        self.survey = Survey(self)
+        self.owner.stat_upstream = lambda stream: stat_of_upstream(self.uplinks, self.owner, stream, now_us())
+        self.owner.on_cut = self._note_cut
+        self.owner.on_role = self._note_role
+        self.owner.on_pause = lambda: self._beat.beat()
+        self.owner.on_path = self.followers.role_changed
+        self.fanout.on_cut = self._forget_chunks
         self.timers = Timers(time.monotonic)
 
     # --- life -------------------------------------------------------------------------------------------------------
@@ -189,6 +208,7 @@ class Worker:
         if self.owner.urgent:
             self.upkeep.sync_urgent()
         self.siblings.flush()
+        self.uplinks.flush()
         if self._answered:
             self._answer()
         if self.movers:
@@ -215,6 +235,9 @@ class Worker:
 
     def _announce(self) -> None:
         grown = self.owner.take_grown()
+        if self.owner.holders:
+            for name, growth in grown.items():
+                self.owner.replicas.grew(name, growth.next_seq)
         self.siblings.announce(grown)
         feeds = self.fanout.feeds
         if feeds:
@@ -226,6 +249,23 @@ class Worker:
         answered, self._answered = self._answered, {}
         for client in answered:
             client.after_turn()
+
+    def _note_role(self, name: bytes) -> None:
+        self.uplinks.look_at(name)
+        self.followers.role_changed(name)
+
+    def _note_cut(self, name: bytes, seq: int) -> None:
+        """The owner has let a stream end before `seq`; what it grew by before that was announced before that."""
+        if self.owner.grown:
+            self._announce()
+        self.owner.replicas.cut(name)
+        self.siblings.announce_cut(name, seq)
+        self.fanout.cut(name, seq)
+        self.followers.role_changed(name)
+
+    def _forget_chunks(self) -> None:
+        self.renderings.cache.clear()
+        self.frame_chunks.cache.clear()
 
     def _note_created(self) -> None:
         """At once, since the other workers count these too before they make one."""
@@ -259,6 +299,7 @@ class Worker:
 
     def _own(self) -> None:
         self.owner.take()
+        self.uplinks.start()
         self._beat = self._slot
         self._beat.streams = len(self.owner.names)
         self._beat.connections = len(self.clients)
@@ -280,6 +321,7 @@ class Worker:
         if self.owner.grown:
             self._announce()
         self.phase = Phase.RETIRED
+        self.uplinks.stop("its worker is being replaced")
         self.drain_deadline_s = time.monotonic() + self.settings.drain_timeout_s
         self.upkeep.finish_syncs()
         self.owner.release()
@@ -307,6 +349,9 @@ class Worker:
     def _often(self) -> None:
         self.upkeep.request_syncs()
         self.acceptor.tick()
+        self.uplinks.tick()
+        self.owner.replicas.expire()
+        self.catalog.tick()
         for route in self.routes.values():
             route.expire(self.now_s - self.settings.unavailable_timeout_s)
         if self.phase in (Phase.RETIRED, Phase.DRAINING):
@@ -324,6 +369,8 @@ class Worker:
         self.fanout.keep_cut_messages()
         self.fanout.look_at_some()
         roster.measure(self)
+        self.followers.tell_ends()
+        self.survey.tick()
         self.metrics.flush()
 
     # --- clients ----------------------------------------------------------------------------------------------------
@@ -356,10 +403,13 @@ class Worker:
     def note_lingering(self, client: Connection) -> None:
         self.lingering[client] = None
 
+    def is_own_business(self, verb: str) -> bool:
+        return verb in OWN_BUSINESS
+
     def call_slot(self, slot: int, verb: str, args: list[Any], done: Done) -> None:
-        """Ask the worker of a slot; `conns` is every worker's own business, the rest its owner's."""
-        if verb == "conns" and slot == self.slot:
-            done(roster.connections(self))
+        """Ask the worker of a slot; some is every worker's own business (`OWN_BUSINESS`), the rest its owner's."""
+        if verb in OWN_BUSINESS and slot == self.slot:
+            done(OWN_BUSINESS[verb](self, *args))
         else:
             self.router.call_slot(slot, verb, args, done)
 
@@ -368,6 +418,7 @@ class Worker:
         for client in list(self.clients.values()):
             client.close("stopped")
         self.router.flush()
+        self.uplinks.stop("this node stops")
         self.upkeep.finish_syncs()
         self.syncer.close()
         self.upkeep.close_clean()
@@ -375,6 +426,9 @@ class Worker:
         self.readers.close()
         self.metrics.close()
         self.poller.close()
+
+
+OWN_BUSINESS: Mapping[str, Callable[..., Any]] = {"conns": roster.connections, "links": links.of_worker}
 
 
 def run_worker(boot: WorkerBoot) -> int:

@@ -57,15 +57,51 @@ def copy_bytes(source_fd: int, start: int, end: int, target_fd: int, place: int,
 
 def replace_file(path: Path, data: bytes) -> None:
     """Put `data` in the place of `path`, whole or not at all, and on the disk before this returns. Raises OSError."""
+    os.rename(_write_new(path, data, sync=True), path)
+    sync_directory(path.parent)
+
+
+class Replacements:
+    """Many small files of one file system that are replaced with two syncs of it, instead of two for each.
+
+    Until `finish` returns any of them may be the old one or the new one, whole.
+    """
+
+    __slots__ = ("_paths",)
+
+    def __init__(self) -> None:
+        self._paths: dict[Path, Path | None] = {}  # the file to be replaced, and its new self; None: it goes
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Raises OSError."""
+        self._paths[path] = _write_new(path, data, sync=False)
+
+    def remove(self, path: Path) -> None:
+        """The file need not be there."""
+        self._paths[path] = None
+
+    def finish(self, path: Path) -> None:
+        """Put all on the disk; `path` is any in their file system. Raises OSError."""
+        sync_file_system(path)  # before the names: a name that is on the disk stands for a whole file
+        for old, new in self._paths.items():
+            if new is not None:
+                os.rename(new, old)
+            else:
+                old.unlink(missing_ok=True)
+        sync_file_system(path)
+
+
+def _write_new(path: Path, data: bytes, *, sync: bool) -> Path:
+    """Beside the file that it is to replace."""
     new = path.with_name(path.name + NEW_SUFFIX)
     fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         write_all(fd, data, 0)
-        os.fsync(fd)
+        if sync:
+            os.fsync(fd)
     finally:
         os.close(fd)
-    os.rename(new, path)
-    sync_directory(path.parent)
+    return new
 
 
 def sync_directory(path: Path) -> None:

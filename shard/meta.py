@@ -22,7 +22,7 @@ import msgpack
 
 from shard.epochs import DEFAULT_HISTORY, EPOCH_MAX, EpochStart, History, last_epoch, make_history
 from shard.errors import MetaDamaged
-from shard.files import replace_file, sync_directory
+from shard.files import Replacements, replace_file, sync_directory
 from shard.leaves import load
 from shard.names import InvalidName, file_stem, stem_is_hashed, validate_name
 
@@ -112,13 +112,16 @@ def read_meta_file(path: Path, name: str = "") -> StreamMeta:
     return _parse(path, name, body)
 
 
-def write_meta(directory: Path, meta: StreamMeta) -> None:
-    """Put the meta on the disk, or take the file away when it would say nothing.
+def write_meta(directory: Path, meta: StreamMeta, among: Replacements | None = None) -> None:
+    """Put the meta on the disk, or take the file away when it would say nothing; `among` others, when they are told to.
 
     Raises OSError, InvalidName, ValueError for what could not be read again.
     """
     path = meta_path(directory, validate_name(meta.name))
     _require_sound(meta)
+    if meta.is_default and among is not None:
+        among.remove(path)
+        return
     if meta.is_default:
         try:
             os.unlink(path)
@@ -136,7 +139,11 @@ def write_meta(directory: Path, meta: StreamMeta) -> None:
         "epochs": [list(start) for start in meta.history],
     }
     body: bytes = msgpack.packb(fields)
-    replace_file(path, _HEAD.pack(META_MAGIC, crc32c(body)) + body)
+    data = _HEAD.pack(META_MAGIC, crc32c(body)) + body
+    if among is None:
+        replace_file(path, data)
+    else:
+        among.replace(path, data)
 
 
 def _parse(path: Path, name: str, body: bytes) -> StreamMeta:

@@ -13,14 +13,23 @@ from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from broker.settings import Settings, Spec, StreamPolicy, described_fields, spec_of
+from broker.replication.rules import covers
+from broker.settings import Settings, SlaveRule, Spec, StreamPolicy, described_fields, spec_of
 from supervisor.config_lines import Lines
 from supervisor.config_relations import find_conflicts
 from supervisor.config_values import WrongValue, parse_value, show, suggest
 
 FILE_MAX_BYTES = 1 << 20
-STREAM_SECTION = "stream"
-STREAM_SECTIONS_MAX = 1_000  # each is tried in turn when a stream opens
+STREAM_SECTION, SLAVE_SECTION = "stream", "slave"
+REPEATED: Mapping[str, type[StreamPolicy] | type[SlaveRule]] = {STREAM_SECTION: StreamPolicy, SLAVE_SECTION: SlaveRule}
+REPEATED_SECTIONS_MAX = 1_000  # of each kind; they are tried in turn when a stream opens
+REQUIRED = {
+    STREAM_SECTION: {"pattern": 'pattern = "*" is for every stream'},
+    SLAVE_SECTION: {
+        "streams": 'streams = "*" is for every stream',
+        "upstream": "write the HOST:PORT of the node that these streams follow",
+    },
+}
 
 _TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\)$")
 
@@ -105,6 +114,7 @@ class _Reader:
         self._faulty: set[str] = set()  # fields whose value could not be used
         self._places: dict[str, tuple[str, int]] = {}  # of each value: where it was written
         self._streams: list[StreamPolicy] = []
+        self._slaves: list[SlaveRule] = []
         self._sections: dict[str, dict[str, Field[Any]]] = {}
         for each in described_fields():
             spec = spec_of(each)
@@ -114,8 +124,8 @@ class _Reader:
 
     def read_tables(self, tables: dict[str, Any]) -> None:
         for name, table in tables.items():
-            if name == STREAM_SECTION:
-                self._read_streams(table)
+            if name in REPEATED:
+                self._read_repeated(name, table)
             elif name not in self._sections:
                 self._unknown_section(name, table)
             elif not isinstance(table, dict):
@@ -135,42 +145,53 @@ class _Reader:
                 self._values[known[key].name] = value
                 self._places[known[key].name] = (self._place(line), line or 0)
 
-    def _read_streams(self, sections: object) -> None:
-        if not isinstance(sections, list) or not all(isinstance(each, dict) for each in sections):
+    def _read_repeated(self, section: str, tables: object) -> None:
+        if not isinstance(tables, list) or not all(isinstance(each, dict) for each in tables):
+            once = "pattern" if section == STREAM_SECTION else "upstream and its streams"
             self._fault(
-                self._lines.section(STREAM_SECTION), "[stream] must be written [[stream]], once for each pattern"
+                self._lines.section(section), f"[{section}] must be written [[{section}]], once for each {once}"
             )
             return
-        if len(sections) > STREAM_SECTIONS_MAX:
-            line = self._lines.section(STREAM_SECTION, STREAM_SECTIONS_MAX)
-            self._fault(line, f"{len(sections):,} [[stream]] sections; at most {STREAM_SECTIONS_MAX:,} are allowed")
+        if len(tables) > REPEATED_SECTIONS_MAX:
+            line = self._lines.section(section, REPEATED_SECTIONS_MAX)
+            text = f"{len(tables):,} [[{section}]] sections; at most {REPEATED_SECTIONS_MAX:,} are allowed"
+            self._fault(line, text)
             return
-        for occurrence, table in enumerate(sections):
-            self._read_stream(occurrence, table)
+        for occurrence, table in enumerate(tables):
+            self._read_occurrence(section, occurrence, table)
 
-    def _read_stream(self, occurrence: int, table: dict[str, Any]) -> None:
-        known = {spec_of(each).key: each for each in fields(StreamPolicy)}
+    def _read_occurrence(self, section: str, occurrence: int, table: dict[str, Any]) -> None:
+        known = {spec_of(each).key: each for each in fields(REPEATED[section])}
         values: dict[str, Any] = {}
         for key, raw in table.items():
-            line = self._lines.key(STREAM_SECTION, key, occurrence)
+            line = self._lines.key(section, key, occurrence)
             if key not in known:
-                self._fault(line, f"[[stream]] {_word(key)}: no such key{_did_you_mean(key, list(known))}")
+                self._fault(line, f"[[{section}]] {_word(key)}: no such key{_did_you_mean(key, list(known))}")
             else:
-                values[key] = self._parse(known[key], raw, line, "[[stream]] ")
-        line = self._lines.section(STREAM_SECTION, occurrence)
-        if "pattern" not in table:
-            self._fault(line, '[[stream]] pattern is missing; pattern = "*" is for every stream')
+                values[known[key].name] = self._parse(known[key], raw, line, f"[[{section}]] ")
+        line = self._lines.section(section, occurrence)
+        missing = [f"{key} is missing; {hint}" for key, hint in REQUIRED[section].items() if key not in table]
+        if missing:
+            self._fault(line, f"[[{section}]] {missing[0]}")
         elif "interval_ms" in table and table.get("durability") != "interval":
             self._fault(line, '[[stream]] interval_ms has no effect unless durability = "interval"')
         elif None not in values.values():
-            self._add_stream(StreamPolicy(**values), line)
+            self._add(REPEATED[section](**values), line)
 
-    def _add_stream(self, policy: StreamPolicy, line: int | None) -> None:
-        for earlier in self._streams:
-            if earlier.pattern in ("*", policy.pattern):
-                self._fault(line, f'[[stream]] is never used: an earlier section, "{earlier.pattern}", matches first')
-                return
-        self._streams.append(policy)
+    def _add(self, made: StreamPolicy | SlaveRule, line: int | None) -> None:
+        if isinstance(made, StreamPolicy):
+            shadowing = [each.pattern for each in self._streams if each.pattern in ("*", made.pattern)]
+        else:
+            patterns = [each.streams for each in self._slaves]
+            shadowing = [each for each in patterns if covers(each.encode(), made.streams.encode())]
+        if shadowing:
+            section = STREAM_SECTION if isinstance(made, StreamPolicy) else SLAVE_SECTION
+            text = f'is never used: an earlier section, "{shadowing[0]}", matches first'
+            self._fault(line, f"[[{section}]] {text}")
+        elif isinstance(made, StreamPolicy):
+            self._streams.append(made)
+        else:
+            self._slaves.append(made)
 
     # --- flags
 
@@ -187,7 +208,7 @@ class _Reader:
     # --- the outcome
 
     def finish(self) -> Settings:
-        settings = Settings(**self._values, streams=tuple(self._streams))
+        settings = Settings(**self._values, streams=tuple(self._streams), slaves=tuple(self._slaves))
         for names, text in find_conflicts(settings):
             if not self._faulty.intersection(names):
                 self._conflict(names, text)
@@ -230,7 +251,7 @@ class _Reader:
         return _did_you_mean(key, list(self._sections[section]) if section else self._section_names())
 
     def _section_names(self) -> list[str]:
-        return [*(f"[{name}]" for name in self._sections), f"[[{STREAM_SECTION}]]"]
+        return [*(f"[{name}]" for name in self._sections), *(f"[[{name}]]" for name in REPEATED)]
 
     def _fault(self, line: int | None, text: str) -> None:
         self._faults.append(Fault(self._place(line), text, line or 0))

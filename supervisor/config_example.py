@@ -13,7 +13,7 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
-from broker.settings import Kind, Spec, StreamPolicy, described_fields, spec_of
+from broker.settings import Kind, SlaveRule, Spec, StreamPolicy, described_fields, spec_of
 from supervisor.config_values import format_number
 
 _WIDTH = 116
@@ -43,6 +43,17 @@ _STREAM_OPENING = """\
 #
 """
 
+_SLAVE_OPENING = """\
+# Which streams this node follows at another one, those made later included. As many [[slave]] sections as needed; the
+# first whose streams match holds, and a stream that none matches is this node's own. The commands slave, unslave and
+# promote, given to the running node, count before these. For example:
+#
+#   [[slave]]
+#   streams = "*"
+#   upstream = "10.0.0.1:5050"
+#
+"""
+
 _SECTION_TITLES = {
     "node": "The node and its data.",
     "listen": "Where clients connect.",
@@ -64,6 +75,8 @@ def render_example() -> str:
         parts.append(_entry(spec, each))
     parts.append(f"\n{_STREAM_OPENING}#[[stream]]\n")
     parts.extend(_entry(spec_of(each), each) for each in fields(StreamPolicy))
+    parts.append(f"\n{_SLAVE_OPENING}#[[slave]]\n")
+    parts.extend(_entry(spec_of(each), each) for each in fields(SlaveRule))
     return "".join(parts)
 
 

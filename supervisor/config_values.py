@@ -14,7 +14,11 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
 
+from broker.protocol.address import split_address
+from broker.protocol.errors import PeerError
+from broker.protocol.grammar import place
 from broker.settings import DAY_S, HOUR_S, MINUTE_S, Durability, Kind, Spec
+from shard.names import InvalidName, is_reserved, validate_name
 
 BYTE_UNITS = {
     "B": 1,
@@ -63,8 +67,10 @@ def parse_value(spec: Spec, raw: object, *, whole: bool, from_flag: bool = False
         return _parse_flag(raw)
     if spec.kind is Kind.CHOICE:
         return _parse_choice(spec, raw)
-    if spec.kind is Kind.SECRET and raw == "":
+    if spec.kind in (Kind.SECRET, Kind.ADDRESS) and raw == "":
         return ""
+    if spec.kind is Kind.PLACE and type(raw) is int:
+        raw = str(raw)
     if spec.kind in _TEXT_PARSERS:
         return _TEXT_PARSERS[spec.kind](_parse_text(raw))
     number = _parse_number(spec, raw, from_flag)
@@ -133,6 +139,36 @@ def _parse_pattern(text: str) -> str:
     return text
 
 
+def _parse_streams(text: str) -> str:
+    """`*`, a prefix and `*`, or a stream's name."""
+    stem = text.removesuffix("*")
+    if "*" in stem:
+        raise WrongValue(f"{show(text)} has a * before its end; write *, a prefix and *, or one stream's name")
+    try:
+        validate_name(stem or "*")
+    except InvalidName as error:
+        raise WrongValue(f"{show(text)} matches no stream: {error}") from None
+    if is_reserved(stem):
+        raise WrongValue(f"{show(text)} begins with $, as only the broker's own streams do")
+    return text
+
+
+def _parse_address(text: str) -> str:
+    try:
+        split_address(text)
+    except ValueError as error:
+        raise WrongValue(f"{show(text)} is no address: {error}") from None
+    return text
+
+
+def _parse_place(text: str) -> str:
+    try:
+        place(text.encode())
+    except PeerError as error:
+        raise WrongValue(error.text) from None
+    return text
+
+
 def _parse_secret(text: str) -> str:
     if len(text.encode()) > SECRET_MAX_BYTES:
         raise WrongValue(f"is longer than {SECRET_MAX_BYTES} bytes")
@@ -143,6 +179,9 @@ _TEXT_PARSERS: Mapping[Kind, Callable[[str], Value]] = {
     Kind.PATH: Path,
     Kind.HOST: _parse_host,
     Kind.PATTERN: _parse_pattern,
+    Kind.STREAMS: _parse_streams,
+    Kind.ADDRESS: _parse_address,
+    Kind.PLACE: _parse_place,
     Kind.SECRET: _parse_secret,
 }
 

@@ -119,12 +119,13 @@ class AsyncClient(ClientInfo):
         *,
         headers: Mapping[str, str | bytes] | None = None,
         ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
         timeout_s: float | None = None,
         retry: bool = True,
     ) -> Receipt:
         """Publish one message and wait until what `ack` asks for is true. See `Client.publish`."""
         streams, payloads = (checked_stream(stream),), [checked_payload(payload)]
-        return (await self._publish(streams, payloads, headers, ack, timeout_s, retry))[0]
+        return (await self._publish(streams, payloads, headers, ack, replicas, timeout_s, retry))[0]
 
     async def publish_many(
         self,
@@ -133,12 +134,13 @@ class AsyncClient(ClientInfo):
         *,
         headers: Mapping[str, str | bytes] | None = None,
         ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
         timeout_s: float | None = None,
         retry: bool = True,
     ) -> Receipt:
         """Publish messages in one request: all of them, with seqs one after the other, or none."""
         streams = (checked_stream(stream),)
-        return (await self._publish(streams, checked_payloads(payloads), headers, ack, timeout_s, retry))[0]
+        return (await self._publish(streams, checked_payloads(payloads), headers, ack, replicas, timeout_s, retry))[0]
 
     async def publish_to(
         self,
@@ -147,12 +149,13 @@ class AsyncClient(ClientInfo):
         *,
         headers: Mapping[str, str | bytes] | None = None,
         ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
         timeout_s: float | None = None,
         retry: bool = True,
     ) -> list[Receipt]:
         """Publish one message to several streams in one request; a receipt of each. See `Client.publish_to`."""
         names, payloads = checked_streams(streams), [checked_payload(payload)]
-        return list(await self._publish(names, payloads, headers, ack, timeout_s, retry))
+        return list(await self._publish(names, payloads, headers, ack, replicas, timeout_s, retry))
 
     def batcher(
         self,
@@ -163,13 +166,14 @@ class AsyncClient(ClientInfo):
         linger_s: float = LINGER_S,
         headers: Mapping[str, str | bytes] | None = None,
         ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
         timeout_s: float | None = None,
         retry: bool = True,
         on_result: Callable[[BatchResult], None] | None = None,
     ) -> AsyncBatcher:
         """Publish many messages in batches: a batch is sent when it is full, or `linger_s` after its first message."""
         limits = BatchLimits(max_messages, min(max_bytes, self._session.limits["max_envelope_bytes"] // 2), linger_s)
-        batch = Batch(checked_stream(stream), limits, ack, self._timeout(timeout_s), retry)
+        batch = Batch(checked_stream(stream), limits, ack, self._timeout(timeout_s), retry, replicas)
         return AsyncBatcher(self._drive, batch, headers, on_result)
 
     async def _publish(
@@ -178,11 +182,12 @@ class AsyncClient(ClientInfo):
         payloads: list[bytes],
         headers: Mapping[str, str | bytes] | None,
         ack: Ack,
+        replicas: int,
         timeout_s: float | None,
         retry: bool,
     ) -> tuple[Receipt, ...]:
         limit, wait_s = self._session.limits["max_message_bytes"], self._timeout(timeout_s)
-        publication = make_publication(streams, payloads, pack_headers(headers), ack, wait_s, retry, limit)
+        publication = make_publication(streams, payloads, pack_headers(headers), ack, replicas, wait_s, retry, limit)
         await self._drive.publish(publication)
         return publication.outcome()
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from broker.protocol.messages import Ack
 from shard.frame import HEADER_BYTES
 from tailrace.errors import InvalidArgument, TailraceError
-from tailrace.framing import pack_frames, publication_of
+from tailrace.framing import checked_replicas, pack_frames
 from tailrace.message import Receipt
 from tailrace.publications import Publication
 
@@ -73,12 +73,16 @@ class Batch:
     them, the next call goes on where that one was.
     """
 
-    def __init__(self, stream: str, limits: BatchLimits, ack: Ack, timeout_s: float, retry: bool) -> None:
+    def __init__(
+        self, stream: str, limits: BatchLimits, ack: Ack, timeout_s: float, retry: bool, replicas: int = 0
+    ) -> None:
+        """Raises InvalidArgument."""
         self.acknowledged = 0  # messages, in all
         self.failed = 0  # messages, in all
         self.stream = stream
         self._limits = limits
         self._ack = Ack(ack)
+        self._replicas = checked_replicas(ack, replicas)
         self._timeout_s = timeout_s
         self._retry = retry
         self._growing = Gathered(0)
@@ -134,8 +138,14 @@ class Batch:
         growing = self._open()
         if growing.runs:
             count = sum(len(payloads) for _, payloads in growing.runs)
-            growing.publication = publication_of(
-                (self.stream,), growing.frames(), count, self._ack, self._timeout_s, self._retry
+            growing.publication = Publication(
+                (self.stream,),
+                growing.frames(),
+                count,
+                self._ack,
+                self._timeout_s,
+                replicas=self._replicas,
+                retry=self._retry,
             )
             self._open()
 

@@ -91,6 +91,7 @@ class Client(ClientInfo):
         *,
         headers: Mapping[str, str | bytes] | None = None,
         ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
         timeout_s: float | None = None,
         retry: bool = True,
     ) -> Receipt:
@@ -101,7 +102,7 @@ class Client(ClientInfo):
         ClientClosed, InvalidArgument.
         """
         streams, payloads = (checked_stream(stream),), [checked_payload(payload)]
-        return self._publish(streams, payloads, headers, ack, timeout_s, retry)[0]
+        return self._publish(streams, payloads, headers, ack, replicas, timeout_s, retry)[0]
 
     def publish_many(
         self,
@@ -110,12 +111,13 @@ class Client(ClientInfo):
         *,
         headers: Mapping[str, str | bytes] | None = None,
         ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
         timeout_s: float | None = None,
         retry: bool = True,
     ) -> Receipt:
         """Publish messages in one request: all of them, with seqs one after the other, or none. Raises as `publish`."""
         streams = (checked_stream(stream),)
-        return self._publish(streams, checked_payloads(payloads), headers, ack, timeout_s, retry)[0]
+        return self._publish(streams, checked_payloads(payloads), headers, ack, replicas, timeout_s, retry)[0]
 
     def publish_to(
         self,
@@ -124,6 +126,7 @@ class Client(ClientInfo):
         *,
         headers: Mapping[str, str | bytes] | None = None,
         ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
         timeout_s: float | None = None,
         retry: bool = True,
     ) -> list[Receipt]:
@@ -132,7 +135,7 @@ class Client(ClientInfo):
         Raises PartlyPublished where only some took it, and as `publish`.
         """
         names, payloads = checked_streams(streams), [checked_payload(payload)]
-        return list(self._publish(names, payloads, headers, ack, timeout_s, retry))
+        return list(self._publish(names, payloads, headers, ack, replicas, timeout_s, retry))
 
     def batcher(
         self,
@@ -143,13 +146,14 @@ class Client(ClientInfo):
         linger_s: float = LINGER_S,
         headers: Mapping[str, str | bytes] | None = None,
         ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
         timeout_s: float | None = None,
         retry: bool = True,
         on_result: Callable[[BatchResult], None] | None = None,
     ) -> Batcher:
         """Publish many messages in batches: a batch is sent when it is full, or `linger_s` after its first message."""
         limits = BatchLimits(max_messages, min(max_bytes, self._session.limits["max_envelope_bytes"] // 2), linger_s)
-        batch = Batch(checked_stream(stream), limits, ack, self._timeout(timeout_s), retry)
+        batch = Batch(checked_stream(stream), limits, ack, self._timeout(timeout_s), retry, replicas)
         return Batcher(self._pump, batch, headers, on_result)
 
     def _publish(
@@ -158,11 +162,12 @@ class Client(ClientInfo):
         payloads: list[bytes],
         headers: Mapping[str, str | bytes] | None,
         ack: Ack,
+        replicas: int,
         timeout_s: float | None,
         retry: bool,
     ) -> tuple[Receipt, ...]:
         limit, wait_s = self._session.limits["max_message_bytes"], self._timeout(timeout_s)
-        publication = make_publication(streams, payloads, pack_headers(headers), ack, wait_s, retry, limit)
+        publication = make_publication(streams, payloads, pack_headers(headers), ack, replicas, wait_s, retry, limit)
         pump, session = self._pump, self._session
         with pump.lock, pump.step:
             if not session.is_open:

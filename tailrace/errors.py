@@ -4,6 +4,8 @@
     ├── BrokerError             the broker said no: below it one class for each code of the protocol, such as
     │   ├── StreamDisabled      the stream takes no messages here
     │   ├── MessageTooLarge     the message is larger than the broker takes
+    │   ├── NotReplicated       it is logged, but too few nodes hold it
+    │   ├── StreamDiverged      messages that were read are not in the stream any more
     │   └── Trimmed             messages were dropped before they were read
     ├── PartlyPublished         a publish to several streams went well in some of them only
     ├── ConnectFailed           no broker could be reached            (a ConnectionError too)
@@ -187,6 +189,38 @@ class Trimmed(BrokerError):
         super().__init__(text, stream, code)
         self.first_seq = first_seq
         self.last_seq = last_seq
+
+
+class StreamDiverged(BrokerError):
+    """Messages that were read are not in the stream any more: another node is its master, and did not have them.
+
+    From `next_seq` on the stream has, or will have, other messages: subscribe again from there.
+    """
+
+    code = "diverged"
+
+    def __init__(self, text: str, stream: str = "", code: str = "", next_seq: int = -1) -> None:
+        super().__init__(text, stream, code)
+        self.next_seq = next_seq
+
+
+class NotReplicated(BrokerError):
+    """The messages are logged, but were not held by as many nodes in time as was asked; they may be later.
+
+    `receipt` says where they are, with 0 subscribers; None where the broker did not say.
+    """
+
+    code = "unreplicated"
+
+    def __init__(self, text: str, stream: str = "", code: str = "", receipt: Receipt | None = None) -> None:
+        super().__init__(text, stream, code)
+        self.receipt = receipt
+
+
+class ReplicationCycle(BrokerError):
+    """Nodes would follow each other in a circle."""
+
+    code = "cycle"
 
 
 class TooSlow(BrokerError):

@@ -16,6 +16,8 @@ Payload: TypeAlias = bytes | bytearray | memoryview
 
 STREAMS_MAX = 1_024
 """Of one publish to several streams."""
+REPLICAS_MAX = 255
+"""Nodes that one publish may wait for: a PUBLISH has a byte for them."""
 
 _pack_frames = load("shard.frame_cy").pack_frames
 
@@ -58,6 +60,17 @@ def checked_payloads(payloads: Iterable[Payload]) -> list[bytes]:
     return [each if type(each) is bytes else checked_payload(each) for each in payloads]
 
 
+def checked_replicas(ack: Ack, replicas: object) -> int:
+    """How many nodes below the master must hold it, 0 for an ack that asks for none. Raises InvalidArgument."""
+    if type(replicas) is not int or not 0 <= replicas <= REPLICAS_MAX:
+        raise InvalidArgument(f"replicas is {replicas!r}; it is a number of nodes from 1 to {REPLICAS_MAX}")
+    if Ack(ack) is Ack.REPLICATED:
+        return replicas or 1
+    if replicas:
+        raise InvalidArgument(f"replicas={replicas} goes with ack=Ack.REPLICATED, not with Ack.{Ack(ack).name}")
+    return 0
+
+
 def check_sizes(payloads: list[bytes], metadata: bytes, max_message_bytes: int, stream: str) -> None:
     """Raises MessageTooLarge where the broker would."""
     room = max_message_bytes - len(metadata)
@@ -79,6 +92,7 @@ def make_publication(
     payloads: list[bytes],
     metadata: bytes,
     ack: Ack,
+    replicas: int,
     timeout_s: float,
     retry: bool,
     max_bytes: int,
@@ -87,11 +101,6 @@ def make_publication(
     if not payloads:
         raise InvalidArgument("nothing to publish: pass at least one payload")
     check_sizes(payloads, metadata, max_bytes, streams[0])
-    return publication_of(streams, pack_frames(payloads, metadata), len(payloads), ack, timeout_s, retry)
-
-
-def publication_of(
-    streams: tuple[str, ...], frames: bytearray, count: int, ack: Ack, timeout_s: float, retry: bool
-) -> Publication:
-    ack = Ack(ack)
-    return Publication(streams, frames, count, ack, timeout_s, replicas=int(ack is Ack.REPLICATED), retry=retry)
+    replicas = checked_replicas(ack, replicas)
+    frames = pack_frames(payloads, metadata)
+    return Publication(streams, frames, len(payloads), Ack(ack), timeout_s, replicas=replicas, retry=retry)

@@ -53,3 +53,8 @@ class Receipt:
     @property
     def last_seq(self) -> int:
         return self.seq + self.count - 1 if self.seq >= 0 else -1
+
+    def shown(self) -> str:
+        """Which messages they are, for a text."""
+        seqs = f"message {self.seq}" if self.count == 1 else f"messages {self.seq} to {self.last_seq}"
+        return f"{self.stream}: {seqs}"

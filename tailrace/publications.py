@@ -20,6 +20,7 @@ from tailrace.errors import (
     BrokerFault,
     ConnectionLost,
     MessageTooLarge,
+    NotReplicated,
     OperationTimeout,
     PartlyPublished,
     TailraceError,
@@ -30,6 +31,8 @@ from tailrace.outgoing import Buffer
 
 RETRIED: Final = frozenset({"unavailable", "overloaded"})
 """Codes of what may go well a moment later."""
+RETRIED_ELSEWHERE: Final = RETRIED | {"disabled"}
+"""The same where there is another node to ask, which may be the stream's master: nothing was logged."""
 REQUEST_MAX: Final = (1 << 32) - 1
 UNKNOWN: Final = "it may or may not be logged"
 
@@ -108,7 +111,9 @@ class Publication:
 class Publications:
     """Those of one client. `settled` collects those that somebody may wait for, for the shell to take away."""
 
-    def __init__(self, max_count: int, max_bytes: int, random: Callable[[], float]) -> None:
+    def __init__(
+        self, max_count: int, max_bytes: int, random: Callable[[], float], retried: frozenset[str] = RETRIED
+    ) -> None:
         self.settled: list[Publication] = []
         self.nbytes = 0
         self.refused = 0  # errors about publishes that nobody waits for
@@ -116,6 +121,7 @@ class Publications:
         self._max_count = max_count
         self._max_bytes = max_bytes
         self._random = random
+        self._codes_retried = retried
         self._undone: dict[int, Publication] = {}  # all of them, by number; the others are made of it
         self._queue: list[Publication] = []  # to be sent, by number
         self._in_flight: dict[int, Publication] = {}  # by request
@@ -136,6 +142,11 @@ class Publications:
     def due_s(self) -> float:
         """When `expire` may have something to do."""
         return self._earliest_s
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether any wait for their answers."""
+        return bool(self._in_flight)
 
     @property
     def has_queue(self) -> bool:
@@ -209,14 +220,14 @@ class Publications:
             self.last_refusal = broker_error(code, text)
             return
         del self._in_flight[request]
-        if code in RETRIED and publication.retry and parts is None:
+        if code in self._codes_retried and publication.retry and parts is None:
             self._try_again(publication, broker_error(code, text, publication.streams[0]), now_s)
         elif parts is None:
             self._fail(publication, broker_error(code, text, publication.streams[0]))
         elif len(parts) != len(publication.streams):
             self._fail(publication, _miscounted(len(parts), publication))
         else:
-            self._fail(publication, PartlyPublished(_outcomes(publication.streams, parts)))
+            self._fail(publication, _failure(publication.streams, parts))
 
     def connection_lost(self, error: TailraceError) -> None:
         """What was in flight goes back to be sent again, or fails where that is not wanted."""
@@ -305,11 +316,18 @@ def _rows(streams: tuple[str, ...], results: tuple[Result, ...]) -> Iterator[tup
         yield stream, first_seq, count, subscribers
 
 
-def _outcomes(streams: tuple[str, ...], parts: tuple[PartResult, ...]) -> list[Receipt | BrokerError]:
-    return [
-        broker_error(code, text, stream) if code else Receipt(stream, first_seq, count, subscribers)
-        for stream, (first_seq, count, subscribers, code, text) in zip(streams, parts, strict=True)
-    ]
+def _failure(streams: tuple[str, ...], parts: tuple[PartResult, ...]) -> BrokerError | PartlyPublished:
+    outcomes = [_outcome(stream, part) for stream, part in zip(streams, parts, strict=True)]
+    first = outcomes[0]
+    return first if len(outcomes) == 1 and isinstance(first, BrokerError) else PartlyPublished(outcomes)
+
+
+def _outcome(stream: str, part: PartResult) -> Receipt | BrokerError:
+    first_seq, count, subscribers, code, text = part
+    receipt = Receipt(stream, first_seq, count, subscribers)
+    if code == NotReplicated.code:
+        return NotReplicated(f"{receipt.shown()}: {text}", stream, receipt=receipt)
+    return broker_error(code, text, stream) if code else receipt
 
 
 def _shown(publication: Publication) -> str:

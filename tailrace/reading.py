@@ -27,6 +27,7 @@ from tailrace.errors import (
     OperationTimeout,
     SeqFault,
     StreamBehind,
+    StreamDiverged,
     TailraceError,
     Trimmed,
     broker_error,
@@ -191,7 +192,9 @@ class Reading:
         self.not_before_s = now_s + self._backoff.next_s()
 
     def ended(self, answer: Ended, now_s: float, patience_s: float) -> None:
-        if answer.code:
+        if answer.code == StreamDiverged.code:
+            self.fail(StreamDiverged(answer.text, self.stream, next_seq=answer.next_seq))
+        elif answer.code:
             self.refused(answer.code, answer.text, now_s, patience_s)
         elif self.state is not State.OVER and (answer.next_seq <= self.next_seq or self._hole(answer.next_seq)):
             self.state = State.OVER

@@ -14,6 +14,7 @@ The clock is any that never goes back, in seconds; each call that needs the time
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
@@ -23,8 +24,9 @@ from tailrace.address import Address
 from tailrace.connector import INTERRUPTED, Connector, Phase
 from tailrace.errors import ClientClosed, ConnectionLost, MessageTooLarge, TailraceError, broker_error
 from tailrace.link import Link
+from tailrace.moving import Moving
 from tailrace.options import Options
-from tailrace.publications import Publication, Publications
+from tailrace.publications import RETRIED, RETRIED_ELSEWHERE, Publication, Publications
 from tailrace.reading import Arrived, Reading, State, Wish
 
 log = logging.getLogger("tailrace")
@@ -37,7 +39,9 @@ class Session(Connector):
         self, addresses: Sequence[Address], options: Options, random: Callable[[], float], now_s: float
     ) -> None:
         super().__init__(addresses, options, random, now_s)
-        self.publications = Publications(options.max_in_flight, options.max_in_flight_bytes, random)
+        retried = RETRIED_ELSEWHERE if len(addresses) > 1 else RETRIED
+        self.publications = Publications(options.max_in_flight, options.max_in_flight_bytes, random, retried)
+        self.moving = Moving(len(addresses))
         self.readings: dict[int, Reading] = {}
         self.woken: list[Reading] = []  # that have news
         self._unanswered: dict[int, Reading] = {}  # readings that are to be asked for, or wait for the answer
@@ -51,7 +55,7 @@ class Session(Connector):
         """When to call `tick` or `dial`; infinity for never."""
         due_s, is_ready = super().due_s, self.phase is Phase.READY
         if is_ready:
-            due_s = min(due_s, self.publications.resume_s)
+            due_s = min(due_s, self.publications.resume_s, self.moving.due_s(in_flight=self.publications.in_flight))
         for reading in self._unanswered.values():
             due_s = min(due_s, reading.deadline_s)
             if is_ready and reading.state is State.WANTED:
@@ -65,6 +69,7 @@ class Session(Connector):
         for reading in [each for each in self._unanswered.values() if each.deadline_s <= now_s]:
             reading.expire(now_s)
             self._look(reading)
+        self._move(now_s)
         if self.phase is Phase.READY:
             self._ask_and_send(now_s)
 
@@ -143,13 +148,16 @@ class Session(Connector):
 
     def _send_publications(self, now_s: float) -> None:
         link = self.link
-        if link is not None:
+        if self.moving.holds_back(now_s):
+            self.publications.resume_s = math.inf  # they go out on the next connection
+        elif link is not None:
             for publication in self.publications.take_sendable(now_s):
                 link.publish(publication)
                 self.publications.sent(publication)
 
     def _send_held(self, now_s: float) -> None:
         """Send what an answer to something else has set free."""
+        self._move(now_s)
         if self.publications.has_queue and self.phase is Phase.READY:
             self._send_publications(now_s)
 
@@ -176,7 +184,14 @@ class Session(Connector):
 
     # --- what becomes of the connection -----------------------------------------------------------------------------
 
+    def _move(self, now_s: float) -> None:
+        """Leave this node for the next address, when that is due."""
+        if self.phase is Phase.READY and self.moving.is_due(now_s, in_flight=self.publications.in_flight):
+            self.moving.moved(now_s)
+            self._disconnect(ConnectionLost(self.moving.reason), now_s, move_on=True)
+
     def _connected(self, now_s: float) -> None:
+        self.moving.connected()
         self.publications.refuse_larger(self._room)
         self._ask_and_send(now_s)
 
@@ -204,8 +219,10 @@ class Session(Connector):
         _HANDLERS[type(message)](self, link, message, now_s)
 
     def _hear_published(self, link: Link, message: m.Published, now_s: float) -> None:
+        streams = self.publications.streams_of(message.request)
         if self.publications.published(message.request, message.results):
             link.useful = True
+            self.moving.published(streams)
         self._send_held(now_s)
 
     def _hear_chunk(self, link: Link, message: m.Chunk, _now_s: float) -> None:
@@ -245,7 +262,11 @@ class Session(Connector):
 
     def _publish_failed(self, link: Link, message: m.Failed, now_s: float) -> None:
         publications = self.publications
-        told = link.refusal_of(publications.streams_of(message.id)) or message
+        streams = publications.streams_of(message.id)
+        told = link.refusal_of(streams) or message
+        codes = [message.code] * len(streams) if message.results is None else [row[3] for row in message.results]
+        for stream, code in zip(streams, codes, strict=False):  # as many as there are, or else it fails below
+            self.moving.refused(stream, code, now_s)
         publications.failed(message.id, told.code, told.text, message.results, now_s)
         self._send_held(now_s)
 

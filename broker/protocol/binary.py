@@ -53,11 +53,13 @@ class _RequestReader(EnvelopeReader):
 class ServerCodec:
     """One a connection, at the broker's end."""
 
-    __slots__ = ("_dead", "_reader", "max_message_bytes")
+    __slots__ = ("_dead", "_reader", "max_message_bytes", "replicating")
 
     def __init__(self, max_envelope_bytes: int, max_message_bytes: int) -> None:
         """The limits in bytes: of a whole PUBLISH with its head; of a message's metadata and payload."""
         self.max_message_bytes = max_message_bytes
+        self.replicating = False
+        """Whether the feature "replication" was granted: from then on its messages are taken."""
         self._reader = _RequestReader(min(max_envelope_bytes - HEAD_BYTES, BODY_BYTES_MAX))
         self._dead = False
 
@@ -99,11 +101,11 @@ class ServerCodec:
 
     def export_state(self) -> list[Any]:
         """All there is to know of the connection's place in its input, as msgpack carries it."""
-        return [self._reader.export_state(), self._reader.welcomed, self._dead]
+        return [self._reader.export_state(), self._reader.welcomed, self._dead, self.replicating]
 
     def restore_state(self, state: list[Any]) -> None:
         """Go on where `export_state` was called."""
-        held, self._reader.welcomed, self._dead = state
+        held, self._reader.welcomed, self._dead, self.replicating = state
         self._reader.restore_state(held)
 
     def _messages(self, view: memoryview) -> Iterator[Request | Malformed]:
@@ -120,7 +122,7 @@ class ServerCodec:
                     if isinstance(hello, Malformed) and hello.error.fatal:
                         return
                 else:
-                    yield read_request(opcode, body)
+                    yield read_request(opcode, body, replicating=self.replicating)
         except PeerError as error:
             yield self._die(Malformed(reader.refused, 0, error.with_traceback(None)))
 
@@ -145,9 +147,11 @@ class ServerCodec:
 class ClientCodec:
     """One a connection, at the client's end."""
 
-    __slots__ = ("_reader",)
+    __slots__ = ("_reader", "replicating")
 
-    def __init__(self, max_envelope_bytes: int = RESPONSE_MAX_BYTES) -> None:
+    def __init__(self, max_envelope_bytes: int = RESPONSE_MAX_BYTES, *, replicating: bool = False) -> None:
+        """`replicating`: whether messages of the feature "replication" are taken, as HELLO asked for it."""
+        self.replicating = replicating
         self._reader = EnvelopeReader(max_envelope_bytes - HEAD_BYTES)
 
     @property
@@ -162,6 +166,9 @@ class ClientCodec:
         """
         try:
             for opcode, body in self._reader.feed(data):
-                yield read_chunk(body) if opcode == _CHUNK else read_response(opcode, body)
+                if opcode == _CHUNK:
+                    yield read_chunk(body)
+                else:
+                    yield read_response(opcode, body, replicating=self.replicating)
         except PeerError as error:
             raise PeerError(error.code, error.text, fatal=True) from None

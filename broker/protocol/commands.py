@@ -74,6 +74,8 @@ class Unmaster:
 
 @dataclass(frozen=True, slots=True)
 class Slave:
+    """`stream` may be a pattern, as in Unslave and Promote: `*` or a prefix and `*`."""
+
     host: str
     port: int
     stream: bytes
@@ -82,6 +84,11 @@ class Slave:
 
 @dataclass(frozen=True, slots=True)
 class Unslave:
+    stream: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Promote:
     stream: bytes
 
 
@@ -144,6 +151,7 @@ Command: TypeAlias = (
     | Unmaster
     | Slave
     | Unslave
+    | Promote
     | Trim
     | Streams
     | Stat
@@ -154,5 +162,7 @@ Command: TypeAlias = (
     | Reply
 )
 
-ADMIN: frozenset[type] = frozenset({Master, Unmaster, Slave, Unslave, Trim, Streams, Stat, Workers, Conns, Quit})
+ADMIN: frozenset[type] = frozenset(
+    {Master, Unmaster, Slave, Unslave, Promote, Trim, Streams, Stat, Workers, Conns, Quit}
+)
 """The commands that only a peer on the same machine may give."""

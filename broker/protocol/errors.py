@@ -49,6 +49,9 @@ class Code(StrEnum):
     UNSUPPORTED = "unsupported", "this broker does not do that"
     CLOSING = "closing", "the broker closes this connection because it stops or is told to; connect again"
     TRIMMED = "trimmed", "messages were dropped before they could be sent; the subscription goes on behind them"
+    DIVERGED = "diverged", "messages that were sent are not in the stream any more; it goes on from the seq in the text"
+    UNREPLICATED = "unreplicated", "the message is logged, but not held by as many nodes in time as was asked"
+    CYCLE = "cycle", "the nodes would follow each other in a circle; choose another to follow"
     SLOW = "slow", "this connection read too slowly and is closed; subscribe again from the last seq seen"
     PROTOCOL = "protocol", "these bytes are no protocol spoken here, or nothing that it says at this place"
 

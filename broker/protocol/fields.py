@@ -1,4 +1,4 @@
-"""The msgpack map of a control message, read with suspicion.
+"""The msgpack map of a control message: written, and read with suspicion.
 
 Nothing in it is believed: how deep and how long it is, what its fields are, which numbers they hold. What is wrong is
 said with the name of the message and of the field. Fields that nobody asks for are passed over, so that a later version
@@ -12,9 +12,14 @@ from typing import Any, Final
 
 import msgpack
 
+from broker.protocol.envelope import pack_envelope
 from broker.protocol.errors import Code, PeerError
+from broker.protocol.names import stream_name
+from broker.protocol.places import FROM_NEW, From
 from broker.protocol.places import NUMBER_MAX as NUMBER_MAX
 
+CONTROL_BODY_MAX_BYTES: Final = 64 * 1024
+"""The longest body of any envelope that carries no frames, from a client."""
 ELEMENTS_MAX: Final = 64
 """The most elements of an array or a map, unless the message says otherwise."""
 TEXT_CHARACTERS_MAX: Final = 4_096
@@ -24,6 +29,11 @@ U32_MAX: Final = (1 << 32) - 1
 
 _UNREADABLE = (ValueError, TypeError, msgpack.UnpackException)
 _KINDS = {dict: "a map", list: "an array", str: "a text", bytes: "binary", bool: "true or false", float: "a float"}
+
+
+def pack_map(opcode: int, body: dict[str, Any]) -> bytes:
+    """The envelope of a control message. Fields that are None are left out."""
+    return pack_envelope(opcode, msgpack.packb({key: value for key, value in body.items() if value is not None}))
 
 
 class Fields:
@@ -92,6 +102,17 @@ class Fields:
             text = f"is no place: [kind, number], where kind is one of {', '.join(kinds)}"
             raise self._wrong(key, text, Code.FROM)
         return value[0], value[1]
+
+    def start(self, key: str) -> From:
+        """Where reading begins. Raises PeerError (`from`)."""
+        kind, value = self.place(key, ("seq", "time", "new"))
+        if kind == "new":
+            return FROM_NEW
+        return From("seq" if kind == "seq" else "time", value)
+
+    def stream(self, key: str) -> bytes:
+        """A stream's name. Raises PeerError (`name`, `reserved` too)."""
+        return stream_name(self.text(key).encode())
 
     def _required(self, key: str) -> Any:
         value = self._fields.get(key)

@@ -10,19 +10,16 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from broker.protocol import commands as c
+from broker.protocol.address import PORT_MAX, host_valid
 from broker.protocol.errors import Code, PeerError
-from broker.protocol.names import shown, stream_name
+from broker.protocol.names import shown, stream_name, stream_pattern
 from broker.protocol.places import NUMBER_MAX as NUMBER_MAX
 from shard.frame import pack_frame
 from shard.names import name_bytes_valid
 
-PORT_MAX: Final = 65_535
-HOST_BYTES_MAX: Final = 255
-
 _NUMBER_DIGITS_MAX = len(str(NUMBER_MAX))
 _BLANKS = b" \t"
 _WORD = re.compile(rb"[ \t]*([^ \t|]*)[ \t]*")
-_HOST = re.compile(rb"[A-Za-z0-9.:_%%-]{1,%d}" % HOST_BYTES_MAX)
 
 
 class Verb(NamedTuple):
@@ -121,12 +118,12 @@ def _ack(verb: Verb, rest: bytes, _max: int) -> c.Command:
 
 def _slave(verb: Verb, rest: bytes, _max: int) -> c.Command:
     host, port, name, start = _args(verb, rest, 4, 4)
-    if not _HOST.fullmatch(host):
+    if not host_valid(host.decode("latin-1")):
         raise PeerError(Code.USAGE, f"{shown(host)} is no host; write: {verb.form}")
     port_number = _number(port, Code.USAGE, f"PORT is a number; write: {verb.form}")
     if not 0 < port_number <= PORT_MAX:
         raise PeerError(Code.USAGE, f"PORT is 1 to {PORT_MAX}; write: {verb.form}")
-    return c.Slave(host.decode(), port_number, stream_name(name), place(start))
+    return c.Slave(host.decode(), port_number, stream_pattern(name), place(start))
 
 
 def _trim(verb: Verb, rest: bytes, _max: int) -> c.Command:
@@ -151,6 +148,13 @@ def _stream_only(kind: Callable[[bytes], c.Command]) -> Callable[[Verb, bytes, i
     return parse
 
 
+def _streams_like(kind: Callable[[bytes], c.Command]) -> Callable[[Verb, bytes, int], c.Command]:
+    def parse(verb: Verb, rest: bytes, _max: int) -> c.Command:
+        return kind(stream_pattern(_args(verb, rest, 1, 1)[0]))
+
+    return parse
+
+
 def _bare(command: c.Command) -> Callable[[Verb, bytes, int], c.Command]:
     def parse(verb: Verb, rest: bytes, _max: int) -> c.Command:
         _args(verb, rest, 0, 0)
@@ -169,8 +173,9 @@ _ROWS = (
     Verb("close", "end this connection", False, _bare(c.Close())),
     Verb("master STREAM", "this node takes the stream's messages; makes it if need be", True, _stream_only(c.Master)),
     Verb("unmaster STREAM", "the stream takes no more messages here", True, _stream_only(c.Unmaster)),
-    Verb("slave HOST PORT STREAM FROM", "follow the stream of another node", True, _slave),
-    Verb("unslave STREAM", "stop following", True, _stream_only(c.Unslave)),
+    Verb("slave HOST PORT STREAM FROM", "follow the stream of another node; * or PREFIX* for many", True, _slave),
+    Verb("unslave STREAM", "stop following; the stream takes no more messages here", True, _streams_like(c.Unslave)),
+    Verb("promote STREAM", "make this slave the stream's master", True, _streams_like(c.Promote)),
     Verb("trim STREAM FROM", "drop the messages before FROM: a time in us or #SEQ", True, _trim),
     Verb("streams [PREFIX]", "the node's streams", True, _streams),
     Verb("stat STREAM", "one stream in numbers", True, _stream_only(c.Stat)),

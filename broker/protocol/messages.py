@@ -5,6 +5,7 @@ they are made once an envelope and freezing triples their cost; nobody changes t
 
 `pack` gives the bytes of any message. Where frames follow, the sender packs only what stands before them
 (`pack_publish`, `CHUNK_HEAD`) and sends the frames from where they are. docs/binary-protocol.md draws all of it.
+The messages of the feature "replication" are in `broker.protocol.replication`, and are packed here too.
 """
 
 from __future__ import annotations
@@ -15,41 +16,19 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any, Final, TypeAlias
 
-import msgpack
-
+from broker.protocol import replication
 from broker.protocol.envelope import BODY_BYTES_MAX, HEAD_BYTES, pack_envelope
 from broker.protocol.errors import PeerError, UsageError
-from broker.protocol.fields import TEXT_CHARACTERS_MAX
+from broker.protocol.fields import CONTROL_BODY_MAX_BYTES as CONTROL_BODY_MAX_BYTES
+from broker.protocol.fields import TEXT_CHARACTERS_MAX, pack_map
+from broker.protocol.opcodes import VERSION as VERSION
+from broker.protocol.opcodes import Op as Op
 from broker.protocol.places import From
 
-VERSION: Final = 1
-CONTROL_BODY_MAX_BYTES: Final = 64 * 1024
-"""The longest body of any envelope that carries no frames, from a client."""
 PUBLISH_STREAMS_MAX: Final = 1_024
 """The most streams that one PUBLISH may name."""
 PUBLISH_COPIES_MAX_BYTES: Final = 64 * 1024 * 1024
 """The most bytes that the frames of a PUBLISH to several streams may take in all of them together."""
-
-
-class Op(IntEnum):
-    """The opcodes of version 1."""
-
-    HELLO = 1
-    WELCOME = 2
-    OPEN = 3
-    OPENED = 4
-    PUBLISH = 5
-    PUBLISHED = 6
-    SUBSCRIBE = 7
-    SUBSCRIBED = 8
-    UNSUBSCRIBE = 9
-    PING = 10
-    PONG = 11
-    ERROR = 12
-    CHUNK = 13
-    CREDIT = 14
-    ENDED = 15
-    CLOSE = 16
 
 
 CHUNK: Final = int(Op.CHUNK)
@@ -83,12 +62,17 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """`client` says what software this is, for the operator; `token` is the secret that the broker may ask for."""
+    """`client` says what software this is, for the operator; `token` is the secret that the broker may ask for.
+
+    A peer that is itself a node says which (`node`), and the `address` where others reach it.
+    """
 
     version: int
     features: tuple[str, ...]
     client: str
     token: str | None = None
+    node: str | None = None
+    address: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +188,10 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """An ERROR. `op`, `id`: the request it answers, 0 for none. `results`: of each stream, where only some failed."""
+    """An ERROR. `op`, `id`: the request it answers, 0 for none.
+
+    results: of each stream, where only some failed, or where messages are logged in spite of it ("unreplicated").
+    """
 
     code: str
     text: str
@@ -239,8 +226,12 @@ class Malformed:
         return Failed(self.error.code.value, self.error.text, self.error.fatal, self.op, self.id)
 
 
-Request: TypeAlias = Hello | Open | Publish | Subscribe | Unsubscribe | Credit | Close | Ping | Pong
-Response: TypeAlias = Welcome | Opened | Published | Subscribed | Chunk | Ended | Failed | Ping | Pong
+Request: TypeAlias = (
+    Hello | Open | Publish | Subscribe | Unsubscribe | Credit | Close | Ping | Pong | replication.Request
+)
+Response: TypeAlias = (
+    Welcome | Opened | Published | Subscribed | Chunk | Ended | Failed | Ping | Pong | replication.Response
+)
 Message: TypeAlias = Request | Response
 
 
@@ -292,14 +283,16 @@ def pack_published(request: int, results: Sequence[Result]) -> bytes:
     return pack_envelope(Op.PUBLISHED, PUBLISHED_HEAD.pack(request) + b"".join(rows))
 
 
-def _pack_map(opcode: int, body: dict[str, Any]) -> bytes:
-    """Fields that are None are left out."""
-    return pack_envelope(opcode, msgpack.packb({key: value for key, value in body.items() if value is not None}))
-
-
 def _hello(message: Hello) -> bytes:
-    body = {"version": message.version, "features": message.features, "client": message.client, "token": message.token}
-    return _pack_map(Op.HELLO, body)
+    body = {
+        "version": message.version,
+        "features": message.features,
+        "client": message.client,
+        "token": message.token,
+        "node": message.node,
+        "address": message.address,
+    }
+    return pack_map(Op.HELLO, body)
 
 
 def _welcome(message: Welcome) -> bytes:
@@ -311,11 +304,11 @@ def _welcome(message: Welcome) -> bytes:
         "worker": message.worker,
         "limits": message.limits,
     }
-    return _pack_map(Op.WELCOME, body)
+    return pack_map(Op.WELCOME, body)
 
 
 def _open(message: Open) -> bytes:
-    return _pack_map(Op.OPEN, {"id": message.id, "stream": message.stream.decode()})
+    return pack_map(Op.OPEN, {"id": message.id, "stream": message.stream.decode()})
 
 
 def _publish(message: Publish) -> bytes:
@@ -332,17 +325,17 @@ def _subscribe(message: Subscribe) -> bytes:
         "end": message.end,
         "credit": message.credit,
     }
-    return _pack_map(Op.SUBSCRIBE, body)
+    return pack_map(Op.SUBSCRIBE, body)
 
 
 def _subscribed(message: Subscribed) -> bytes:
     body = {"id": message.id, "next_seq": message.next_seq, "first_seq": message.first_seq, "end_seq": message.end_seq}
-    return _pack_map(Op.SUBSCRIBED, body)
+    return pack_map(Op.SUBSCRIBED, body)
 
 
 def _ended(message: Ended) -> bytes:
     body = {"id": message.id, "next_seq": message.next_seq, "code": message.code, "text": _bounded(message.text)}
-    return _pack_map(Op.ENDED, body)
+    return pack_map(Op.ENDED, body)
 
 
 def _failed(message: Failed) -> bytes:
@@ -354,7 +347,7 @@ def _failed(message: Failed) -> bytes:
         "id": message.id,
         "results": [(*row[:4], _bounded(row[4])) for row in message.results] if message.results else None,
     }
-    return _pack_map(Op.ERROR, body)
+    return pack_map(Op.ERROR, body)
 
 
 def _chunk(message: Chunk) -> bytes:
@@ -367,7 +360,7 @@ def _bounded(text: str) -> str:
 
 
 def _id_only(opcode: int) -> Callable[[Any], bytes]:
-    return lambda message: _pack_map(opcode, {"id": message.id})
+    return lambda message: pack_map(opcode, {"id": message.id})
 
 
 def _empty(opcode: int) -> Callable[[Any], bytes]:
@@ -392,4 +385,5 @@ _PACKERS: Final[dict[type, Callable[[Any], bytes]]] = {
     Credit: lambda message: pack_envelope(Op.CREDIT, CREDIT_BODY.pack(message.id, message.nbytes)),
     Ended: _ended,
     Close: _empty(Op.CLOSE),
+    **replication.PACKERS,
 }

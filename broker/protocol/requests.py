@@ -6,8 +6,9 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from broker.protocol import replication, replication_readers
 from broker.protocol.errors import Code, PeerError
-from broker.protocol.fields import NUMBER_MAX, U16_MAX, U32_MAX, Fields
+from broker.protocol.fields import ELEMENTS_MAX, NUMBER_MAX, U16_MAX, U32_MAX, Fields
 from broker.protocol.messages import (
     CREDIT_BODY,
     HANDLE_BYTES,
@@ -29,8 +30,7 @@ from broker.protocol.messages import (
     Subscribe,
     Unsubscribe,
 )
-from broker.protocol.names import stream_name
-from broker.protocol.places import FROM_NEW, From
+from broker.protocol.names import node_address, node_id
 from shard.frame import (
     FAULT_FLAGS,
     FAULT_LENGTH,
@@ -70,20 +70,25 @@ def read_publish(body: memoryview, max_message_bytes: int, owned: bool) -> Publi
     return _read_publish(body, max_message_bytes, owned)
 
 
-def read_request(opcode: int, body: memoryview) -> Request | Malformed:
-    """Any message but PUBLISH. Bytes that are none give Malformed."""
-    read_fields = _OF_FIELDS.get(opcode)
+def read_request(opcode: int, body: memoryview, *, replicating: bool = False) -> Request | Malformed:
+    """Any message but PUBLISH. Bytes that are none give Malformed.
+
+    `replicating`: whether the feature "replication" was agreed on; its messages are none without it.
+    """
+    read_fields, elements_max = _OF_FIELDS.get(opcode), ELEMENTS_MAX
+    if read_fields is None and replicating:
+        read_fields, elements_max = replication_readers.REQUESTS.get(opcode), replication.ROWS_MAX
     fields = None
     try:
         if read_fields is not None:
-            fields = Fields(Op(opcode).name, body)
+            fields = Fields(Op(opcode).name, body, elements_max)
             return read_fields(fields)
         read_fixed = _OF_FIXED.get(opcode)
         if read_fixed is not None:
             return read_fixed(body)
     except PeerError as error:
         return Malformed(opcode, 0 if fields is None else fields.id, error.with_traceback(None))
-    return Malformed(opcode, 0, PeerError(Code.PROTOCOL, f"{_op_name(opcode)} is nothing that a client sends"))
+    return Malformed(opcode, 0, _unwanted(opcode))
 
 
 def _read_publish(body: memoryview, max_message_bytes: int, owned: bool) -> Publish | Malformed:
@@ -134,33 +139,25 @@ def _unusable(problem: str) -> PeerError:
 
 def _hello(fields: Fields) -> Hello:
     token = fields.text("token") if "token" in fields else None
-    return Hello(fields.number("version", U16_MAX), fields.texts("features"), fields.text("client"), token)
+    node = node_id(fields.text("node")) if "node" in fields else None
+    address = node_address(fields.text("address")) if "address" in fields else None
+    version, features = fields.number("version", U16_MAX), fields.texts("features")
+    return Hello(version, features, fields.text("client"), token, node, address)
 
 
 def _open(fields: Fields) -> Open:
-    return Open(fields.number("id", U32_MAX), _stream(fields))
+    return Open(fields.number("id", U32_MAX), fields.stream("stream"))
 
 
 def _subscribe(fields: Fields) -> Subscribe:
     number = fields.number("id", U32_MAX)
-    start = _start(fields)
+    start = fields.start("from")
     skip = fields.number("skip") if "skip" in fields else 0
     if skip and start.kind != "time":
         raise PeerError(Code.USAGE, "SUBSCRIBE: the field skip counts messages at a time, so from must be one")
     end: Place | None = fields.place("end", ("seq", "time", "now")) if "end" in fields else None
     credit = fields.number("credit") if "credit" in fields else None
-    return Subscribe(number, _stream(fields), start, skip, end, credit)
-
-
-def _start(fields: Fields) -> From:
-    kind, value = fields.place("from", ("seq", "time", "new"))
-    if kind == "new":
-        return FROM_NEW
-    return From("seq" if kind == "seq" else "time", value)
-
-
-def _stream(fields: Fields) -> bytes:
-    return stream_name(fields.text("stream").encode())
+    return Subscribe(number, fields.stream("stream"), start, skip, end, credit)
 
 
 def _unsubscribe(fields: Fields) -> Unsubscribe:
@@ -183,6 +180,13 @@ def _empty(opcode: int, message: Request) -> Callable[[memoryview], Request]:
         return message
 
     return read
+
+
+def _unwanted(opcode: int) -> PeerError:
+    if opcode in replication_readers.REQUESTS:
+        text = f"{_op_name(opcode)} needs the feature {replication.FEATURE}; ask for it in HELLO, see what WELCOME says"
+        return PeerError(Code.PROTOCOL, text)
+    return PeerError(Code.PROTOCOL, f"{_op_name(opcode)} is nothing that a client sends")
 
 
 def _op_name(opcode: int) -> str:

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Final
 
+from broker.protocol import replication, replication_readers
 from broker.protocol.errors import Code, PeerError
 from broker.protocol.fields import U16_MAX, U32_MAX, Fields
 from broker.protocol.messages import (
@@ -29,6 +30,7 @@ from shard.frame import HEADER_BYTES
 
 _SUBSCRIPTION = struct.Struct("<I").unpack_from
 _CHUNK_BYTES_MIN = HANDLE_BYTES + HEADER_BYTES
+_ELEMENTS_MAX = max(PUBLISH_STREAMS_MAX, replication.ROWS_MAX)
 
 
 def read_chunk(body: memoryview) -> Chunk:
@@ -38,11 +40,16 @@ def read_chunk(body: memoryview) -> Chunk:
     return Chunk(_SUBSCRIPTION(body)[0], body[HANDLE_BYTES:])
 
 
-def read_response(opcode: int, body: memoryview) -> Response:
-    """Any message but CHUNK. Raises PeerError for bytes that are none."""
+def read_response(opcode: int, body: memoryview, *, replicating: bool = False) -> Response:
+    """Any message but CHUNK. Raises PeerError for bytes that are none.
+
+    `replicating`: whether the feature "replication" was asked for; its messages are none without it.
+    """
     read_fields = _OF_FIELDS.get(opcode)
+    if read_fields is None and replicating:
+        read_fields = replication_readers.RESPONSES.get(opcode)
     if read_fields is not None:
-        return read_fields(Fields(Op(opcode).name, body, PUBLISH_STREAMS_MAX))
+        return read_fields(Fields(Op(opcode).name, body, _ELEMENTS_MAX))
     read_fixed = _OF_FIXED.get(opcode)
     if read_fixed is not None:
         return read_fixed(body)

@@ -1,14 +1,20 @@
 """What workers of one node say to each other: envelopes with msgpack bodies. Internal; both ends run the same code.
 
-    FORWARD     u32 head length, [request id, [[stream, messages, frame bytes, may create, sync], …]], then the raw
-                frames of all streams back to back: publishes for streams that the receiver owns
+    FORWARD     u32 head length, [request id, [[stream, messages, frame bytes, may create, sync, replicas], …]], then
+                the raw frames of all streams back to back: publishes for streams that the receiver owns
     FORWARDED   [request id, [[first seq, subscribers, created, code, text], …]]: how each went; code "" for done
     CALL        [request id, verb, arguments]: anything else asked of an owner
     REPLY       [request id, value, code, text]: its answer; code "" for done
     MOVED       request id: not done, the receiver of the request no longer owns its shards; ask its successor
     INTEREST    [[stream, subscribers], …]: I have so many of them now; tell me when it grows, unless that is none
     GREW        [[stream, next seq, content bytes], …]: how far they have grown; seq 0 is "look yourself"
+    CUT         [stream, seq]: its messages from there on were set aside, whatever you know of it
     HANDOVER    a connection's state; its descriptor travels beside the envelope
+    HELD        [[stream, line, connection, node, next seq, synced seq], …]: what the nodes hold that follow streams of
+                yours through me
+    GONE        [connection, [[stream, node], …]]: they do not follow any more; none are all of a connection that ended
+    NEWS        [[stream, lineage], …]: the role, the terms or the way to the master of streams that nodes follow
+                through you have changed
     SWITCHED    (empty): your successor has all that is mine; neither a request nor a connection comes to you any more
 
 Stream names are bytes. A body that cannot be read raises PeerError (fatal): the link is of no use any more.
@@ -35,11 +41,18 @@ INTEREST: Final = 69
 GREW: Final = 71
 HANDOVER: Final = 72
 SWITCHED: Final = 73
+HELD: Final = 74
+GONE: Final = 75
+NEWS: Final = 76
+CUT: Final = 77
 
-Group: TypeAlias = tuple[bytes, int, int, bool, bool]
-"""stream, messages, frame bytes, whether the publisher may make the stream, whether it is to be on the disk"""
+Group: TypeAlias = tuple[bytes, int, int, bool, bool, int]
+"""stream, messages, frame bytes, whether the publisher may make the stream, whether it is to be on the disk, and on how
+many other nodes"""
 Result: TypeAlias = tuple[int, int, bool, str, str]
 """first seq, subscribers on the node, whether the stream was made, code ("" for done), text"""
+HeldRow: TypeAlias = tuple[bytes, int, int, str, int, int]
+"""stream, its line (`broker.replication.holders`), the follower's connection, node, next seq, synced seq"""
 Body: TypeAlias = bytes | bytearray | memoryview
 
 _LENGTH = struct.Struct("<I")
@@ -139,6 +152,16 @@ def unpack_grew(body: Body) -> list[tuple[bytes, int, int]]:
     return [(name, next_seq, end_offset) for name, next_seq, end_offset in msgpack.unpackb(body)]
 
 
+def pack_cut(name: bytes, seq: int) -> bytes:
+    return pack_envelope(CUT, msgpack.packb([name, seq]))
+
+
+@_reader
+def unpack_cut(body: Body) -> tuple[bytes, int]:
+    name, seq = msgpack.unpackb(body)
+    return bytes(name), int(seq)
+
+
 def pack_handover(state: dict[str, Any]) -> bytes:
     return pack_envelope(HANDOVER, msgpack.packb(state))
 
@@ -146,6 +169,37 @@ def pack_handover(state: dict[str, Any]) -> bytes:
 @_reader
 def unpack_handover(body: Body) -> dict[str, Any]:
     return dict(msgpack.unpackb(body))
+
+
+def pack_held(rows: Sequence[HeldRow]) -> bytes:
+    return pack_envelope(HELD, msgpack.packb(rows))
+
+
+@_reader
+def unpack_held(body: Body) -> list[HeldRow]:
+    return [
+        (name, line, connection, node, next_seq, synced_seq)
+        for name, line, connection, node, next_seq, synced_seq in msgpack.unpackb(body)
+    ]
+
+
+def pack_gone(connection: int, rows: Sequence[tuple[bytes, str]]) -> bytes:
+    return pack_envelope(GONE, msgpack.packb([connection, rows]))
+
+
+@_reader
+def unpack_gone(body: Body) -> tuple[int, list[tuple[bytes, str]]]:
+    connection, rows = msgpack.unpackb(body)
+    return connection, [(name, node) for name, node in rows]
+
+
+def pack_news(streams: Sequence[tuple[bytes, list[Any]]]) -> bytes:
+    return pack_envelope(NEWS, msgpack.packb(streams))
+
+
+@_reader
+def unpack_news(body: Body) -> list[tuple[bytes, list[Any]]]:
+    return [(name, lineage) for name, lineage in msgpack.unpackb(body)]
 
 
 def pack_switched() -> bytes:

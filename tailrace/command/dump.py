@@ -86,9 +86,7 @@ def _check_place(_ctx: click.Context, _parameter: click.Parameter, value: str | 
 @click.option("--part", type=click.IntRange(1), metavar="N", help="Only the Nth tail or cut.")
 @click.option("--from", "first", callback=_check_place, metavar="PLACE", help="The first message: #SEQ or a time.")
 @click.option("--to", "end", callback=_check_place, metavar="PLACE", help="The first one not wanted any more.")
-@click.option(
-    "--format", "form", type=click.Choice(["lines", "json", "frames"]), default="lines", show_default=True
-)
+@click.option("--format", "form", type=click.Choice(["lines", "json", "frames"]), default="lines", show_default=True)
 @click.option("--skip-damaged", is_flag=True, help="Tell what cannot be read, and go on behind it.")
 def command(
     source: Path,

@@ -16,7 +16,7 @@ import click
 
 from tailrace.command.ending import INTERRUPTED, OK, REFUSED, USAGE, CommandError
 
-COMMANDS = ("serve", "pub", "tail", "admin", "check", "dump")
+COMMANDS = ("serve", "pub", "tail", "admin", "tree", "check", "dump")
 
 EPILOG = """\b
 Examples:
@@ -24,6 +24,7 @@ Examples:
   tailrace pub access-log < access.log
   tailrace tail access-log --from "10m ago" --count 5
   tailrace admin streams
+  tailrace tree 10.0.0.1:5050
   tailrace check ./data
   tailrace dump ./data access-log --format json
 

@@ -13,6 +13,7 @@ from tailrace.command.progress import ProgressBar, input_size
 from tailrace.command.publishing import Outcome, Publisher
 from tailrace.command.server import choose_server, connect
 from tailrace.command.template import BadTemplate, parse_template
+from tailrace.framing import REPLICAS_MAX
 from tailrace.headers import pack_headers
 
 EPILOG = """\b
@@ -28,13 +29,14 @@ without a line feed is a message as well.
 With --stream each line goes to a stream of its own: {1} is its first word, {2} its second; with {name} each line is a
 JSON object, and this the member of that name.
 
-Every acknowledgement is checked, unless --ack none. When the connection breaks, what was not acknowledged is sent again
-on the next one, so a line may then be in the stream twice. Exit codes: 0 all lines are in the stream, 1 some were
-refused (the first few are told with their line numbers), 2 wrong arguments, 4 no connection or lost (how much was
-acknowledged is told), 130 interrupted.
+Every acknowledgement is checked, unless --ack none. With --ack replicated a line is acknowledged when so many nodes
+(--replicas) below the stream's master hold it; one that is logged, but held by fewer, is told as refused, with where it
+is. When the connection breaks, what was not acknowledged is sent again on the next one, so a line may then be in the
+stream twice. Exit codes: 0 all lines are in the stream, 1 some were refused or not replicated (the first few are told
+with their line numbers), 2 wrong arguments, 4 no connection or lost (how much was acknowledged is told), 130 interrupted.
 """
 
-ACKS = {"none": Ack.NONE, "appended": Ack.APPENDED, "synced": Ack.SYNCED}
+ACKS = {ack.name.lower(): ack for ack in Ack}
 
 
 def _parse_headers(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str | bytes]:
@@ -55,6 +57,12 @@ def _parse_headers(_ctx: click.Context, _parameter: click.Parameter, values: tup
 @click.argument("stream", required=False, callback=check_stream)
 @click.option("--stream", "template", metavar="TEMPLATE", help="The stream of each line, made from the line.")
 @click.option("--ack", type=click.Choice(list(ACKS)), default="appended", show_default=True, help="What to wait for.")
+@click.option(
+    "--replicas",
+    type=click.IntRange(1, REPLICAS_MAX),
+    metavar="N",
+    help="With --ack replicated: how many nodes are to hold each message.  [default: 1]",
+)
 @click.option("--no-ack", is_flag=True, help="As --ack none: faster, and losses go unseen.")
 @click.option("--headers", "-H", multiple=True, metavar="KEY=VALUE", callback=_parse_headers, help="For every message.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no report.")
@@ -64,6 +72,7 @@ def command(
     stream: str | None,
     template: str | None,
     ack: str,
+    replicas: int | None,
     no_ack: bool,
     headers: dict[str, str | bytes],
     quiet: bool,
@@ -75,6 +84,8 @@ def command(
     """Publish the lines of standard input to STREAM."""
     streams = _streams(stream, template)
     level = Ack.NONE if no_ack else ACKS[ack]
+    if replicas and level is not Ack.REPLICATED:
+        raise click.UsageError("--replicas goes with --ack replicated")
     chosen = choose_server(server, host, port)
     try:
         total = input_size(0)
@@ -88,6 +99,7 @@ def command(
             0,
             streams,
             ack=level,
+            replicas=replicas or 0,
             headers=headers,
             tick=lambda so_far: bar.show(so_far.input_bytes, f"{so_far.lines:,} lines"),
         )

@@ -62,7 +62,11 @@ class Lane:
         self._publisher = publisher
         self._numbers: deque[Sequence[int]] = deque()
         self.batcher: Batcher = publisher.client.batcher(
-            stream, headers=publisher.headers, ack=publisher.ack, on_result=self._hear
+            stream,
+            headers=publisher.headers,
+            ack=publisher.ack,
+            replicas=publisher.replicas,
+            on_result=self._hear,
         )
 
     def extend(self, lines: list[bytes], numbers: Sequence[int]) -> None:
@@ -91,6 +95,7 @@ class Publisher:
         stream: str | Callable[[bytes], str],
         *,
         ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
         headers: dict[str, str | bytes] | None = None,
         tick: Callable[[Outcome], None] = lambda _outcome: None,
     ) -> None:
@@ -98,6 +103,7 @@ class Publisher:
         self.outcome = Outcome()
         self.client = client
         self.ack = ack
+        self.replicas = replicas
         self.headers = headers or {}
         self._server = server
         self._input_fd = input_fd

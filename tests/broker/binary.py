@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from broker.protocol.binary import ClientCodec
 from broker.protocol.messages import Ack, Chunk, Hello, Message, Open, Response, Subscribe, Welcome, pack, pack_publish
 from broker.protocol.places import From
+from broker.protocol.replication import FEATURE
 from shard.frame import pack_frame
 from shard.leaves import load
 from tests.broker.world import World
@@ -19,27 +20,40 @@ FROM_START = From("seq", 0)
 class BinaryPeer:
     """`got`: (seq, payload) by subscription; `sizes`: bytes of frames of each chunk, in the order they came."""
 
-    def __init__(self, node: World, slot: int = 0, *, local: bool = True, small: bool = False, hello: bool = True):
+    def __init__(
+        self,
+        node: World,
+        slot: int = 0,
+        *,
+        local: bool = True,
+        small: bool = False,
+        hello: bool = True,
+        node_id: str = "",
+    ):
+        """`node_id`: of a peer that is itself a node, and speaks as nodes do."""
         self.node = node
         self.peer = node.connect(slot, local=local, small=small)
-        self.codec = ClientCodec()
+        self.codec = ClientCodec(replicating=bool(node_id))
         self.got: dict[int, list[tuple[int, bytes]]] = {}
         self.sizes: list[int] = []
         self.requests = 0
         if hello:
-            (answer,) = self.ask(Hello(1, (), "test"))
+            features = (FEATURE,) if node_id else ()
+            (answer,) = self.ask(Hello(1, features, "test", node=node_id or None, address=":5050" if node_id else None))
             assert isinstance(answer, Welcome)
             self.welcome = answer
 
     def say(self, *messages: Message) -> None:
         self.peer.send_raw(b"".join(map(pack, messages)))
 
-    def publish(self, handles: int | Sequence[int], *payloads: bytes, ack: Ack = Ack.APPENDED) -> int:
+    def publish(
+        self, handles: int | Sequence[int], *payloads: bytes, ack: Ack = Ack.APPENDED, replicas: int = 0
+    ) -> int:
         """Send a PUBLISH; its request's number."""
         self.requests += 1
         frames = b"".join(map(pack_frame, payloads))
         numbers = [handles] if isinstance(handles, int) else handles
-        self.peer.send_raw(pack_publish(self.requests, ack, numbers, frames) + frames)
+        self.peer.send_raw(pack_publish(self.requests, ack, numbers, frames, replicas) + frames)
         return self.requests
 
     def open(self, *names: str) -> None:

@@ -22,6 +22,7 @@ class Sink:
     def __init__(self, may_create: bool = True) -> None:
         self.published_at: dict[int, int] = {}
         self.refusals: dict[int, tuple[Code, str]] = {}
+        self.logged_at: dict[int, int] = {}  # first seqs of what was refused as unreplicated
         self.created = 0
         self._may_create = may_create
 
@@ -30,6 +31,10 @@ class Sink:
 
     def refused(self, key: int, code: Code, text: str) -> None:
         self.refusals[key] = (code, text)
+
+    def unreplicated(self, key: int, first_seq: int, text: str) -> None:
+        self.logged_at[key] = first_seq
+        self.refused(key, Code.UNREPLICATED, text)
 
     def may_create(self) -> bool:
         return self._may_create

@@ -9,8 +9,12 @@ import pytest
 
 from broker.protocol import commands as c
 from broker.protocol.grammar import VERBS
+from broker.replication.node_file import NodeFile, read_node_file, write_node_file
+from broker.replication.rules import RULES_MAX, Rule
 from broker.subscribing import first_seq_of
+from shard.meta import Upstream
 from shard.reader import StreamReader
+from shard.stream_files import stream_paths
 from tests.broker.world import World, world
 from tests.shard.helpers import BOOT, append, open_log
 
@@ -34,12 +38,12 @@ def test_administration_is_for_this_machine_alone(node: World) -> None:
     admin = [verb.form.split()[0] for verb in VERBS.values() if verb.admin]
     alone = ("streams", "workers", "conns", "quit")
     typed = [lines.get(word, word if word in alone else f"{word} x") for word in admin]
-    assert len(typed) == len(c.ADMIN) == 10
+    assert len(typed) == len(c.ADMIN) == 11
     stranger = node.connect(local=False)
-    assert words(node.ask(stranger, *typed)) == ["err denied"] * 10
+    assert words(node.ask(stranger, *typed)) == ["err denied"] * 11
     assert not any(line.startswith("master") for line in node.ask(stranger, "help"))
     assert words(node.ask(stranger, "pub x |y", "sub x 0", "ping")) == ["ok sub", "ok pong"]
-    assert node.workers[0].metrics.refused.counts == {"denied": 10}
+    assert node.workers[0].metrics.refused.counts == {"denied": 11}
     assert node.controls[0].receive() is not None, "only that it is ready"
 
 
@@ -219,6 +223,100 @@ def test_quit_asks_the_supervisor(node: World) -> None:
     assert kinds == ["ready", "owning", "quit"]
 
 
-def test_replication_is_not_done_here(node: World) -> None:
+# --- replication ------------------------------------------------------------------------------------------------------
+
+NOWHERE = "127.0.0.1 1"  # nobody listens there
+
+
+def role_of(node: World, name: str) -> tuple[str, str]:
+    """(role, epoch) of a stream, as `stat` says."""
     peer = node.connect(0)
-    assert words(node.ask(peer, "slave 127.0.0.1 5050 x 0", "unslave x")) == ["err unsupported"] * 2
+    stat = dict(line.split() for line in node.ask(peer, f"stat {name}")[1:-1])
+    peer.close()
+    return stat["role"], stat["epoch"]
+
+
+@pytest.mark.parametrize("where", [0, 1])
+def test_one_stream_is_slaved_and_set_free(node: World, where: int) -> None:
+    name = node.name(where)
+    peer = node.connect(0)
+    assert words(node.ask(peer, f"unslave {name}", f"promote {name}")) == ["err unknown"] * 2
+    assert node.ask(peer, f"slave {NOWHERE} {name} 0") == [f"ok slave {name} 127.0.0.1:1"]
+    assert role_of(node, name) == ("slave", "1")
+    assert node.ask(peer, f"slave ::1 1 {name} #7") == [f"ok slave {name} [::1]:1"]
+    assert node.ask(peer, f"unslave {name}", f"pub {name} |x")[0] == f"ok unslave {name}"
+    assert role_of(node, name) == ("disabled", "1")
+    assert node.ask(peer, f"promote {name}", "ack on", f"pub {name} |x") == [
+        f"ok promote {name} 2", "ok ack on", f"ok pub {name} 0",
+    ]  # fmt: skip
+    assert role_of(node, name) == ("master", "2")
+
+
+def test_many_streams_at_once(node: World) -> None:
+    """Those that are here, whichever worker has them, and those that are made later."""
+    logs = [node.name(0, "log."), node.name(1, "log.")]
+    other, later = node.name(1, "other"), node.name(1, "log.later")
+    for name in (*logs, other):
+        node.fill(name, [b"x"])
+    peer = node.connect(0)
+    assert node.ask(peer, f"slave {NOWHERE} log.* 0") == ["ok slave log.* 127.0.0.1:1 2"]
+    assert [role_of(node, name)[0] for name in (*logs, other)] == ["slave", "slave", "master"]
+    assert words(node.ask(peer, f"sub {later} 0")) == ["ok sub"]
+    assert role_of(node, later) == ("slave", "1")
+    assert node.ask(peer, "promote log.*") == ["ok promote log.* 3"]
+    assert [role_of(node, name) for name in (*logs, later, other)] == [("master", "2")] * 3 + [("master", "1")]
+    assert node.ask(peer, f"slave {NOWHERE} * 0") == ["ok slave * 127.0.0.1:1 4"]
+    assert node.ask(peer, "unslave *") == ["ok unslave * 4"]
+    assert [role_of(node, name) for name in (*logs, later, other)] == [("disabled", "2")] * 3 + [("disabled", "1")]
+    assert node.ask(peer, "unslave *") == ["ok unslave * 0"]
+
+
+def test_what_is_said_of_many_streams_outlives_the_node(tmp_path: Path) -> None:
+    with world(tmp_path, workers=2) as node:
+        assert node.ask(node.connect(1), f"slave {NOWHERE} log.* new") == ["ok slave log.* 127.0.0.1:1 0"]
+        kept = read_node_file(node.directory.path)
+    assert kept.rules == (Rule(b"log.*", Upstream("127.0.0.1", 1, "new", 0)),)
+
+
+def test_too_many_rules(node: World) -> None:
+    rules = tuple(Rule(b"p%d.*" % number, Upstream("h", 1)) for number in range(RULES_MAX))
+    write_node_file(node.directory.path, NodeFile(rules))
+    assert words(node.ask(node.connect(0), f"slave {NOWHERE} x* 0", "unslave *")) == ["err overloaded", "ok unslave"]
+    assert not read_node_file(node.directory.path).rules
+
+
+def test_a_rule_with_a_worker_missing_is_an_error(tmp_path: Path) -> None:
+    with world(tmp_path, workers=2, unavailable_timeout_s=0.1) as node:
+        node.workers[0].siblings.close()
+        peer = node.connect(0)
+        peer.send("promote *", "ping")
+        node.settle(0)
+        node.workers[0].routes[1].expire(node.workers[0].now_s + 1)
+        node.settle(0)
+        assert words(peer.lines) == ["err unavailable", "ok pong"]
+
+
+def test_a_rule_is_taken_back_for_each_stream_before_it_is_gone(node: World) -> None:
+    """A slave that only the rule makes one has its role written down first: else it would be a second master."""
+    peer = node.connect(0)
+    name = node.name(1, "log.")
+    node.ask(peer, f"slave {NOWHERE} log.* 0", f"sub {name} 0")
+    blocked = node.directory.path / "replication.json.new"
+    blocked.mkdir()
+    assert words(node.ask(peer, "unslave *")) == ["err full"]
+    assert role_of(node, name) == ("disabled", "1")
+    assert read_node_file(node.directory.path).rules
+    blocked.rmdir()
+    assert node.ask(peer, "unslave *") == ["ok unslave * 0"]
+
+
+def test_a_stream_that_cannot_be_changed_is_told_of(node: World) -> None:
+    peer = node.connect(0)
+    bad, good = node.name(1, "bad"), node.name(0, "good")
+    node.ask(peer, f"slave {NOWHERE} * 0", f"sub {bad} 0", f"sub {good} 0")
+    owner = node.workers[1].owner
+    owner.close_logs()
+    Path(stream_paths(owner.shard_path(bad.encode()), bad).index_file).write_bytes(b"x" * 9_000)
+    (line,) = node.ask(peer, "promote *")
+    assert line.startswith(f"err damaged not done for 1 of these streams, but for all others; the first was {bad}: ")
+    assert role_of(node, good) == ("master", "2")

@@ -407,3 +407,238 @@ def test_damage_ends_the_subscription_and_no_other(world: World) -> None:
     assert client.seqs("a") == list(range(50)) and client.seqs("b") == list(range(100))
     assert client.ended == [cursor]
     assert b"ended a damaged" in client.got and list(world.fanout.feeds) == [b"b"]
+
+
+# --- what was set aside -----------------------------------------------------------------------------------------------
+
+
+def cut(world: World, name: str, seq: int) -> None:
+    """Let the stream end before `seq`, without a word to anybody."""
+    world.logs[name].set_aside(seq)
+
+
+def cut_and_say(world: World, name: str, seq: int) -> None:
+    cut(world, name, seq)
+    world.fanout.cut(name.encode(), seq)
+
+
+def test_who_has_got_none_of_what_was_set_aside_goes_on(world: World) -> None:
+    world.append("a", *many(10))
+    client = world.client()
+    cursor = world.subscribe(client, "a")
+    world.run()
+    world.append("a", b"not the master's")  # nobody was told of it yet
+    cut_and_say(world, "a", 10)
+    assert cursor.park() is Park.CAUGHT_UP and not client.ended
+    world.publish("a", b"the master's")
+    world.run()
+    assert client.seqs("a") == list(range(11)) and client.got.endswith(b"|the master's\r\n")
+
+
+@pytest.mark.parametrize("seq", [9, 1, 0])
+def test_who_has_got_some_of_it_is_told_from_where_on(world: World, seq: int) -> None:
+    world.append("a", *many(10))
+    world.append("b", *many(10))
+    client = world.client()
+    cursor, other = world.subscribe(client, "a"), world.subscribe(client, "b")
+    world.run()
+    cut_and_say(world, "a", seq)
+    assert client.ended == [cursor] and client.out == b"ended a diverged\r\n" and cursor.seq == seq
+    assert not other.done and list(world.fanout.feeds) == [b"b"]
+
+
+def test_who_lags_is_sent_what_comes_in_its_stead(world: World) -> None:
+    world.append("a", *many(100))
+    client = world.client(room=0)
+    cursor = world.subscribe(client, "a")
+    world.run()
+    cut_and_say(world, "a", 40)
+    world.publish("a", *[b"another" * 30] * 20)
+    world.drain(client, PLENTY)
+    assert client.seqs("a") == list(range(60)) and not client.ended
+    assert bytes(client.got).count(b"another" * 30) == 20
+    assert cursor.park() is Park.CAUGHT_UP
+
+
+@pytest.mark.parametrize("room", [30, 2_000])
+@pytest.mark.parametrize("seq", [0, 1, 10])
+def test_half_a_chunk_of_what_was_set_aside_ends_the_connection(world: World, seq: int, room: int) -> None:
+    world.append("a", *many(1_000))
+    client = world.client(room=room)
+    cursor = world.subscribe(client, "a")
+    world.run()
+    assert cursor.skip == room and cursor.cut is not None and cursor.cut[0] > seq
+    world.fanout.blocked[client] = None
+    cut_and_say(world, "a", seq)
+    assert client.ended == [cursor] and client.out == b"ended a diverged\r\n" and cursor.seq == seq
+
+
+def test_half_a_chunk_of_what_has_stayed_is_finished(world: World) -> None:
+    world.append("a", *many(100))
+    client = world.client(room=500)
+    cursor = world.subscribe(client, "a")
+    world.run()
+    assert cursor.cut is not None
+    world.fanout.blocked[client] = None
+    cut_and_say(world, "a", cursor.cut[0])
+    world.renderings.cache.clear()
+    world.publish("a", *[b"another"] * 9)
+    world.drain(client, 300)
+    assert client.seqs("a") == list(range(client.seqs("a")[-1] + 1)) and not client.ended
+    assert bytes(client.got).count(b"another") == 9
+
+
+def test_who_is_without_credit_is_seen_to_too(world: World) -> None:
+    world.append("a", *many(100))
+    client = world.client()
+    cursor, other = (world.fanout.subscribe(client, b"a", seq, remote=False, key=seq) for seq in (0, 50))
+    for each in (cursor, other):
+        each.credit_bytes = 0
+        world.fanout.start(each)
+    assert list(world.fanout.starved) == [cursor, other]
+    cut_and_say(world, "a", 20)
+    assert client.ended == [other] and list(world.fanout.starved) == [cursor]
+    world.fanout.grant(cursor, 1 << 20)
+    world.run()
+    assert client.seqs("a") == list(range(20))
+
+
+def test_one_that_has_not_been_started_is_judged_then(world: World) -> None:
+    world.append("a", *many(10))
+    client = world.client()
+    early, late = (world.fanout.subscribe(client, b"a", seq, remote=False, key=seq) for seq in (5, 10))
+    cut_and_say(world, "a", 5)
+    assert not client.ended
+    for each in (early, late):
+        world.fanout.start(each)
+    assert client.ended == [late] and early.park() is Park.CAUGHT_UP
+
+
+def test_one_that_has_reached_the_new_end_waits_there(world: World) -> None:
+    """It was behind, and is not any more: there is nothing to send."""
+    world.append("a", *many(10))
+    client = world.client()
+    cursor = world.subscribe(client, "a", 5)
+    assert client.ready == [cursor]
+    cut_and_say(world, "a", 5)
+    world.run()
+    assert not client.got and not client.ended and cursor.park() is Park.CAUGHT_UP
+    world.publish("a", b"another")
+    world.run()
+    assert client.seqs("a") == [5]
+
+
+def test_what_was_unsubscribed_is_not_ended_again(world: World) -> None:
+    world.append("a", *many(10))
+    client = world.client()
+    cursor = world.subscribe(client, "a", 5)
+    world.subscribe(world.client(), "a", 5)
+    world.fanout.end(cursor)
+    assert client.ready == [cursor]
+    cut_and_say(world, "a", 2)
+    assert not client.ended
+
+
+def test_an_unsubscribed_chunk_that_cannot_be_finished_ends_its_connection(world: World) -> None:
+    """Also where nobody else is subscribed to the stream any more."""
+    world.append("a", *many(300))
+    client = world.client(room=50)
+    cursor = world.subscribe(client, "a")
+    world.run()
+    world.fanout.blocked[client] = None
+    world.fanout.end(cursor)
+    assert world.fanout.feeds == {}
+    cut_and_say(world, "a", 1)
+    assert client.ended == [cursor]
+
+
+def test_what_was_made_of_the_old_messages_is_forgotten(world: World) -> None:
+    world.publish("a", *many(10))
+    world.subscribe(world.client(), "a")
+    world.publish("a", b"in memory")
+    said: list[int] = []
+    world.fanout.on_cut = lambda: said.append(1)
+    reader = world.readers.get(b"a")
+    cut_and_say(world, "a", 10)
+    assert said and not world.fanout.fresh and world.readers.get(b"a") is not reader
+
+
+def test_a_reader_that_was_opened_after_the_cut_tells_of_it_too(world: World) -> None:
+    """It gives no StreamCut; but the stream ends before what was known."""
+    world.append("a", *many(10))
+    client, other = world.client(), world.client()
+    cursor, behind = world.subscribe(client, "a", remote=True), world.subscribe(other, "a", 9, remote=True)
+    world.fanout.end(behind)
+    world.run()
+    cut(world, "a", 5)
+    world.readers.forget(b"a")
+    world.fanout.look_at_some()
+    assert client.ended == [cursor] and client.out == b"ended a diverged\r\n"
+
+
+def test_one_that_is_served_by_a_reader_that_was_opened_after_the_cut(world: World) -> None:
+    world.append("a", *many(10))
+    client = world.client()
+    cursor = world.subscribe(client, "a", 8)
+    cut(world, "a", 5)
+    world.readers.forget(b"a")
+    world.run()
+    assert client.ended == [cursor] and not client.seqs("a")
+
+
+# The owner's word may come later than what it is about.
+
+
+def test_a_look_finds_the_cut_before_the_owners_word(world: World) -> None:
+    world.append("a", *many(10))
+    client, other = world.client(), world.client()
+    cursor, early = world.subscribe(client, "a", remote=True), world.subscribe(other, "a", 3, remote=True)
+    world.run()
+    other.room, other.got = 0, bytearray()
+    cut(world, "a", 8)
+    world.append("a", *[b"another"] * 5)
+    world.fanout.look_at_some()
+    assert client.ended == [cursor] and other.ended == [early]
+    world.fanout.cut(b"a", 8)
+    assert client.ended == [cursor], "once"
+
+
+def test_a_new_subscriber_finds_the_cut_before_the_owners_word(world: World) -> None:
+    world.append("a", *many(10))
+    client, other = world.client(), world.client()
+    cursor = world.subscribe(client, "a")
+    world.run()
+    placed = world.fanout.subscribe(other, b"a", 4, remote=True, key=1)
+    cut(world, "a", 4)
+    world.fanout.start(placed)
+    assert client.ended == [cursor] and placed.park() is Park.CAUGHT_UP
+
+
+@pytest.mark.parametrize(("seq", "goes_on"), [(50, True), (12, False)])
+def test_one_that_is_served_finds_the_cut_itself(world: World, seq: int, goes_on: bool) -> None:
+    world.append("a", *many(100))
+    client = world.client()
+    cursor, other = world.subscribe(client, "a", 20), world.subscribe(client, "a", 40)
+    cut(world, "a", seq)
+    world.append("a", *[b"another" * 20] * 3)
+    world.run()
+    assert set(client.ended) == (set() if goes_on else {cursor, other})
+    if goes_on:
+        assert sorted(client.seqs("a")) == sorted([*range(20, 53), *range(40, 53)])
+        assert bytes(client.got).count(b"another" * 20) == 6
+
+
+@pytest.mark.parametrize("room", [30, 2_000])
+def test_one_that_is_served_in_the_middle_of_a_chunk_finds_the_cut_itself(world: World, room: int) -> None:
+    """No byte of another message may follow what is half out."""
+    world.append("a", *many(1_000))
+    client = world.client(room=room)
+    cursor = world.subscribe(client, "a")
+    world.run()
+    world.renderings.cache.clear()
+    cut(world, "a", 1)
+    world.append("a", *[b"another" * 100] * 50)
+    client.room, client.blocked = PLENTY, False
+    world.fanout.make_runnable(client)
+    world.run()
+    assert client.ended == [cursor] and len(client.got) == room

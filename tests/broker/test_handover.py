@@ -34,6 +34,18 @@ def move(node: World, peer: Peer) -> None:
     assert node.client_of(peer).worker is node.workers[1 - source.slot]
 
 
+@pytest.mark.parametrize("local", [True, False])
+def test_one_that_has_said_nothing_is_a_peer_and_a_descriptor(node: World, local: bool) -> None:
+    peer = node.connect(local=local)
+    connection = node.connection_of(peer)
+    assert handover.possible(connection)
+    fd, state = handover.detach(connection)
+    assert state == {"peer": "peer:1", "local": local} and not node.workers[0].clients
+    node.workers[1].acceptor.adopt(socket.socket(fileno=fd), state)
+    assert node.ask(peer, "ping") == ["ok pong"]
+    assert node.client_of(peer).local is local and node.client_of(peer).worker is node.workers[1]
+
+
 def test_everything_a_line_can_be_in_the_middle_of(node: World) -> None:
     peer = node.connect()
     for byte in b"\xff\xfd\x06ack on\r\npub a |x\xff\xff\r\nPing\r\n\xff\xf4pub a |y\r\n":

@@ -311,7 +311,7 @@ def test_handovers_in_the_middle_of_chunks(tmp_path: Path, nbytes: int, chance: 
             if chance.random() < 0.1:
                 peer.send_raw(pack(Credit(3, chance.randrange(20 * nbytes))))
             if chance.random() < 0.5:
-                current = node.connection_of(peer).current
+                current = node.speaker_of(peer).current
                 in_chunk += current is not None and current.skip > 0
                 move(node, peer)
                 node.workers[chance.randrange(2)].turn()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from broker.connection import OUT_HIGH_BYTES, READ_BYTES_MAX, READ_BYTES_MIN, Pause
+from broker.client import READ_BYTES_MAX, READ_BYTES_MIN
+from broker.connection import OUT_HIGH_BYTES, Pause
 from broker.publish import Pending
 from tests.broker.world import world
 

@@ -17,7 +17,7 @@ from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker import metrics_export
-from broker.metrics import MAX_LABEL_VALUES, WorkerMetrics
+from broker.metrics import MAX_LABEL_VALUES, MAX_NODES, OTHER, SlaveMeasures, WorkerMetrics
 from broker.metrics_export import (
     FILE_BYTES,
     LANES_MAX,
@@ -94,7 +94,9 @@ def test_every_number_reaches_the_text(tmp_path: Path, open_worker: Callable[[in
 def test_every_field_of_a_worker_is_published() -> None:
     """A number that is counted and never shown is a number nobody sees."""
     published = {row[1] for row in (*metrics_export.COUNTERS, *metrics_export.TALLIES, *metrics_export.TIMINGS)}
-    published |= {row[1] for row in metrics_export.GAUGES} | {*metrics_export.PROTOCOLS, "parked"}
+    published |= {row[1] for row in (*metrics_export.GAUGES, *metrics_export.LABELLED_GAUGES)}
+    published |= {*metrics_export.PROTOCOLS, "slaves"}
+    assert {row[1] for row in metrics_export.SLAVE_GAUGES} == set(SlaveMeasures.__slots__)
     assert published == {name for name in WorkerMetrics.__slots__ if not name.startswith("_")}
 
 
@@ -157,6 +159,26 @@ def test_a_parked_reason_that_is_gone_goes_to_zero(tmp_path: Path, open_worker: 
     samples = scrape(tmp_path)
     assert value(samples, "tailrace_parked_cursors", reason="caught_up") == 5
     assert value(samples, "tailrace_parked_cursors", reason="socket_full") == 0
+
+
+def test_other_nodes_are_shown_by_their_ids_and_bounded(
+    tmp_path: Path, open_worker: Callable[[int], WorkerMetrics]
+) -> None:
+    workers = []
+    for slot, lag_s in ((0, 1.5), (1, 2.5)):
+        workers.append(open_worker(slot))  # what has a label is made at the first flush, by the last that was opened
+        workers[slot].slaves = {"b": SlaveMeasures(3, 2, 5, 500, lag_s)}
+        workers[slot].flush()
+    samples = scrape(tmp_path)
+    names = ("streams", "caught_up_streams", "lag_messages", "lag_bytes", "lag_seconds")
+    shown = [value(samples, f"tailrace_slave_{name}", node="b") for name in names]
+    assert shown == [6, 4, 10, 1_000, 2.5]
+    workers[1].slaves = {f"n{number}": SlaveMeasures(1) for number in range(MAX_NODES + 3)}
+    workers[1].flush()
+    samples = scrape(tmp_path)
+    assert value(samples, "tailrace_slave_streams", node="b") == 3, "it is gone from one of the two"
+    assert value(samples, "tailrace_slave_streams", node=OTHER) == 4
+    assert len([name for name, _labels in samples if name == "tailrace_slave_streams"]) == MAX_NODES + 1
 
 
 def test_a_restarted_worker_continues_its_counters_and_not_its_gauges(
@@ -229,6 +251,10 @@ def test_a_full_set_of_values_fits_the_preallocated_files(tmp_path: Path) -> Non
         metrics.refused.add(f"unavailable{number:04}")
         metrics.dropped.add(f"unavailable{number:04}")
         metrics.parked[f"unavailable{number:04}"] = 1
+        metrics.copies[f"setting aside{number:04}"] = 1
+        metrics.upstream_links[f"broker-{number:04}.example.com:5050"] = 1
+        metrics.upstream_links_up[f"broker-{number:04}.example.com:5050"] = 1
+        metrics.slaves[f"{number:016x}"] = SlaveMeasures(1, 1, 1, 1, 1.0)
     metrics.close()
     for path in tmp_path.glob("*.db"):
         assert path.stat().st_size == FILE_BYTES

@@ -68,6 +68,18 @@ def test_one_that_is_refused_hears_so_in_its_own_words(tmp_path: Path) -> None:
         assert silent.lines == ["err connections full"] and silent.ended
 
 
+def test_one_that_has_no_room_for_its_refusal_is_not_waited_for(tmp_path: Path) -> None:
+    with world(tmp_path) as node:
+        peer = node.connect(small=True)
+        peer.deaf = True
+        newcomer = node.connection_of(peer)
+        newcomer.out += bytes(400_000)
+        newcomer.end_with(Code.CONNECTIONS, "full")
+        node.settle()
+        assert newcomer.closed and not node.workers[0].clients and not node.workers[0].unsent_bytes
+        assert node.workers[0].metrics.dropped.counts == {"stalled": 1}
+
+
 def test_lines_from_other_machines_where_a_token_is_wanted(tmp_path: Path) -> None:
     with world(tmp_path, token="secret") as node:
         away, here = node.connect(local=False), node.connect()

@@ -52,7 +52,7 @@ def test_a_role_that_cannot_be_written_down_stays_as_it_was(tmp_path: Path, monk
     def fail(*_args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("broker.owner_calls.write_meta", fail)
+    monkeypatch.setattr("broker.owner.write_meta", fail)
     assert refusal(owner, "unmaster", b"s") is Code.FULL
     assert owner.role(b"s") is Role.MASTER
     owner.release()

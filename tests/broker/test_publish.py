@@ -30,6 +30,9 @@ class FakePublisher:
     def refused(self, key: int, code: Code, text: str) -> None:
         self.heard.append((key, code, text))
 
+    def unreplicated(self, key: int, first_seq: int, text: str) -> None:
+        self.heard.append((key, first_seq, text))
+
     def may_create(self) -> bool:
         return self.may
 
@@ -68,6 +71,15 @@ def test_a_refusal_reaches_everybody() -> None:
     batch.refused(Code.FULL, "no room")
     assert quiet.heard == [(b"s", 3, Code.FULL, "no room")]
     assert one.heard == [(7, Code.FULL, "no room")]
+
+
+def test_what_is_logged_and_not_replicated_says_where_it_is() -> None:
+    batch = Batch(b"s", 0, None, 2)
+    one, two = FakePublisher(), FakePublisher()
+    batch.add(one, 7, 2, frames(b"a", b"b"))
+    batch.add(two, 8, 1, frames(b"c"))
+    batch.unreplicated(40, "0 of 2")
+    assert (one.heard, two.heard) == ([(7, 40, "0 of 2")], [(8, 42, "0 of 2")])
 
 
 def test_whoever_may_still_create_is_the_creator() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -128,7 +129,7 @@ def test_who_waits_for_credit_or_for_its_turn_is_counted_as_that(node: World) ->
     node.settle()
     roster.measure(worker)
     assert worker.metrics.parked == {"caught_up": 2, "turn": 0, "socket": 0, "credit": 1}
-    for cursor in node.connection_of(rich).cursors.values():
+    for cursor in node.binary_client_of(rich).cursors.values():
         del cursor.feed.caught_up[cursor]
         cursor.client.ready.append(cursor)
         worker.fanout.make_runnable(cursor.client)
@@ -251,3 +252,26 @@ def test_when_there_is_no_successor_clients_hear_why_they_are_closed(node: World
     roster.finish_all(node.workers[0])
     peer.read()
     assert peer.lines[-1].startswith("err closing this worker is being replaced") and peer.ended
+
+
+def test_one_that_cannot_be_handed_on_in_time_hears_why(node: World) -> None:
+    peer = node.connect()
+    node.ask(peer, "ping")
+    roster.finish_all(node.workers[0])
+    node.settle()
+    assert peer.lines[-1].startswith("err closing this worker is being replaced") and peer.ended
+    assert not node.workers[0].clients
+
+
+def test_one_in_the_middle_of_a_chunk_does_not_get_the_reason_in_it(tmp_path: Path) -> None:
+    with world(tmp_path, chunk_bytes=65_536) as node:
+        node.fill("a", many(200))
+        peer = deaf_reader(node, "a")
+        client = node.client_of(peer)
+        peer.received += peer.sock.recv(1 << 20)
+        client.on_event(select.EPOLLOUT)
+        assert client.current is not None and not client.blocked, "there is room for an answer"
+        roster.finish_all(node.workers[0])
+        peer.deaf = False
+        node.settle()
+        assert b"err" not in peer.received and peer.ended

@@ -134,3 +134,14 @@ def test_a_late_answer_finds_nobody() -> None:
     assert world.route.settle(1) is None
     world.route.moved(1)
     assert world.route.waiting == type(world.route.waiting)()
+
+
+def test_what_waits_and_is_chosen_is_given_back_and_the_rest_waits_on() -> None:
+    world = World()
+    world.submit(1, 2, 3, 4)
+    world.route.give_up(lambda request: request.request_id in (2, 3), "why")
+    lost = [Code.UNAVAILABLE]
+    assert [world.requests[number].failed for number in (1, 2, 3, 4)] == [[], lost, lost, []]
+    assert world.route.bytes_held == 20
+    world.route.switch("a")  # type: ignore[arg-type]
+    assert world.sent("a") == [1, 4]

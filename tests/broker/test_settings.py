@@ -6,9 +6,9 @@ from dataclasses import FrozenInstanceError, fields
 
 import pytest
 
-from broker.settings import DEFAULT_POLICY, Kind, Settings, StreamPolicy, described_fields, spec_of
+from broker.settings import DEFAULT_POLICY, Kind, Settings, SlaveRule, StreamPolicy, described_fields, spec_of
 
-ALL = [*described_fields(), *fields(StreamPolicy)]
+ALL = [*described_fields(), *fields(StreamPolicy), *fields(SlaveRule)]
 
 
 @pytest.mark.parametrize("field", ALL, ids=lambda field: field.name)
@@ -30,8 +30,9 @@ def test_units_stand_at_the_end_of_the_name() -> None:
             assert field.name.endswith(end), field.name
 
 
-def test_only_the_stream_sections_are_no_key() -> None:
-    assert {field.name for field in fields(Settings)} - {field.name for field in described_fields()} == {"streams"}
+def test_only_the_repeated_sections_are_no_key() -> None:
+    names = {field.name for field in fields(Settings)} - {field.name for field in described_fields()}
+    assert names == {"streams", "slaves"}
 
 
 def test_settings_cannot_be_changed() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from broker.board import STATE_DRAINING, STATE_EMPTY, STATE_READY, Board
-from broker.connection import READ_BYTES_MAX
+from broker.client import READ_BYTES_MAX
 from broker.control import ControlChannel, ControlMessage
 from broker.metrics import WorkerMetrics
 from broker.protocol import sibling

@@ -18,6 +18,7 @@ import pytest
 from broker import worker as worker_module
 from broker.binary_client import BinaryClient
 from broker.board import Board
+from broker.client import Client
 from broker.connection import Connection
 from broker.control import ControlChannel
 from broker.line_client import LineClient
@@ -145,6 +146,12 @@ class World:
         """The broker's side of a connection, in whatever worker it is now."""
         name = f"peer:{self.peers.index(peer) + 1}"
         return next(client for worker in self.workers for client in worker.clients.values() if client.peer == name)
+
+    def speaker_of(self, peer: Peer) -> Client:
+        """The same of a peer that has shown what it speaks, whatever that is."""
+        client = self.connection_of(peer)
+        assert isinstance(client, Client)
+        return client
 
     def client_of(self, peer: Peer) -> LineClient:
         """The same of a peer that speaks lines, or is going to."""

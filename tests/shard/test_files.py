@@ -6,7 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from shard.files import copy_bytes, punch_hole, read_all, replace_file, sync_directory, sync_file_system, write_all
+from shard.files import (
+    Replacements,
+    copy_bytes,
+    punch_hole,
+    read_all,
+    replace_file,
+    sync_directory,
+    sync_file_system,
+    write_all,
+)
 
 
 def test_write_all_goes_on_after_a_short_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,3 +87,17 @@ def test_errors_of_the_system_are_raised(tmp_path: Path) -> None:
         sync_directory(tmp_path / "file")
     sync_directory(tmp_path)
     sync_file_system(tmp_path)
+
+
+def test_many_files_are_replaced_together(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"f{number}").write_bytes(b"old")
+    replacements = Replacements()
+    replacements.replace(tmp_path / "f0", b"new")
+    replacements.replace(tmp_path / "f9", b"made")
+    replacements.remove(tmp_path / "f1")
+    replacements.remove(tmp_path / "never there")
+    assert (tmp_path / "f0").read_bytes() == b"old", "not before all are on the disk"
+    replacements.finish(tmp_path)
+    found = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert found == {"f0": b"new", "f2": b"old", "f9": b"made"}

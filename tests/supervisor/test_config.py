@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.settings import Durability, Settings, StreamPolicy, described_fields
-from supervisor.config import FILE_MAX_BYTES, STREAM_SECTIONS_MAX, ConfigError, flag_name, load
+from broker.settings import Durability, Settings, SlaveRule, StreamPolicy, described_fields
+from supervisor.config import FILE_MAX_BYTES, REPEATED_SECTIONS_MAX, ConfigError, flag_name, load
 
 
 @pytest.fixture
@@ -41,6 +41,8 @@ def test_file_and_flags_and_who_wins(file: Path) -> None:
         '[timing]\nstall_timeout_s = "1.5 s"\n'
         '[[stream]]\npattern = "o.*"\ndurability = "interval"\ninterval_ms = "20 ms"\n'
         '[[stream]]\npattern = "*"\nmax_age_s = "7 d"\n'
+        '[[slave]]\nstreams = "o.*"\nupstream = "[::1]:5050"\nfrom = "#7"\n'
+        '[[slave]]\nstreams = "*"\nupstream = "h:1"\nfrom = 0\n'
     )
     assert load(file, {"port": "8", "workers": "3", "metrics_host": "::1"}) == Settings(
         data=Path("/d"),
@@ -54,6 +56,7 @@ def test_file_and_flags_and_who_wins(file: Path) -> None:
             StreamPolicy("o.*", Durability.INTERVAL, interval_ms=20),
             StreamPolicy("*", max_age_s=7 * 86_400),
         ),
+        slaves=(SlaveRule("o.*", "[::1]:5050", "#7"), SlaveRule("*", "h:1")),
     )
 
 
@@ -104,10 +107,27 @@ max_age = 3
         ("listen = 3", r":1: \[listen\] must be a section, not 3"),
         ("[stream]\npattern = 'x'", r":1: \[stream\] must be written \[\[stream\]\], once for each pattern"),
         ("listen = {prt = 3}", r":1: \[listen\] prt: no such key; did you mean port\?"),
-        ('[listen]\n"a\\u001b" = 3', r':2: \[listen\] "a\\x1b": no such key; known are host, port, token'),
+        ('[listen]\n"a\\u001b" = 3', r':2: \[listen\] "a\\x1b": no such key; known are host, port, token, advertise'),
         ('[[stream]]\npattern = "*"\n[[stream]]\npattern = "x"', r':3: .*is never used: .*"\*", matches first'),
         ('[[stream]]\npattern = "x"\n[[stream]]\npattern = "x"', r':3: .*is never used: .*"x", matches first'),
         ('[[stream]]\npattern = "x"\ninterval_ms = 3', r":1: .*interval_ms has no effect unless .*"),
+        ("slave = 3", r":1: \[slave\] must be written \[\[slave\]\], once for each upstream and its streams"),
+        ('[[slave]]\nupstream = "h:1"', r':1: .* streams is missing; streams = "\*" is for every stream'),
+        ('[[slave]]\nstreams = "*"', r":1: .* upstream is missing; write the HOST:PORT of the node .*"),
+        (
+            '[[slave]]\nstreams = "*"\nupstream = "h"',
+            r':3: \[\[slave\]\] upstream: "h" is no address: write HOST:PORT.*',
+        ),
+        ('[[slave]]\nstreams = "a*b"\nupstream = ""', r':2: \[\[slave\]\] streams: "a\*b" has a \* before its end; .*'),
+        ('[[slave]]\nstreams = "a b"\nupstream = ""', r':2: .* "a b" matches no stream: .*white space.*'),
+        ('[[slave]]\nstreams = "$*"\nupstream = ""', r':2: .* "\$\*" begins with \$, .*'),
+        ('[[slave]]\nstreams = "*"\nupstream = ""\nfrom = "old"', r":4: \[\[slave\]\] from: 'old' is no place .*"),
+        ('[[slave]]\nstreams = "*"\nupstream = ""\nfrom = -1', r":4: \[\[slave\]\] from: '-1' is no place .*"),
+        ('[[slave]]\nstreams = "*"\nupstream = ""\nfrom = true', r":4: .* from: must be text in quotes, not true"),
+        (
+            '[[slave]]\nstreams = "a*"\nupstream = ""\n[[slave]]\nstreams = "ab"\nupstream = "h:1"',
+            r':4: \[\[slave\]\] is never used: .*"a\*", matches first',
+        ),
     ],
 )
 def test_one_fault_each(file: Path, text: str | bytes, expected: str) -> None:
@@ -136,8 +156,10 @@ def test_files_that_cannot_be_read(tmp_path: Path, file: Path) -> None:
 
 
 def test_too_many_stream_sections(file: Path) -> None:
-    text = "".join(f'[[stream]]\npattern = "s{number}"\n' for number in range(STREAM_SECTIONS_MAX + 1))
+    text = "".join(f'[[stream]]\npattern = "s{number}"\n' for number in range(REPEATED_SECTIONS_MAX + 1))
     assert faults(file, text) == [":2001: 1,001 [[stream]] sections; at most 1,000 are allowed"]
+    text = "".join(f'[[slave]]\nstreams = "s{number}"\n' for number in range(REPEATED_SECTIONS_MAX + 1))
+    assert faults(file, text) == [":2001: 1,001 [[slave]] sections; at most 1,000 are allowed"]
 
 
 def test_a_byte_order_mark_does_no_harm(file: Path) -> None:
@@ -149,12 +171,26 @@ def test_flag_names() -> None:
     assert flag_name("max_line_bytes") == "--max-line-bytes"
 
 
-KEYS = st.sampled_from(["port", "host", "pattern", "durability", "interval_ms", "max_age_s", "x", '"\\u0007"'])
+KEYS = st.sampled_from(
+    [
+        "port",
+        "host",
+        "pattern",
+        "durability",
+        "interval_ms",
+        "max_age_s",
+        "streams",
+        "upstream",
+        "from",
+        "x",
+        '"\\u0007"',
+    ]
+)
 VALUES = st.one_of(
     st.sampled_from(["true", "nan", "1979-05-27", "[1]", "{a = 1}", '"*"', '"8 MiB"', '"interval"', "-0.0", "9e999"]),
     st.integers(-(10**30), 10**30).map(str),
 )
-HEADERS = st.sampled_from(["[listen]", "[metrics]", "[limits]", "[[stream]]", "[x.y]", "[[listen]]"])
+HEADERS = st.sampled_from(["[listen]", "[metrics]", "[limits]", "[[stream]]", "[[slave]]", "[x.y]", "[[listen]]"])
 ANY_LINES = st.lists(st.one_of(HEADERS, st.tuples(KEYS, VALUES).map(" = ".join)), max_size=12)
 
 

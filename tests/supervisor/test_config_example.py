@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from broker.settings import Settings, StreamPolicy, described_fields
+from broker.settings import Settings, SlaveRule, StreamPolicy, described_fields
 from supervisor.config import load
 from supervisor.config_example import render_example
 
@@ -23,9 +23,9 @@ def test_the_example_is_the_defaults_commented_out_or_not(tmp_path: Path) -> Non
     assert load(EXAMPLE) == Settings()
     uncommented = re.sub(r"^#(?=\[\[|\w+ = )", "", text, flags=re.MULTILINE)
     keys = re.findall(r"^(\w+) = ", uncommented, flags=re.MULTILINE)
-    assert len(keys) == len(described_fields()) + 5
+    assert len(keys) == len(described_fields()) + 5 + 3
     # It has no effect with the default durability, which is a fault.
     uncommented = uncommented.replace("\ninterval_ms = ", "\n#interval_ms = ")
     file = tmp_path / "example.toml"
     file.write_text(uncommented)
-    assert load(file) == Settings(streams=(StreamPolicy(),))
+    assert load(file) == Settings(streams=(StreamPolicy(),), slaves=(SlaveRule(),))

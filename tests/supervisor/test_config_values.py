@@ -71,6 +71,13 @@ def test_fractions_of_seconds_where_they_are_wanted() -> None:
         (Kind.HOST, "1.2.3", '"1.2.3" is not an IP address'),
         (Kind.HOST, "two words", "neither an address nor a host name"),
         (Kind.PATTERN, "a b", "matches no stream"),
+        (Kind.STREAMS, "*a*", r'"\*a\*" has a \* before its end; write \*, a prefix and \*, or one'),
+        (Kind.STREAMS, "a|*", "matches no stream"),
+        (Kind.STREAMS, "$own", "begins with \\$"),
+        (Kind.ADDRESS, "h", '"h" is no address: write HOST:PORT'),
+        (Kind.ADDRESS, ":5050", "there is no host before the port"),
+        (Kind.PLACE, "", "must not be empty"),
+        (Kind.PLACE, "yesterday", "'yesterday' is no place in a stream: write 0, a time in microseconds, #SEQ or new"),
         (Kind.PATH, "a\0b", "control characters"),
     ],
 )

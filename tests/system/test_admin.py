@@ -214,7 +214,7 @@ def test_metrics_agree_with_what_was_done(tmp_path: Path) -> None:
                 "tailrace_streams": 4.0,
                 "tailrace_parked_cursors": 4.0,
                 "tailrace_lag_bytes": 0.0,
-                "tailrace_partial_line_bytes": 0.0,
+                "tailrace_partial_request_bytes": 0.0,
                 "tailrace_damaged_streams": 0.0,
                 "tailrace_worker_restarts_total": 0.0,
                 'tailrace_refused_commands_total{code="command"}': 1.0,

@@ -340,7 +340,7 @@ def test_envelopes_that_have_begun_are_bounded_over_all_connections(node: Node) 
         assert 1 <= len(refused) <= len(clients) - 6
         assert all(client.errors()[-1].fatal for client in refused)
         assert {client.errors()[-1].code for client in clients if client not in refused} == {"usage"}
-    wait_for(lambda: node.metric("tailrace_partial_line_bytes") == 0, "nothing is held any more")
+    wait_for(lambda: node.metric("tailrace_partial_request_bytes") == 0, "nothing is held any more")
 
 
 def test_connections_over_the_limit_hear_so_in_their_protocol(tmp_path: Path) -> None:

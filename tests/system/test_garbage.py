@@ -1,7 +1,9 @@
 """Whatever peers send, or do not read: no worker ends, nobody else notices, and memory stays where it was.
 
 Each kind of misbehaviour is played in rounds. What the first round leaves in memory is warm-up (buffers, caches, the
-allocator's own stock); after the second the workers may hold no more than a stated margin above it.
+allocator's own stock); after the second the workers may hold no more than a stated margin above it. How many of the
+peers a worker meets at once is chance, so a later round may be the one that needs the most: where a round leaves more,
+another must not. What leaks does so each time.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ pytestmark = pytest.mark.system
 WORKERS = 2
 MIB = 1 << 20
 MARGIN_BYTES = 6 * MIB  # of all workers together, between the end of one round and the end of the next
+MORE_ROUNDS_MAX = 2  # where memory has not stayed
 CONFIG = """
 [limits]
 max_open_streams = 8
@@ -70,13 +73,20 @@ def connections(node: Node) -> int:
 def stays_flat(node: Node, play: Callable[[int], None], rounds: int = 2) -> None:
     """Play the rounds; from the end of the first on, memory and descriptors stay."""
     pids = node.worker_pids()
-    play(0)
-    wait_for(lambda: connections(node) <= 1, "the connections are gone")
-    before_bytes, before_sockets = rss_bytes(pids), open_sockets(pids)
-    for number in range(1, rounds):
+
+    def play_one(number: int) -> int:
+        """Memory after it."""
         play(number)
         wait_for(lambda: connections(node) <= 1, "the connections are gone")
-    grown_bytes = rss_bytes(pids) - before_bytes
+        return rss_bytes(pids)
+
+    before_bytes, before_sockets = play_one(0), open_sockets(pids)
+    after_bytes = [play_one(number) for number in range(1, rounds)][-1]
+    for number in range(rounds, rounds + MORE_ROUNDS_MAX):
+        if after_bytes - before_bytes < MARGIN_BYTES:
+            break
+        before_bytes, after_bytes = after_bytes, play_one(number)
+    grown_bytes = after_bytes - before_bytes
     assert grown_bytes < MARGIN_BYTES, f"{grown_bytes / MIB:.1f} MiB more after another round"
     wait_for(lambda: open_sockets(pids) <= before_sockets, "the sockets are given back")
 

@@ -100,7 +100,7 @@ def test_lines_that_have_begun_are_bounded_over_all_connections(node: Node) -> N
             client.read_to_end()
             assert codes(client) == ["err overloaded"]
         assert codes(next(client for client in clients if client not in refused))[:1] == ["err size"]
-        wait_for(lambda: node.metric("tailrace_partial_line_bytes") == 0, "nothing is held any more")
+        wait_for(lambda: node.metric("tailrace_partial_request_bytes") == 0, "nothing is held any more")
 
 
 # --- connections and subscriptions ------------------------------------------------------------------------------------

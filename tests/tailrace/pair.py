@@ -131,10 +131,12 @@ class Pair:
         *payloads: bytes,
         to: tuple[str, ...] = ("s",),
         ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
         retry: bool = True,
         timeout_s: float = 30.0,
     ) -> Publication:
-        publication = make_publication(to, list(payloads), pack_headers(None), ack, timeout_s, retry, MAX_MESSAGE_BYTES)
+        metadata, limit = pack_headers(None), MAX_MESSAGE_BYTES
+        publication = make_publication(to, list(payloads), metadata, ack, replicas, timeout_s, retry, limit)
         self.session.publish(publication, self.now_s)
         return publication
 

@@ -81,6 +81,21 @@ def test_publishing(server: ModelServer) -> None:
     assert server.payloads(b"s") == [b"a", b"b", b"c", b"x", b"y"]
 
 
+def test_how_many_nodes_hold_it(server: ModelServer) -> None:
+    async def publish(client: AsyncClient) -> None:
+        await client.publish("s", b"0", ack=Ack.REPLICATED)
+        await client.publish_many("s", [b"1"], ack=Ack.REPLICATED, replicas=2, retry=False)
+        await client.publish_to(["s", "t"], b"2", ack=Ack.REPLICATED, replicas=3)
+        async with client.batcher("s", ack=Ack.REPLICATED, replicas=4) as batch:
+            await batch.add(b"3")
+        with pytest.raises(tailrace.InvalidArgument, match=r"goes with ack=Ack\.REPLICATED"):
+            await client.publish("s", b"x", replicas=1)
+
+    run(publish, server)
+    said = [each for each in server.model.received if isinstance(each, m.Publish)]
+    assert [(each.ack, each.replicas) for each in said] == [(3, 1), (3, 2), (3, 3), (3, 4)]
+
+
 def test_many_at_once(server: ModelServer) -> None:
     """More than may be in flight; those that wait go in their order."""
 

@@ -90,6 +90,21 @@ def test_publishing(server: ModelServer) -> None:
     assert server.payloads(b"s") == [b"a", b"b", b"0", b"1", b"2", b"x"]
 
 
+def test_how_many_nodes_hold_it(server: ModelServer) -> None:
+    with connect(server) as client:
+        client.publish("s", b"0", ack=Ack.REPLICATED)
+        client.publish_many("s", [b"1"], ack=Ack.REPLICATED, replicas=2, retry=False)
+        client.publish_to(["s", "t"], b"2", ack=Ack.REPLICATED, replicas=3)
+        with client.batcher("s", ack=Ack.REPLICATED, replicas=4) as batch:
+            batch.add(b"3")
+        with pytest.raises(tailrace.InvalidArgument, match=r"goes with ack=Ack\.REPLICATED"):
+            client.publish("s", b"x", replicas=1)
+        with pytest.raises(tailrace.InvalidArgument, match="from 1 to 255"):
+            client.batcher("s", ack=Ack.REPLICATED, replicas=256)
+    said = [each for each in server.model.received if isinstance(each, m.Publish)]
+    assert [(each.ack, each.replicas) for each in said] == [(3, 1), (3, 2), (3, 3), (3, 4)]
+
+
 def test_headers(server: ModelServer) -> None:
     with connect(server) as client:
         client.publish("s", b"a", headers={"k": "v", "raw": b"\0"})

@@ -14,7 +14,6 @@ from tailrace.address import Address
 from tailrace.connector import Phase
 from tailrace.drive import Drive
 from tailrace.errors import ClientClosed, OperationTimeout
-from tailrace.framing import publication_of
 from tailrace.options import Options
 from tailrace.publications import Publication
 from tailrace.session import Session
@@ -30,7 +29,7 @@ async def connected(server: ModelServer) -> Drive:
 
 
 def publication(timeout_s: float = 30.0) -> Publication:
-    return publication_of(("s",), bytearray(b"\x20" + bytes(31)), 1, Ack.APPENDED, timeout_s, True)
+    return Publication(("s",), bytearray(b"\x20" + bytes(31)), 1, Ack.APPENDED, timeout_s)
 
 
 def test_what_waits_for_room_has_its_time_too(server: ModelServer) -> None:

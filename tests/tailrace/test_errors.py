@@ -14,6 +14,7 @@ from tailrace.errors import (
     ConnectFailed,
     ConnectionLost,
     InvalidArgument,
+    NotReplicated,
     OperationTimeout,
     PartlyPublished,
     StreamBehind,
@@ -78,7 +79,13 @@ def test_they_say_what_is_known() -> None:
 
 
 def test_they_can_be_sent_to_another_process() -> None:
-    for error in (broker_error("full", "no space", "b"), ConnectionLost("gone"), Trimmed("gone")):
+    for error in (
+        broker_error("full", "no space", "b"),
+        ConnectionLost("gone"),
+        Trimmed("gone"),
+        NotReplicated("", receipt=Receipt("s", 7, 1, 0)),
+    ):
         again = pickle.loads(pickle.dumps(error))
         assert type(again) is type(error)
         assert str(again) == str(error)
+        assert vars(again) == vars(error)

@@ -24,3 +24,5 @@ def test_a_large_message_is_not_shown_whole() -> None:
 def test_a_receipt() -> None:
     assert Receipt("s", 7, 3, 0).last_seq == 9
     assert Receipt("s", -1, 3, 0).last_seq == -1
+    assert Receipt("s", 7, 3, 0).shown() == "s: messages 7 to 9"
+    assert Receipt("s", 7, 1, 0).shown() == "s: message 7"

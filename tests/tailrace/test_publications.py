@@ -7,9 +7,16 @@ import math
 import pytest
 
 from broker.protocol.messages import Ack
-from tailrace.errors import BrokerFault, ClientClosed, ConnectionLost, OperationTimeout, PartlyPublished
+from tailrace.errors import (
+    BrokerFault,
+    ClientClosed,
+    ConnectionLost,
+    NotReplicated,
+    OperationTimeout,
+    PartlyPublished,
+)
 from tailrace.message import Receipt
-from tailrace.publications import REQUEST_MAX, Publication, Publications
+from tailrace.publications import REQUEST_MAX, RETRIED, RETRIED_ELSEWHERE, Publication, Publications
 
 
 def publications() -> Publications:
@@ -46,6 +53,30 @@ def test_parts_that_failed_for_the_moment_are_not_sent_again() -> None:
     found = in_flight(window, "a", "b")
     window.failed(found.request, "unavailable", "", ((7, 1, 2, "", ""), (0, 0, 0, "unavailable", "")), 0.0)
     assert isinstance(found.error, PartlyPublished)
+
+
+def test_what_is_logged_and_not_replicated_has_its_receipt() -> None:
+    window = publications()
+    found = in_flight(window)
+    window.failed(found.request, "unreplicated", "s: 0 of 1", ((7, 1, 0, "unreplicated", "0 of 1"),), 0.0)
+    assert isinstance(found.error, NotReplicated) and found.error.receipt == Receipt("s", 7, 1, 0)
+    assert str(found.error) == "unreplicated: s: message 7: 0 of 1"
+    some = in_flight(window, "a", "b")
+    window.failed(some.request, "unreplicated", "", ((7, 1, 2, "", ""), (3, 1, 0, "unreplicated", "0 of 1")), 0.0)
+    assert isinstance(some.error, PartlyPublished)
+    outcome = some.error.outcomes[1]
+    assert isinstance(outcome, NotReplicated) and outcome.receipt == Receipt("b", 3, 1, 0)
+    bare = in_flight(window)
+    window.failed(bare.request, "unreplicated", "s: somewhere", None, 0.0)
+    assert isinstance(bare.error, NotReplicated) and bare.error.receipt is None
+
+
+def test_disabled_is_tried_again_where_there_is_somewhere_else() -> None:
+    for retried, is_done in ((RETRIED, True), (RETRIED_ELSEWHERE, False)):
+        window = Publications(10, 1_000, lambda: 0.5, retried)
+        found = in_flight(window)
+        window.failed(found.request, "disabled", "no", None, 0.0)
+        assert found.done is is_done
 
 
 @pytest.mark.parametrize("answers", [0, 2])

@@ -6,7 +6,7 @@ import pytest
 
 from broker.protocol import messages as m
 from shard.leaves import load
-from tailrace.errors import DamagedMessage, SeqFault, StreamBehind, Trimmed, UnknownStream
+from tailrace.errors import DamagedMessage, SeqFault, StreamBehind, StreamDiverged, Trimmed, UnknownStream
 from tailrace.message import Message
 from tailrace.places import NEW, NOW, START, Seq, StartPlace, Time
 from tailrace.reading import Reading, State
@@ -278,6 +278,16 @@ def test_the_broker_ends_it() -> None:
     assert pop(reading)[0].seq == 0
     with pytest.raises(UnknownStream, match="it is gone"):
         pop(reading)
+
+
+def test_what_was_set_aside_after_it_was_read_is_told() -> None:
+    reading = live()
+    feed(reading, 0, b"0", b"1", b"2")
+    reading.ended(m.Ended(1, 1, "diverged", "s: messages from 1 on were set aside"), 0.0, 60.0)
+    assert [each.seq for each in pop(reading)] == [0, 1, 2]
+    with pytest.raises(StreamDiverged, match="set aside") as caught:
+        pop(reading)
+    assert (caught.value.stream, caught.value.code, caught.value.next_seq) == ("s", "diverged", 1)
 
 
 def test_an_end_before_everything_came_is_a_fault() -> None:

@@ -14,6 +14,7 @@ from broker.protocol import messages as m
 from broker.protocol.binary import RESPONSE_MAX_BYTES, ClientCodec, ServerCodec
 from broker.protocol.envelope import HEAD, HEAD_BYTES
 from broker.protocol.errors import Code, PeerError
+from broker.protocol.replication import Ask, Names
 from shard.frame import MAX_FRAME_BYTES, pack_frame
 from tests.broker.protocol.lines import cut, cuts
 from tests.broker.protocol.wires import (
@@ -23,6 +24,7 @@ from tests.broker.protocol.wires import (
     MAX_MESSAGE_BYTES,
     REQUESTS,
     RESPONSES,
+    client,
     feed_client,
     feed_server,
     flat,
@@ -73,12 +75,12 @@ def test_a_request_whole_byte_by_byte_and_with_trailing_bytes(message: m.Request
 def test_a_response_whole_byte_by_byte_and_with_trailing_bytes(message: m.Response) -> None:
     data = m.pack(message)
     for pieces in ([data], cut(data, range(len(data)))):
-        codec = ClientCodec()
+        codec = client()
         assert feed_client(codec, pieces) == [message]
         assert codec.pending_bytes == 0
     following = m.pack(m.Opened(5))
     for size in range(len(following)):
-        codec = ClientCodec()
+        codec = client()
         assert feed_client(codec, [data + following[:size]]) == [message]
         assert codec.pending_bytes == size
         assert feed_client(codec, [following[size:]]) == [m.Opened(5)]
@@ -88,7 +90,7 @@ def test_a_response_whole_byte_by_byte_and_with_trailing_bytes(message: m.Respon
 def test_a_session_in_pieces_of_one_size(step: int) -> None:
     codec = server(welcomed=False)
     assert flat(feed_server(codec, cut(ASKED_BYTES, range(0, len(ASKED_BYTES), step)))) == ASKED
-    assert feed_client(ClientCodec(), cut(SAID_BYTES, range(0, len(SAID_BYTES), step))) == SAID
+    assert feed_client(client(), cut(SAID_BYTES, range(0, len(SAID_BYTES), step))) == SAID
 
 
 def test_a_session_cut_at_every_place() -> None:
@@ -100,7 +102,7 @@ def test_a_session_cut_at_every_place() -> None:
 @given(cuts)
 def test_a_session_in_any_pieces(places: list[int]) -> None:
     assert flat(feed_server(server(welcomed=False), cut(ASKED_BYTES, [37 * place for place in places]))) == ASKED
-    assert feed_client(ClientCodec(), cut(SAID_BYTES, [37 * place for place in places])) == SAID
+    assert feed_client(client(), cut(SAID_BYTES, [37 * place for place in places])) == SAID
 
 
 @pytest.mark.parametrize("place", range(0, len(SMALL_BYTES), 7))
@@ -111,6 +113,13 @@ def test_a_connection_that_moves_in_the_middle(place: int) -> None:
     assert second.pending_bytes == first.pending_bytes
     after = feed_server(second, cut(SMALL_BYTES[place:], [1, 3, 8, 20]))
     assert flat(before + after) == list(REQUESTS)
+
+
+@pytest.mark.parametrize("replicating", [False, True])
+def test_a_connection_that_moves_keeps_its_features(replicating: bool) -> None:
+    moved = server(replicating=not replicating)
+    moved.restore_state(server(replicating=replicating).export_state())
+    assert moved.replicating == replicating
 
 
 def test_a_refused_connection_that_moves_stays_refused() -> None:
@@ -240,6 +249,28 @@ def test_hello_comes_once() -> None:
     assert found == [(1, 0, "protocol", False), m.Ping()]
 
 
+def test_the_messages_of_replication_come_with_the_feature() -> None:
+    """It may be granted between two envelopes of one read."""
+    codec = server(replicating=False)
+    data = m.pack(Ask(4)) * 2
+    heard: list[m.Request | m.Malformed] = []
+    for message in codec.feed(data, len(data)):
+        heard.append(message)
+        codec.replicating = True
+    assert flat(heard) == [(24, 0, "protocol", False), Ask(4)]
+
+
+def test_no_feature_comes_before_hello() -> None:
+    assert flat(feed_server(server(welcomed=False), [m.pack(Ask(4))])) == [(24, 0, "protocol", True)]
+
+
+def test_a_client_that_did_not_ask_for_the_feature_takes_none_of_its_messages() -> None:
+    data = m.pack(Names(1, ()))
+    assert feed_client(client(), [data]) == [Names(1, ())]
+    with pytest.raises(PeerError, match="opcode 21 is nothing that a broker sends"):
+        feed_client(ClientCodec(), [data])
+
+
 # --- what is wrong --------------------------------------------------------------------------------------------------
 
 LIVES: list[tuple[bytes, tuple[int, int, str, bool]]] = [
@@ -254,6 +285,14 @@ LIVES: list[tuple[bytes, tuple[int, int, str, bool]]] = [
     (named({"id": 4, "stream": 5, "from": ["new", 0]}, 7), (7, 4, "usage", False)),
     (envelope(10, b"x"), (10, 0, "usage", False)),
     (envelope(14, bytes(11)), (14, 0, "usage", False)),
+    (named({"id": 4, "stream": "a"}, 17), (17, 4, "usage", False)),
+    (
+        named({"id": 4, "stream": "a", "next_seq": 0, "term": 0, "term_master": "", "from": ["end", 0]}, 17),
+        (17, 4, "from", False),
+    ),
+    (named({"rows": [], "gone": 1}, 19), (19, 0, "usage", False)),
+    (named({"id": 4, "stream": "$a", "history": [[1, 0, ""]]}, 22), (22, 4, "reserved", False)),
+    (envelope(24, b"\xc1"), (24, 0, "usage", False)),
     (m.pack(publish(9, frames=FRAMES[:-1])), (5, 9, "usage", False)),
     (m.pack(publish(9, frames=pack_frame(bytes(MAX_MESSAGE_BYTES + 1)))), (5, 9, "size", False)),
     (m.pack(publish(9, frames=b"")), (5, 9, "usage", False)),
@@ -339,7 +378,7 @@ def test_what_is_forgotten() -> None:
 def test_what_no_broker_sends_is_fatal_for_the_client(data: bytes) -> None:
     for pieces in ([data], cut(data, range(len(data)))):
         with pytest.raises(PeerError) as caught:
-            feed_client(ClientCodec(), pieces)
+            feed_client(client(), pieces)
         assert caught.value.fatal
         assert caught.value.code in (Code.PROTOCOL, Code.USAGE, Code.SIZE)
 
@@ -347,18 +386,18 @@ def test_what_no_broker_sends_is_fatal_for_the_client(data: bytes) -> None:
 def test_messages_before_the_wrong_one_are_heard() -> None:
     heard = []
     with pytest.raises(PeerError, match="opcode 200"):
-        for message in ClientCodec().feed(m.pack(m.Opened(1)) + envelope(200)):
+        for message in client().feed(m.pack(m.Opened(1)) + envelope(200)):
             heard.append(message)
     assert heard == [m.Opened(1)]
 
 
 def test_a_client_takes_a_message_of_any_size_unless_told_otherwise() -> None:
     head = HEAD.pack(13, 4 + MAX_FRAME_BYTES)
-    codec = ClientCodec()
+    codec = client()
     assert list(codec.feed(head)) == []
     assert codec.pending_bytes == HEAD_BYTES
     with pytest.raises(PeerError, match="at most 995 are taken"):
-        list(ClientCodec(1_000).feed(head))
+        list(client(1_000).feed(head))
 
 
 # --- any bytes ------------------------------------------------------------------------------------------------------
@@ -375,7 +414,7 @@ def test_garbage_gives_messages_or_refusals(data: bytes, places: list[int], welc
 
 @given(st.binary(max_size=200), cuts)
 def test_garbage_gives_the_client_messages_or_the_one_error(data: bytes, places: list[int]) -> None:
-    codec = ClientCodec(1_000)
+    codec = client(1_000)
     try:
         feed_client(codec, cut(data, places))
     except PeerError as error:

@@ -13,20 +13,24 @@ import msgpack
 import pytest
 
 from broker.protocol import messages as m
-from broker.protocol import requests, responses
+from broker.protocol import replication as r
+from broker.protocol import replication_readers, requests, responses
 from broker.protocol.binary import ClientCodec
 from broker.protocol.envelope import HEAD, HEAD_BYTES
 from broker.protocol.errors import Code, PeerError
 from broker.protocol.fields import ELEMENTS_MAX, NUMBER_MAX, TEXT_CHARACTERS_MAX
+from broker.protocol.names import NODE_BYTES_MAX
 from broker.protocol.places import From
 from broker.settings import Settings
+from shard.epochs import EPOCHS_MAX, EpochStart
 from shard.frame import HEADER, MAX_FRAME_BYTES, FrameHeader, pack_frame
 from tests.broker.protocol.wires import feed_client, feed_server, flat, server, stamped
 
+NODES_SAY, NODES_HEAR = replication_readers.REQUESTS, replication_readers.RESPONSES
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "binary-protocol.md").read_text()
 SIZES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q"}
 FULL: dict[str, m.Message] = {
-    "HELLO": m.Hello(1, (), "c", "t"),
+    "HELLO": m.Hello(1, (), "c", "t", "n", ":1"),
     "WELCOME": m.Welcome(1, (), "s", "n", 0, {}),
     "OPEN": m.Open(1, b"s"),
     "OPENED": m.Opened(1),
@@ -35,8 +39,19 @@ FULL: dict[str, m.Message] = {
     "UNSUBSCRIBE": m.Unsubscribe(1),
     "ENDED": m.Ended(1, 0, "c", "t"),
     "ERROR": m.Failed("c", "t", True, 1, 1, ((0, 0, 0, "", ""),)),
+    "FOLLOW": r.Follow(1, b"s", 1, 1, "n", last=(1, 1)),
+    "FOLLOWED": r.Followed(1, "news", 0, 0, 0, "master", (EpochStart(1, 0, "n"),), ("n",)),
+    "HELD": r.Held(((1, "n", 0, 0),), ((1, "n"),)),
+    "WATCH": r.Watch(1, b"s"),
+    "NAMES": r.Names(1, (b"s",)),
+    "CLAIM": r.Claim(1, b"s", (EpochStart(1, 0, "n"),)),
+    "CLAIMED": r.Claimed(1, "slave", 1, "n", True),
+    "ASK": r.Ask(1, b"s"),
+    "TOLD": r.Told(1, "n", ":1", (r.Link("up", "n", "a:1", "following", 0, 0, 0, 0),), 0, 0, 0),
 }
 """Each message that is a map, with every field it can have."""
+INSTEAD: dict[str, m.Message] = {"FOLLOW": r.Follow(1, b"s", 1, 1, "n", start=From("seq", 0))}
+"""The same with the fields that exclude some of those."""
 
 FRAMES = pack_frame(b"hello") + pack_frame(b"hi", metadata=msgpack.packb({"h": {"lang": "en"}}))
 SESSION: list[tuple[str, m.Message | bytes]] = [
@@ -109,7 +124,7 @@ def named(kind: type) -> str:
 
 def test_what_the_bodies_are() -> None:
     bodies = {name: body for _number, name, _whose, body in table("opcodes")}
-    of_fields = requests._OF_FIELDS.keys() | responses._OF_FIELDS.keys()
+    of_fields = requests._OF_FIELDS.keys() | responses._OF_FIELDS.keys() | NODES_SAY.keys() | NODES_HEAR.keys()
     assert {name for name, body in bodies.items() if body == "map"} == {m.Op(op).name for op in of_fields} == set(FULL)
     for message in (m.Ping(), m.Pong(), m.Close()):
         assert bodies[named(type(message))] == "empty"
@@ -118,29 +133,40 @@ def test_what_the_bodies_are() -> None:
 
 @pytest.mark.parametrize("name", FULL)
 def test_the_fields_of_the_maps(name: str) -> None:
-    body = msgpack.unpackb(m.pack(FULL[name])[HEAD_BYTES:])
-    assert [row[0] for row in table(name)] == list(body)
-    assert len(body) == len(fields(FULL[name]))
+    keys = list(dict.fromkeys(key for form in forms(name) for key in form))
+    assert [row[0] for row in table(name)] == keys
+    assert len(keys) == len(fields(FULL[name])) + (name == "FOLLOW")  # where `last` is two
+
+
+def forms(name: str) -> list[dict[str, object]]:
+    """The bodies of the message that have, together, every field."""
+    messages = [FULL[name], *(INSTEAD[each] for each in INSTEAD if each == name)]
+    return [msgpack.unpackb(m.pack(message)[HEAD_BYTES:]) for message in messages]
 
 
 @pytest.mark.parametrize("name", FULL)
 def test_fields_that_may_be_left_out(name: str) -> None:
     """Every other field is required where a body is read. Of an ERROR little is, so that any of them is understood."""
-    whole = msgpack.unpackb(m.pack(FULL[name])[HEAD_BYTES:])
-    needed = set()
-    for key in whole:
-        less = msgpack.packb({other: value for other, value in whole.items() if other not in (key, "skip")})
-        if _is_refused(m.Op[name], memoryview(less)):
-            needed.add(key)
+    needed = set.intersection(*(_needed(m.Op[name], form) for form in forms(name)))
     told = {row[0] for row in table(name) if "left out" not in row[1]}
     assert needed == ({"code", "text"} if name == "ERROR" else told)
 
 
+def _needed(opcode: m.Op, form: dict[str, object]) -> set[str]:
+    """The fields that cannot be left out of this body."""
+    needed = set()
+    for key in form:
+        less = msgpack.packb({other: value for other, value in form.items() if other not in (key, "skip")})
+        if _is_refused(opcode, memoryview(less)):
+            needed.add(key)
+    return needed
+
+
 def _is_refused(opcode: m.Op, body: memoryview) -> bool:
-    if opcode in requests._OF_FIELDS:
-        return isinstance(requests.read_request(opcode, body), m.Malformed)
+    if opcode in requests._OF_FIELDS or opcode in NODES_SAY:
+        return isinstance(requests.read_request(opcode, body, replicating=True), m.Malformed)
     try:
-        responses.read_response(opcode, body)
+        responses.read_response(opcode, body, replicating=True)
     except PeerError:
         return True
     return False
@@ -185,6 +211,23 @@ def test_the_limits_of_the_protocol_itself() -> None:
         TEXT_CHARACTERS_MAX,
         NUMBER_MAX,
         MAX_FRAME_BYTES,
+    ]
+
+
+def test_what_nodes_say() -> None:
+    assert [row[0] for row in table("follow states")] == list(get_args(r.FollowState))
+    assert f"feature `{r.FEATURE}`" in TEXT
+    assert ", ".join(r.Link._fields) in TEXT
+
+
+def test_the_limits_of_what_nodes_say() -> None:
+    assert [int(value.split()[0]) for _limit, value in table("replication limits")] == [
+        r.HELD_ROWS_MAX,
+        r.NAMES_MAX,
+        r.LINKS_MAX,
+        EPOCHS_MAX,
+        r.ROWS_MAX,
+        NODE_BYTES_MAX,
     ]
 
 

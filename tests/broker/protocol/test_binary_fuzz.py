@@ -16,7 +16,6 @@ import msgpack
 import pytest
 
 from broker.protocol import messages as m
-from broker.protocol.binary import ClientCodec
 from broker.protocol.envelope import HEAD, HEAD_BYTES
 from broker.protocol.errors import PeerError
 from shard.frame import HEADER_BYTES
@@ -26,6 +25,7 @@ from tests.broker.protocol.wires import (
     MAX_ENVELOPE_BYTES,
     REQUESTS,
     RESPONSES,
+    client,
     feed_client,
     feed_server,
     flat,
@@ -148,7 +148,7 @@ def check_broker(chance: random.Random) -> None:
 def check_refusal(message: m.Malformed, *, last: bool) -> None:
     """It can be told to the client, and nothing follows a fatal one."""
     answer = message.answer()
-    assert feed_client(ClientCodec(), [m.pack(answer)]) == [answer]
+    assert feed_client(client(), [m.pack(answer)]) == [answer]
     assert answer.text.isprintable()
     assert last or not answer.fatal
 
@@ -166,7 +166,7 @@ def check_request(message: m.Request) -> None:
 
 def check_client(chance: random.Random) -> None:
     data = bent_session(chance, [m.pack(message) for message in RESPONSES])
-    codec = ClientCodec(CLIENT_MAX_BYTES)
+    codec = client(CLIENT_MAX_BYTES)
     heard: list[m.Response] = []
     try:
         for piece in cut(data, cuts_of(chance, len(data))):

@@ -13,8 +13,18 @@ from broker.protocol import messages as m
 from broker.protocol.binary import ClientCodec, ServerCodec
 from broker.protocol.errors import PeerError
 from broker.protocol.places import FROM_NEW, From
+from broker.protocol.replication import FEATURE, Ask, Claim, Claimed, Follow, Followed, Held, Link, Names, Told, Watch
 from shard.frame import pack_frame
-from tests.broker.protocol.wires import HELLO, MAX_ENVELOPE_BYTES, MAX_MESSAGE_BYTES, flat, kept, publish, stamped
+from tests.broker.protocol.wires import (
+    HELLO,
+    HISTORY,
+    MAX_ENVELOPE_BYTES,
+    MAX_MESSAGE_BYTES,
+    flat,
+    kept,
+    publish,
+    stamped,
+)
 
 Step: TypeAlias = tuple[str, m.Message | bytes, object]
 """Who speaks ("→" the client, "←" the broker), what (or mere bytes), and what the other end takes it for."""
@@ -38,6 +48,10 @@ def garbles(data: bytes, op: int, number: int, code: str, fatal: bool = False) -
 
 
 GREETING = [*says(HELLO), *hears(WELCOME)]
+BETWEEN_NODES = [
+    *says(m.Hello(1, (FEATURE,), "tailrace/9", None, "n2", ":5051")),
+    *hears(m.Welcome(1, (FEATURE,), "tailrace/9", "n1", 0, {})),
+]
 SUBSCRIBED = [*says(m.Subscribe(1, b"s", From("seq", 4))), *hears(m.Subscribed(1, 4, 0))]
 
 SCENARIOS: dict[str, list[Step]] = {
@@ -89,6 +103,28 @@ SCENARIOS: dict[str, list[Step]] = {
     "an envelope that is too long": [*GREETING, *garbles(b"\x05\xff\xff\xff\xff" + LARGE, 5, 0, "size", True)],
     "a second greeting": [*GREETING, *garbles(m.pack(HELLO), 1, 0, "protocol"), *says(m.Ping())],
     "a farewell": [*GREETING, *says(publish(1), m.Close()), *hears(m.Published(1, ((0, 3, 0),)))],
+    "a copy that follows, and says what it holds": [
+        *BETWEEN_NODES, *says(Follow(1, b"s", 4, 1, "n1", last=(1, 99))),
+        *hears(Followed(1, "following", 4, 0, 7, "master", HISTORY[:1], ("n1",)), m.Chunk(1, stamped())),
+        *says(Held(((1, "n2", 7, 7),))), *hears(Followed(1, "news", 0, 0, 7, "disabled", HISTORY[:1], ("n1",))),
+        *says(m.Unsubscribe(1)), *hears(m.Ended(1, 7)),
+    ],
+    "a copy that has parted, or is the longer one, or would make a circle": [
+        *BETWEEN_NODES, *says(Follow(1, b"s", 4, 1, "n1", last=(1, 99))),
+        *hears(Followed(1, "parted", 0, 0, 7, "master", HISTORY[:1], ("n1",))),
+        *says(Follow(1, b"s", 0, 4, start=From("time", 0))),
+        *hears(Followed(1, "behind", 0, 0, 7, "slave", HISTORY[:1], ("n1",))),
+        *says(Follow(1, b"s", 0, 4, start=From("time", 0))), *hears(m.Failed("cycle", "n1 -> n2 -> n1", False, 17, 1)),
+    ],
+    "a copy that became the master, and one that asks": [
+        *BETWEEN_NODES, *says(Watch(1, b"s")), *hears(Names(1, (b"s", b"sun"))),
+        *says(Claim(2, b"s", HISTORY)), *hears(Claimed(2, "slave", 2**32 - 1, "n" * 32, True), Names(1, (b"sea",))),
+        *says(Ask(3)),
+        *hears(Told(3, "n1", ":5050", (Link("down", "n2", "10.0.0.2:5051", "following", 1, 0, 0, 0),), 0, 1, 0)),
+    ],
+    "nodes that have not agreed on it": [
+        *GREETING, *garbles(m.pack(Follow(1, b"s", 0, 4, start=FROM_NEW)), 17, 0, "protocol"), *says(m.Ping()),
+    ],
     "a broker that stops": [*GREETING, *SUBSCRIBED, *hears(m.Failed("closing", "the broker stops", True))],
 }  # fmt: skip
 
@@ -127,6 +163,8 @@ class Pair:
                 return
             if who == "→":
                 for request in self.broker.feed(memoryview(buffer), count):
+                    if isinstance(request, m.Hello):
+                        self.broker.replicating = self.client.replicating = FEATURE in request.features
                     yield from flat([kept(request)])
             else:
                 for response in self.client.feed(memoryview(buffer)[:count]):

@@ -1,11 +1,11 @@
-"""Names of streams as peers write them."""
+"""Names of streams and nodes as peers write them."""
 
 from __future__ import annotations
 
 import pytest
 
 from broker.protocol.errors import Code, PeerError
-from broker.protocol.names import shown, stream_name
+from broker.protocol.names import node_address, node_id, shown, shown_text, stream_name, stream_pattern
 
 
 @pytest.mark.parametrize("name", [b"s", b"25", b"a/b", "é".encode(), b"x" * 200, b"a$"])
@@ -32,3 +32,68 @@ def test_shown_is_bounded_and_printable() -> None:
     assert shown("é\n\x1b".encode()) == r"'\xe9\n\x1b'"
     assert shown(b"\xff") == r"'\\xff'"
     assert shown(b"x" * 1_000) == repr("x" * 60) + " and 940 bytes more"
+
+
+def test_a_text_for_the_log_is_one_line() -> None:
+    assert shown_text("not now: é") == "not now: é"
+    assert shown_text("a\r\nb\x1b\u2028") == "a\ufffd\ufffdb\ufffd\ufffd"
+    assert shown_text("x" * 4_096) == "x" * 400
+
+
+@pytest.mark.parametrize("pattern", [b"*", b"log.*", b"s", b"a*b", b"**", b"x" * 200 + b"*"])
+def test_patterns(pattern: bytes) -> None:
+    assert stream_pattern(pattern) == pattern
+
+
+@pytest.mark.parametrize(
+    ("pattern", "code"),
+    [(b"", Code.NAME), (b"a b*", Code.NAME), (b"$*", Code.RESERVED), (b"x" * 201 + b"*", Code.NAME)],
+)
+def test_what_is_no_pattern(pattern: bytes, code: Code) -> None:
+    with pytest.raises(PeerError) as caught:
+        stream_pattern(pattern)
+    assert caught.value.code is code
+
+
+@pytest.mark.parametrize("text", ["n", "0123456789abcdef", "é" * 16, "$n"])
+def test_ids_of_nodes(text: str) -> None:
+    assert node_id(text) == text
+
+
+@pytest.mark.parametrize("text", ["", "a b", "a|b", "a\n", "x" * 33, "é" * 17])
+def test_what_is_no_id_of_a_node(text: str) -> None:
+    with pytest.raises(PeerError, match="is not the id of a node: 1 to 32 bytes") as caught:
+        node_id(text)
+    assert caught.value.code is Code.USAGE
+    assert caught.value.text.isprintable()
+
+
+@pytest.mark.parametrize("text", [":1", ":65535", "10.0.0.1:5050", "broker-2.example:5050", "[::1]:5050"])
+def test_addresses_of_nodes(text: str) -> None:
+    assert node_address(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        ":",
+        "a",
+        "5050",
+        "a:",
+        "a:0",
+        "a:65536",
+        "a:-1",
+        "a: 1",
+        "a b:1",
+        "a\n:1",
+        "a:\u0661",
+        ":1:1",
+        "x" * 300 + ":1",
+    ],
+)
+def test_what_is_no_address_of_a_node(text: str) -> None:
+    with pytest.raises(PeerError, match="is not the address of a node: ") as caught:
+        node_address(text)
+    assert caught.value.code is Code.USAGE
+    assert caught.value.text.isprintable()

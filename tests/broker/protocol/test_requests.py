@@ -14,6 +14,8 @@ from broker.protocol import messages as m
 from broker.protocol.envelope import HEAD_BYTES
 from broker.protocol.errors import Code
 from broker.protocol.places import FROM_NEW, From
+from broker.protocol.replication import FEATURE
+from broker.protocol.replication_readers import REQUESTS as REPLICATION
 from broker.protocol.requests import FAULTS, read_publish, read_request
 from shard.frame import HEADER_BYTES, pack_frame
 from tests.broker.protocol.wires import FRAMES, MAX_MESSAGE_BYTES, REQUESTS, frame_cy, publish
@@ -43,17 +45,46 @@ def refused(message: object) -> tuple[int, Code, str]:
 def test_there_and_back(message: m.Request) -> None:
     data = m.pack(message)
     body = memoryview(data)[HEAD_BYTES:]
-    found = read_publish(body, MAX_MESSAGE_BYTES, False) if data[0] == m.Op.PUBLISH else read_request(data[0], body)
-    assert found == message
+    if data[0] == m.Op.PUBLISH:
+        assert read_publish(body, MAX_MESSAGE_BYTES, False) == message
+    else:
+        assert read_request(data[0], body, replicating=True) == message
+
+
+def test_a_hello_of_a_node() -> None:
+    for address in (":5050", "10.0.0.1:1", "[::1]:65535", "broker-2:5050"):
+        hello = m.Hello(1, (FEATURE,), "c", None, "n" * 32, address)
+        assert read_request(m.Op.HELLO, memoryview(m.pack(hello))[HEAD_BYTES:]) == hello
 
 
 @pytest.mark.parametrize(
     ("opcode", "name"),
-    [(0, "opcode 0"), (2, "WELCOME"), (4, "OPENED"), (6, "PUBLISHED"), (12, "ERROR"), (13, "CHUNK"), (17, "opcode 17")],
+    [
+        (0, "opcode 0"),
+        (2, "WELCOME"),
+        (4, "OPENED"),
+        (6, "PUBLISHED"),
+        (12, "ERROR"),
+        (13, "CHUNK"),
+        (18, "FOLLOWED"),
+        (26, "opcode 26"),
+    ],
 )
 def test_what_no_client_sends(opcode: int, name: str) -> None:
+    for replicating in (False, True):
+        found = refused(read_request(opcode, memoryview(b""), replicating=replicating))
+        assert found == (0, Code.PROTOCOL, f"{name} is nothing that a client sends")
+
+
+@pytest.mark.parametrize("opcode", REPLICATION)
+def test_what_only_nodes_say_needs_the_feature(opcode: int) -> None:
     found = refused(read_request(opcode, memoryview(b"")))
-    assert found == (0, Code.PROTOCOL, f"{name} is nothing that a client sends")
+    name = m.Op(opcode).name
+    assert found == (
+        0,
+        Code.PROTOCOL,
+        f"{name} needs the feature replication; ask for it in HELLO, see what WELCOME says",
+    )
 
 
 def test_fields_of_a_later_version_are_passed_over() -> None:
@@ -65,6 +96,14 @@ CONTROL: list[tuple[m.Op, dict[str, Any], Code, str]] = [
     (m.Op.HELLO, {"version": "1", "features": [], "client": "c"}, Code.USAGE, "version is a text"),
     (m.Op.HELLO, {"version": 1, "features": "a", "client": "c"}, Code.USAGE, "features is a text"),
     (m.Op.HELLO, {"version": 1, "features": [], "client": "c", "token": b"t"}, Code.USAGE, "token is binary"),
+    (m.Op.HELLO, {"version": 1, "features": [], "client": "c", "node": ""}, Code.USAGE, "'' is not the id of a node"),
+    (m.Op.HELLO, {"version": 1, "features": [], "client": "c", "node": 5}, Code.USAGE, "node is 5, not a text"),
+    (
+        m.Op.HELLO,
+        {"version": 1, "features": [], "client": "c", "address": "a"},
+        Code.USAGE,
+        "not the address of a node",
+    ),
     (m.Op.OPEN, {"stream": "s"}, Code.USAGE, "OPEN: the field id is missing"),
     (m.Op.OPEN, {"id": 2**32, "stream": "s"}, Code.USAGE, "the field id is 4294967296"),
     (m.Op.OPEN, {"id": 1, "stream": b"s"}, Code.USAGE, "the field stream is binary"),
@@ -173,7 +212,7 @@ def test_every_fault_of_the_leaf_has_its_words() -> None:
 
 @given(st.integers(0, 255), st.binary(max_size=100))
 def test_any_bytes_give_a_message_or_an_answer(opcode: int, body: bytes) -> None:
-    for message in (read_request(opcode, memoryview(body)), published(body)):
+    for message in (read_request(opcode, memoryview(body), replicating=True), published(body)):
         assert isinstance(message, m.Malformed) or type(message) in {type(each) for each in REQUESTS}
         if isinstance(message, m.Malformed):
             assert refused(message)[2].isprintable()

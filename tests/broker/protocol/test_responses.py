@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from broker.protocol import messages as m
 from broker.protocol.envelope import HEAD_BYTES
 from broker.protocol.errors import Code, PeerError
+from broker.protocol.replication_readers import RESPONSES as REPLICATION
 from broker.protocol.responses import read_chunk, read_response
 from tests.broker.protocol.wires import RESPONSES, stamped
 
@@ -19,7 +20,7 @@ from tests.broker.protocol.wires import RESPONSES, stamped
 @pytest.mark.parametrize("message", RESPONSES, ids=lambda message: type(message).__name__)
 def test_there_and_back(message: m.Response) -> None:
     data = m.pack(message)
-    assert read_response(data[0], memoryview(data)[HEAD_BYTES:]) == message
+    assert read_response(data[0], memoryview(data)[HEAD_BYTES:], replicating=True) == message
 
 
 def test_the_frames_of_a_chunk_are_not_copied() -> None:
@@ -30,11 +31,23 @@ def test_the_frames_of_a_chunk_are_not_copied() -> None:
 
 
 @pytest.mark.parametrize(
-    "opcode", [0, *(m.Op[name] for name in ("HELLO", "OPEN", "PUBLISH", "SUBSCRIBE", "CREDIT", "CLOSE")), 17, 255]
+    "opcode",
+    [
+        0,
+        *(m.Op[name] for name in ("HELLO", "OPEN", "PUBLISH", "SUBSCRIBE", "CREDIT", "CLOSE", "FOLLOW", "ASK")),
+        26,
+        255,
+    ],
 )
 def test_what_no_broker_sends(opcode: int) -> None:
     with pytest.raises(PeerError, match=f"opcode {opcode} is nothing that a broker sends"):
-        read_response(opcode, memoryview(b""))
+        read_response(opcode, memoryview(b""), replicating=True)
+
+
+@pytest.mark.parametrize("opcode", REPLICATION)
+def test_what_is_said_to_nodes_only(opcode: int) -> None:
+    with pytest.raises(PeerError, match=f"opcode {int(opcode)} is nothing that a broker sends"):
+        read_response(opcode, memoryview(b"\x80"))
 
 
 def test_an_error_may_say_little() -> None:
@@ -78,7 +91,7 @@ def test_a_body_that_is_wrong(opcode: m.Op, body: bytes | dict[str, Any], text: 
 @given(st.integers(0, 255), st.binary(max_size=100))
 def test_any_bytes_give_a_message_or_the_one_error(opcode: int, body: bytes) -> None:
     try:
-        message = read_response(opcode, memoryview(body))
+        message = read_response(opcode, memoryview(body), replicating=True)
     except PeerError:
         return
     assert type(message) in {type(each) for each in RESPONSES}

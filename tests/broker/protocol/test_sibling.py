@@ -22,6 +22,9 @@ UNPACK: dict[int, Callable[[memoryview], Any]] = {
     sibling.INTEREST: sibling.unpack_interest,
     sibling.GREW: sibling.unpack_grew,
     sibling.HANDOVER: sibling.unpack_handover,
+    sibling.HELD: sibling.unpack_held,
+    sibling.GONE: sibling.unpack_gone,
+    sibling.NEWS: sibling.unpack_news,
 }
 
 
@@ -32,7 +35,7 @@ def there(data: bytes) -> tuple[int, Any]:
 
 
 def test_forward_carries_frames_behind_it() -> None:
-    groups = [(b"s", 2, 5, True, False), (b"t", 1, 3, False, True)]
+    groups = [(b"s", 2, 5, True, False, 0), (b"t", 1, 3, False, True, 2)]
     head = sibling.pack_forward(9, groups)
     opcode, (request_id, found, frames) = there(head + b"aaaaabbb")
     assert (opcode, request_id, found, bytes(frames)) == (sibling.FORWARD, 9, groups, b"aaaaabbb")
@@ -66,13 +69,26 @@ def test_interest_and_growth() -> None:
     assert there(sibling.pack_grew(grown)) == (sibling.GREW, grown)
 
 
+def test_what_followers_hold() -> None:
+    rows = [(b"s", 2**60, 3, "node-b", 2**48, 0), (b"s", 7, 3, "node-c", 5, 5)]
+    assert there(sibling.pack_held(rows)) == (sibling.HELD, rows)
+    gone = [(b"s", "node-b")]
+    assert there(sibling.pack_gone(3, gone)) == (sibling.GONE, (3, gone))
+    assert there(sibling.pack_gone(3, [])) == (sibling.GONE, (3, []))
+
+
+def test_news() -> None:
+    news = [(b"s", ["slave", [[1, 0, "node-a"]], ["here", "node-a"], 0, 9, 7])]
+    assert there(sibling.pack_news(news)) == (sibling.NEWS, news)
+
+
 def test_handover() -> None:
     state = {"peer": "127.0.0.1:1", "codec": [b"held", True, None], "cursors": [[b"s", 1, 0, False]]}
     assert there(sibling.pack_handover(state)) == (sibling.HANDOVER, state)
 
 
 def test_opcodes_differ() -> None:
-    assert len(UNPACK) == 8
+    assert len(UNPACK) == 11
 
 
 @pytest.mark.parametrize("opcode", UNPACK)
@@ -85,7 +101,7 @@ def test_garbage_is_told_apart(opcode: int, body: bytes) -> None:
 
 
 WHOLE = {
-    sibling.FORWARD: sibling.pack_forward(9, [(b"s", 1, 3, True, False)]) + b"abc",
+    sibling.FORWARD: sibling.pack_forward(9, [(b"s", 1, 3, True, False, 0)]) + b"abc",
     sibling.FORWARDED: sibling.pack_forwarded(9, [(7, 2, True, "", "")]),
     sibling.CALL: sibling.pack_call(9, "trim", []),
     sibling.REPLY: sibling.pack_reply(9, None, "", ""),
@@ -93,6 +109,9 @@ WHOLE = {
     sibling.INTEREST: sibling.pack_interest([(b"s", 1)]),
     sibling.GREW: sibling.pack_grew([(b"s", 1, 4096)]),
     sibling.HANDOVER: sibling.pack_handover({"peer": "x"}),
+    sibling.HELD: sibling.pack_held([(b"s", 1, 1, "n", 1, 1)]),
+    sibling.GONE: sibling.pack_gone(1, [(b"s", "n")]),
+    sibling.NEWS: sibling.pack_news([(b"s", [])]),
 }
 
 

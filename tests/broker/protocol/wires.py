@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from broker.protocol.binary import ClientCodec, ServerCodec
+from broker.protocol.binary import RESPONSE_MAX_BYTES, ClientCodec, ServerCodec
 from broker.protocol.messages import (
     Ack,
     Chunk,
@@ -32,6 +32,8 @@ from broker.protocol.messages import (
     pack,
 )
 from broker.protocol.places import FROM_NEW, From
+from broker.protocol.replication import Ask, Claim, Claimed, Follow, Followed, Held, Link, Names, Told, Watch
+from shard.epochs import EpochStart
 from shard.frame import pack_frame
 from shard.leaves import load
 
@@ -39,6 +41,7 @@ MAX_ENVELOPE_BYTES = 1 << 18
 MAX_MESSAGE_BYTES = 100_000
 FRAMES = pack_frame(b"one") + pack_frame(b"", metadata=b"\x80") + pack_frame(b"three", metadata=b"\x81\xa1k\x01")
 HELLO = Hello(1, ("a feature",), "test/1")
+HISTORY = (EpochStart(1, 0, "n1"), EpochStart(4, 6), EpochStart(2**32 - 1, 2**63 - 2, "n" * 32))
 
 frame_cy = load("shard.frame_cy")
 
@@ -74,6 +77,16 @@ REQUESTS: Sequence[Request] = (
     Subscribe(4, b"25", From("time", 0), 0, ("now", 0)),
     Unsubscribe(1),
     Credit(2, 2**63 - 1),
+    Follow(1, b"news", 7, 2, "n1", last=(1, 2**32 - 1)),
+    Follow(2, "é".encode(), 0, 0, start=From("time", 17)),
+    Follow(3, b"news", 2**63 - 1, 2**32 - 1, "n" * 32, start=FROM_NEW),
+    Held((), ()),
+    Held(((1, "n2", 7, 5), (2**32 - 1, "n" * 32, 2**63 - 1, 0)), ((1, "n3"),)),
+    Watch(1, b""),
+    Watch(2, "é/".encode()),
+    Claim(1, b"news", HISTORY),
+    Ask(1),
+    Ask(2, b"news"),
     Ping(),
     Pong(),
     Close(),
@@ -89,6 +102,24 @@ RESPONSES: Sequence[Response] = (
     Chunk(1, stamped()),
     Ended(1, 7),
     Ended(2, 8, "damaged", "the stream's files are damaged"),
+    Followed(1, "following", 7, 2, 2**63 - 1, "slave", HISTORY, ("n1", "n" * 32)),
+    Followed(1, "parted", 0, 2, 9, "master", HISTORY[:1], ("n1",)),
+    Followed(1, "behind", 0, 2, 9, "slave", (), ()),
+    Followed(1, "news", 0, 2, 9, "disabled", HISTORY[1:], ("n1",)),
+    Names(1, ()),
+    Names(1, (b"news", "é".encode())),
+    Claimed(1, "slave", 4, "n1", True),
+    Claimed(2, "master", 2**32 - 1, "", False),
+    Told(1, "n1", ":5050", (), 0, 2**63 - 1, 1),
+    Told(
+        2,
+        "n1",
+        "",
+        (Link("up", "", "[::1]:5050", "down", 1, 2, 3, 4), Link("down", "n2", "", "caught up", 1, 0, 0, 0)),
+        0,
+        1,
+        0,
+    ),
     Failed("usage", "what is wrong"),
     Failed("full", "no space", True, 5, 2**32 - 1, ((5, 3, 1, "", ""), (0, 3, 0, "full", "no space"))),
     Ping(),
@@ -100,11 +131,16 @@ def session(messages: Iterable[Message]) -> bytes:
     return b"".join(pack(message) for message in messages)
 
 
-def server(*, welcomed: bool = True, envelope: int = MAX_ENVELOPE_BYTES) -> ServerCodec:
+def server(*, welcomed: bool = True, envelope: int = MAX_ENVELOPE_BYTES, replicating: bool = True) -> ServerCodec:
     codec = ServerCodec(envelope, MAX_MESSAGE_BYTES)
+    codec.replicating = replicating
     if welcomed:
         assert [type(each) for each in feed_server(codec, [pack(HELLO)])] == [Hello]
     return codec
+
+
+def client(max_envelope_bytes: int = RESPONSE_MAX_BYTES) -> ClientCodec:
+    return ClientCodec(max_envelope_bytes, replicating=True)
 
 
 def feed_server(codec: ServerCodec, pieces: Sequence[bytes]) -> list[Request | Malformed]:

@@ -16,6 +16,7 @@ from tailrace.command.ending import INTERRUPTED, NO_CONNECTION, OK, REFUSED, USA
 from tailrace.command.pub import report
 from tailrace.command.publishing import Outcome
 from tests.tailrace.command.process import DEADLINE_S, start, tailrace
+from tests.tailrace.model import ModelConnection
 from tests.tailrace.model_server import ModelServer
 
 
@@ -47,6 +48,29 @@ def test_quiet_with_any_acknowledgement(server: ModelServer, flags: list[str], a
     assert [each.ack for each in server.model.said(m.Publish)] == [ack]  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(("flags", "replicas"), [([], 1), (["--replicas", "2"], 2)])
+def test_lines_that_other_nodes_hold(server: ModelServer, flags: list[str], replicas: int) -> None:
+    done = tailrace("pub", "s", "--ack", "replicated", *flags, "--port", str(server.port), stdin=b"a\nb\n")
+    assert done.returncode == OK
+    [said] = server.model.said(m.Publish)
+    assert isinstance(said, m.Publish) and (said.ack, said.replicas) == (3, replicas)
+
+
+def test_lines_that_too_few_nodes_hold(server: ModelServer) -> None:
+    def answer(connection: ModelConnection, message: m.Message) -> bool:
+        if isinstance(message, m.Publish):
+            rows = ((5, message.count, 0, "unreplicated", "logged, but 0 of 1 nodes hold it"),)
+            connection.fail("unreplicated", "s: x", op=m.Op.PUBLISH, id=message.request, results=rows)
+        return isinstance(message, m.Publish)
+
+    server.model.on_message = answer
+    done = tailrace("pub", "s", "--ack", "replicated", "--port", str(server.port), stdin=b"a\nb\n")
+    assert done.returncode == REFUSED
+    first, *_, last = done.stderr.decode().splitlines()
+    assert first == "tailrace: line 1: unreplicated: s: messages 5 to 6: logged, but 0 of 1 nodes hold it"
+    assert last.endswith("0 acknowledged, 2 refused")
+
+
 def test_templates_and_headers(server: ModelServer) -> None:
     words = ("--stream", "t.{1}", "--headers", "source=web1", "-H", "empty=")
     done = tailrace("pub", *words, "--port", str(server.port), stdin=b"a 1\nb 2\n")
@@ -66,6 +90,8 @@ def test_templates_and_headers(server: ModelServer) -> None:
         (["s", "-H", "novalue"], b"'novalue' is not KEY=VALUE"),
         (["s", "-H", "k=" + "x" * 70_000], b"headers of 70,0"),
         (["s", "--ack", "all"], b"'all' is not one of"),
+        (["s", "--replicas", "2"], b"--replicas goes with --ack replicated"),
+        (["s", "--ack", "replicated", "--replicas", "0"], b"0 is not in the range 1<=x<=255"),
         (["a b"], b"white space"),
     ],
 )

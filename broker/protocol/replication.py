@@ -1,0 +1,265 @@
+"""What nodes say to each other in the binary protocol: one small class a message, and its bytes.
+
+These messages are taken only on a connection whose HELLO asked for the feature `FEATURE` and got it. A node that
+follows streams of another is that node's client, so it speaks the requests here and hears the responses. FOLLOW is a
+SUBSCRIBE that says what the copy ends with: messages come as CHUNK, the end as ENDED, a refusal as ERROR.
+
+docs/binary-protocol.md draws all of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+from broker.protocol.fields import CONTROL_BODY_MAX_BYTES, pack_map
+from broker.protocol.names import NODE_BYTES_MAX
+from broker.protocol.opcodes import Op
+from broker.protocol.places import From
+from shard.epochs import EPOCHS_MAX, History
+
+FEATURE: Final = "replication"
+HELD_ROWS_MAX: Final = 1_024
+"""The most rows of a HELD, those of what is gone included."""
+NAMES_MAX: Final = 256
+"""The most streams that one NAMES tells."""
+LINKS_MAX: Final = 1_024
+"""The most links that one TOLD tells."""
+ROWS_MAX: Final = max(HELD_ROWS_MAX, NAMES_MAX, LINKS_MAX, EPOCHS_MAX)
+"""The most elements of any array in these messages."""
+
+FollowState: TypeAlias = Literal["following", "parted", "behind", "news"]
+Direction: TypeAlias = Literal["up", "down"]
+HeldRow: TypeAlias = tuple[int, str, int, int]
+"""id of the FOLLOW, node, its next seq, the seq up to which its disk has everything"""
+GoneRow: TypeAlias = tuple[int, str]
+"""id of the FOLLOW, node"""
+
+_HELD_ROW_BYTES_MAX = 1 + 5 + (2 + NODE_BYTES_MAX) + 9 + 9
+_HELD_REST_BYTES_MAX = 32  # the two keys and the heads of the two arrays
+assert HELD_ROWS_MAX * _HELD_ROW_BYTES_MAX + _HELD_REST_BYTES_MAX <= CONTROL_BODY_MAX_BYTES
+
+
+# --- from slave to upstream -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Send the stream from `next_seq` on, if that message is the next one of the same line.
+
+    `term`, `term_master`: the highest term of the stream that the slave knows, and its master ("" where unknown).
+    A copy that keeps its last message says epoch and CRC-32C of it in `last`; one without any says in `start` where it
+    is to begin. Exactly one of the two is there.
+    """
+
+    id: int
+    stream: bytes
+    next_seq: int
+    term: int
+    term_master: str = ""
+    last: tuple[int, int] | None = None
+    start: From | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What nodes below hold of followed streams, the sender included. `gone` is done before `rows`."""
+
+    rows: tuple[HeldRow, ...]
+    gone: tuple[GoneRow, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """Tell the names of the streams that begin with `prefix` (b"": all), and go on telling those that are made."""
+
+    id: int
+    prefix: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """The sender is the stream's master now, in the term that the history ends with."""
+
+    id: int
+    stream: bytes
+    history: History
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """How does replication stand: of one stream, or of the whole node (None)."""
+
+    id: int
+    stream: bytes | None = None
+
+
+# --- from upstream to slave -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """How a FOLLOW stands.
+
+    "following": chunks follow from `start_seq` on. "parted": the copy's last message is another one here; compare the
+    histories, cut, follow again. "behind": the copy goes on beyond the end here; follow again later. "news": nobody
+    asked, but role, term or path have changed. `path`: node ids from the sender up to the master.
+    """
+
+    id: int
+    state: FollowState
+    start_seq: int
+    first_seq: int
+    next_seq: int
+    role: str
+    history: History
+    path: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Some more names of a WATCH."""
+
+    id: int
+    names: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """What the sender is to the stream now, and the highest term it knows; `accepted`: whether that is the claimed."""
+
+    id: int
+    role: str
+    epoch: int
+    master: str
+    accepted: bool
+
+
+class Link(NamedTuple):
+    """To one node that this one follows ("up") or that follows it ("down"). The lag is the slave's, of all streams."""
+
+    direction: Direction
+    node: str
+    address: str
+    state: str
+    streams: int
+    lag_messages: int
+    lag_bytes: int
+    lag_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A node and its links. `masters`, `slaves`, `disabled`: streams that it has in that role."""
+
+    id: int
+    node: str
+    address: str
+    links: tuple[Link, ...]
+    masters: int
+    slaves: int
+    disabled: int
+
+
+Request: TypeAlias = Follow | Held | Watch | Claim | Ask
+Response: TypeAlias = Followed | Names | Claimed | Told
+
+
+# --- their bytes ----------------------------------------------------------------------------------------------------
+
+
+def pack_held(rows: Sequence[HeldRow], gone: Sequence[GoneRow] = ()) -> list[bytes]:
+    """As many HELD as it takes, each short enough; what is gone comes first."""
+    parted = [gone[place : place + HELD_ROWS_MAX] for place in range(0, len(gone), HELD_ROWS_MAX)]
+    envelopes = [_held(Held((), tuple(part))) for part in parted]
+    parts = [rows[place : place + HELD_ROWS_MAX] for place in range(0, len(rows), HELD_ROWS_MAX)]
+    return envelopes + [_held(Held(tuple(part))) for part in parts]
+
+
+def _follow(message: Follow) -> bytes:
+    epoch, crc = message.last or (None, None)
+    body = {
+        "id": message.id,
+        "stream": message.stream.decode(),
+        "next_seq": message.next_seq,
+        "term": message.term,
+        "term_master": message.term_master,
+        "epoch": epoch,
+        "crc": crc,
+        "from": message.start,
+    }
+    return pack_map(Op.FOLLOW, body)
+
+
+def _held(message: Held) -> bytes:
+    return pack_map(Op.HELD, {"rows": message.rows, "gone": message.gone})
+
+
+def _watch(message: Watch) -> bytes:
+    return pack_map(Op.WATCH, {"id": message.id, "prefix": message.prefix.decode()})
+
+
+def _claim(message: Claim) -> bytes:
+    body = {"id": message.id, "stream": message.stream.decode(), "history": message.history}
+    return pack_map(Op.CLAIM, body)
+
+
+def _ask(message: Ask) -> bytes:
+    stream = None if message.stream is None else message.stream.decode()
+    return pack_map(Op.ASK, {"id": message.id, "stream": stream})
+
+
+def _followed(message: Followed) -> bytes:
+    body = {
+        "id": message.id,
+        "state": message.state,
+        "start_seq": message.start_seq,
+        "first_seq": message.first_seq,
+        "next_seq": message.next_seq,
+        "role": message.role,
+        "history": message.history,
+        "path": message.path,
+    }
+    return pack_map(Op.FOLLOWED, body)
+
+
+def _names(message: Names) -> bytes:
+    return pack_map(Op.NAMES, {"id": message.id, "names": [name.decode() for name in message.names]})
+
+
+def _claimed(message: Claimed) -> bytes:
+    body = {
+        "id": message.id,
+        "role": message.role,
+        "epoch": message.epoch,
+        "master": message.master,
+        "accepted": message.accepted,
+    }
+    return pack_map(Op.CLAIMED, body)
+
+
+def _told(message: Told) -> bytes:
+    body = {
+        "id": message.id,
+        "node": message.node,
+        "address": message.address,
+        "links": message.links,
+        "masters": message.masters,
+        "slaves": message.slaves,
+        "disabled": message.disabled,
+    }
+    return pack_map(Op.TOLD, body)
+
+
+PACKERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
+    Follow: _follow,
+    Held: _held,
+    Watch: _watch,
+    Claim: _claim,
+    Ask: _ask,
+    Followed: _followed,
+    Names: _names,
+    Claimed: _claimed,
+    Told: _told,
+}

@@ -1,0 +1,1 @@
+"""Streams that are copied from node to node."""

@@ -1,0 +1,370 @@
+"""The copies of streams that one uplink keeps up to date, each in one of the states of `State`.
+
+    DOWN      --the uplink is up-->      QUEUED, then ASKED by a FOLLOW
+    ASKED     --FOLLOWED-->              FOLLOWING, or CUTTING, or WAITING (`broker.replication.decide`)
+    FOLLOWING --ENDED, an error-->       WAITING
+    CUTTING   --the end is set aside-->  QUEUED
+    WAITING   --the time has come-->     QUEUED
+    any       --the uplink is down-->    DOWN
+
+Whatever has happened, a copy goes on by asking again from where it ends. Frames are appended as they come, and what is
+held is reported once a turn.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from enum import StrEnum
+
+from broker.owner import OpenStream, Owner, Refused
+from broker.protocol.errors import Code
+from broker.protocol.messages import Chunk, Ended, Failed, Op, Unsubscribe, pack
+from broker.protocol.names import shown_text
+from broker.protocol.places import From
+from broker.protocol.replication import Follow, Followed, pack_held
+from broker.replication import roles
+from broker.replication.decide import BEHIND, PARTED, Do, Mine, Step, Theirs, after_followed
+from broker.replication.wire import WireClosed
+from shard.errors import FramesRefused, StorageError
+from shard.log import StreamLog
+
+log = logging.getLogger(__name__)
+
+FOLLOWS_AT_ONCE = 256  # asked and not answered yet: each makes both ends open the stream
+RETRY_S, RETRY_MAX_S = 0.25, 5.0  # until a copy asks again that could not go on
+NEWS = "news"
+
+
+class State(StrEnum):
+    DOWN = "down"
+    QUEUED = "queued"
+    ASKED = "asked"
+    FOLLOWING = "following"
+    CUTTING = "setting aside"
+    WAITING = "waiting"
+
+
+class Copy:
+    """A slaved stream. `path`: the ids of the nodes above this one, up to the master; `why`: what it waits for;
+    `end_seq`: where the stream ended upstream when that was told last.
+    """
+
+    __slots__ = (
+        "end_seq",
+        "id",
+        "name",
+        "next_seq",
+        "path",
+        "reported",
+        "retries",
+        "retry_s",
+        "state",
+        "synced",
+        "why",
+    )
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.id = 0  # of the FOLLOW that is under way or answered, 0 without one
+        self.state = State.DOWN
+        self.why = ""
+        self.path: tuple[str, ...] = ()
+        self.end_seq = 0
+        self.next_seq = self.synced = 0  # as it was when this was looked at last
+        self.reported: frozenset[str] = frozenset()  # the nodes that the upstream thinks hold this
+        self.retries = 0
+        self.retry_s = 0.0
+
+
+SetAside = Callable[[OpenStream, int, Callable[[str], None]], None]
+"""Let a stream end before a seq, in another thread; then calls with "" or with what was wrong."""
+
+
+class Copies:
+    """`say` queues bytes for the upstream. `set_aside` is the worker's. `node_id` is this node's."""
+
+    def __init__(self, owner: Owner, say: Callable[[bytes], None], set_aside: SetAside) -> None:
+        self._owner = owner
+        self._node_id = owner.directory.node_id
+        self._say = say
+        self._set_aside = set_aside
+        self.by_name: dict[bytes, Copy] = {}
+        self._by_id: dict[int, Copy] = {}
+        self._last_id = 0
+        self._queued: deque[Copy] = deque()
+        self._asked = 0
+        self._waiting: dict[Copy, None] = {}
+        self._changed: dict[Copy, None] = {}  # hold more than was reported
+        self.up = False
+
+    def __len__(self) -> int:
+        return len(self.by_name)
+
+    def add(self, name: bytes) -> Copy:
+        copy = self.by_name[name] = Copy(name)
+        if self.up:
+            self._queue(copy)
+        return copy
+
+    def remove(self, name: bytes) -> None:
+        """The stream follows somebody else now, or nobody."""
+        copy = self.by_name.pop(name, None)
+        if copy is not None:
+            self._leave(copy)
+            copy.state = State.DOWN
+            self._waiting.pop(copy, None)
+            self._changed.pop(copy, None)
+
+    # --- the uplink -------------------------------------------------------------------------------------------------
+
+    def went_up(self) -> None:
+        self.up = True
+        self._last_id = 0
+        for copy in self.by_name.values():
+            if copy.state is not State.CUTTING:
+                self._queue(copy)
+
+    def went_down(self, why: str) -> None:
+        self.up = False
+        self._by_id.clear()
+        self._queued.clear()
+        self._waiting.clear()
+        self._changed.clear()
+        self._asked = 0
+        for copy in self.by_name.values():
+            if copy.state is not State.CUTTING:
+                copy.state, copy.why = State.DOWN, why
+            copy.id = 0
+            copy.reported = frozenset()
+            self._set_path(copy, ())
+
+    def tick(self, now_s: float) -> None:
+        for copy in [copy for copy in self._waiting if copy.retry_s <= now_s]:
+            del self._waiting[copy]
+            self._queue(copy)
+        self.ask(now_s)
+
+    def ask(self, now_s: float) -> None:
+        """Send FOLLOW for some of those that wait for that."""
+        while self._queued and self._asked < FOLLOWS_AT_ONCE:
+            copy = self._queued.popleft()
+            if copy.state is State.QUEUED and self.by_name.get(copy.name) is copy:
+                try:
+                    self._ask(copy)
+                except Refused as refused:
+                    self._wait(copy, refused.text, now_s)
+                except (StorageError, OSError) as error:
+                    self._wait(copy, str(error), now_s)
+
+    def _ask(self, copy: Copy) -> None:
+        owner = self._owner
+        stream = owner.stream(copy.name)
+        if stream.busy:
+            raise Refused(Code.UNAVAILABLE, roles.BUSY_TEXT)
+        meta, found = owner.meta(copy.name), stream.log
+        term = roles.term(meta, roles.history_of(owner, stream))
+        last, start = None, None
+        if found.first_seq < found.next_seq:
+            last = found.last_epoch, found.frame_crc(found.next_seq - 1)
+        elif found.next_seq or meta.upstream is None:
+            start = From("seq", found.next_seq)
+        else:
+            start = From(meta.upstream.kind, meta.upstream.value)  # type: ignore[arg-type]  # one of PLACE_KINDS
+        self._last_id += 1
+        copy.id, copy.state = self._last_id, State.ASKED
+        self._by_id[copy.id] = copy
+        self._asked += 1
+        self._say(pack(Follow(copy.id, copy.name, found.next_seq, *term, last, start)))
+
+    def _queue(self, copy: Copy) -> None:
+        copy.state = State.QUEUED
+        self._queued.append(copy)
+
+    def _wait(self, copy: Copy, why: str, now_s: float) -> None:
+        """Ask again a while later, and later from time to time."""
+        self._leave(copy)
+        if why != copy.why:
+            log.warning("stream %r does not follow its upstream now: %s", copy.name, why)
+        copy.state, copy.why = State.WAITING, why
+        copy.retry_s = now_s + min(RETRY_S * 2.0**copy.retries, RETRY_MAX_S)
+        copy.retries = min(copy.retries + 1, 16)
+        self._waiting[copy] = None
+
+    def _leave(self, copy: Copy) -> None:
+        """What still comes of this FOLLOW is passed over."""
+        if copy.id:
+            self._say(pack(Unsubscribe(copy.id)))
+            self._settle(copy)
+
+    def _settle(self, copy: Copy) -> None:
+        """There is nothing under this id upstream any more, or nothing that is still wanted."""
+        del self._by_id[copy.id]
+        if copy.state is State.ASKED:
+            self._asked -= 1
+        copy.id = 0  # the next connection counts from the beginning again: this may be another's then
+        copy.reported = frozenset()
+
+    # --- what the upstream says -------------------------------------------------------------------------------------
+
+    def followed(self, message: Followed, now_s: float) -> None:
+        """Raises WireClosed for what cannot be an answer."""
+        copy = self._by_id.get(message.id)
+        if copy is None:
+            return
+        copy.end_seq = message.next_seq
+        if copy.state is State.ASKED and message.state in (PARTED, BEHIND):
+            self._settle(copy)
+        if self._node_id in message.path:
+            self._wait(copy, f"the nodes follow each other in a circle: {_circle(self._node_id, message.path)}", now_s)
+            return
+        try:
+            stream = self._owner.stream(copy.name)
+            if copy.state is State.FOLLOWING:
+                roles.learn(self._owner, stream, message.history)
+            elif message.state != NEWS:
+                if copy.id:
+                    self._asked -= 1
+                copy.state = State.FOLLOWING
+                self._after_followed(copy, stream, message, now_s)
+        except Refused as refused:
+            self._wait(copy, refused.text, now_s)
+            return
+        except (StorageError, OSError) as error:
+            self._wait(copy, str(error), now_s)
+            return
+        if copy.state is State.FOLLOWING:
+            self._set_path(copy, message.path)
+
+    def _after_followed(self, copy: Copy, stream: OpenStream, message: Followed, now_s: float) -> None:
+        found = stream.log
+        mine = Mine(roles.history_of(self._owner, stream), found.first_seq, found.next_seq, found.last_epoch)
+        theirs = Theirs(message.state, message.start_seq, message.first_seq, message.next_seq, message.history)
+        step = after_followed(mine, theirs)
+        match step.do:
+            case Do.REFUSE:
+                raise WireClosed(f"stream {copy.name.decode()}: {step.why}")
+            case Do.WAIT:
+                self._wait(copy, step.why, now_s)
+            case Do.SET_ASIDE:
+                self._cut(copy, stream, step, now_s)
+            case Do.BEGIN_AT:
+                self._begin_at(stream, step.seq)
+                self._go_on(copy, stream, message)
+            case Do.GO_ON:
+                self._go_on(copy, stream, message)
+
+    def _go_on(self, copy: Copy, stream: OpenStream, message: Followed) -> None:
+        roles.learn(self._owner, stream, message.history)
+        if copy.why:
+            log.info("stream %r follows its upstream from message %d on", copy.name, stream.log.next_seq)
+        copy.why, copy.retries = "", 0
+        self.note_held(copy.name)
+
+    def _begin_at(self, stream: OpenStream, seq: int) -> None:
+        found = stream.log
+        if found.first_seq < found.next_seq:
+            text = "stream %r: its upstream keeps nothing before %d; messages %d to %d are dropped, with a gap behind"
+            log.warning(text, stream.name, seq, found.first_seq, found.next_seq - 1)
+            self._owner.trim(stream, found.next_seq)
+        end_seq = found.next_seq
+        try:
+            found.begin_at(seq)
+        finally:
+            if found.closed:
+                self._owner.forget(stream)  # opening it anew finishes this, or undoes it
+        self._owner.on_cut(stream.name, min(seq, end_seq))
+
+    def _cut(self, copy: Copy, stream: OpenStream, step: Step, now_s: float) -> None:
+        copy.state, copy.why = State.CUTTING, f"setting aside what it has from message {step.seq} on"
+        log.warning("stream %r has parted from its upstream: %s", copy.name, copy.why)
+
+        def done(wrong: str) -> None:
+            if copy.state is not State.CUTTING:
+                return
+            copy.state = State.DOWN
+            if self.by_name.get(copy.name) is not copy or not self.up:
+                return
+            if wrong:
+                self._wait(copy, wrong, now_s)
+            else:
+                self._queue(copy)
+
+        self._set_aside(stream, step.seq, done)
+
+    def chunk(self, message: Chunk, now_s: float) -> None:
+        """Raises WireClosed for frames that cannot come next, and for a stream that nobody asked for."""
+        copy = self._by_id.get(message.id)
+        if copy is None:
+            if message.id > self._last_id:
+                raise WireClosed(f"it sent frames of {message.id}, which nobody asked for")
+            return
+        if copy.state is not State.FOLLOWING:
+            raise WireClosed(f"it sent frames of {copy.name.decode()} before it answered FOLLOW")
+        try:
+            stream = self._owner.take_frames(copy.name, message.frames, now_s)
+        except FramesRefused as refused:
+            raise WireClosed(str(refused)) from refused
+        except Refused as refused:
+            self._wait(copy, refused.text, now_s)
+        except (StorageError, OSError) as error:
+            self._wait(copy, str(error), now_s)
+        else:
+            self._look(copy, stream.log)
+            self._changed[copy] = None
+
+    def ended(self, message: Ended, now_s: float) -> None:
+        copy = self._by_id.get(message.id)
+        if copy is not None:
+            self._settle(copy)
+            self._wait(copy, shown_text(message.text) or "the upstream ended it", now_s)
+
+    def failed(self, message: Failed, now_s: float) -> None:
+        """FOLLOW could not be done, or cannot go on without a gap."""
+        copy = self._by_id.get(message.id)
+        if copy is not None:
+            if message.op == Op.FOLLOW:
+                self._settle(copy)
+            self._wait(copy, shown_text(f"{message.code}: {message.text}"), now_s)
+
+    def _set_path(self, copy: Copy, path: tuple[str, ...]) -> None:
+        if copy.path != path:
+            copy.path = path
+            self._owner.on_path(copy.name)
+
+    # --- what is held here ------------------------------------------------------------------------------------------
+
+    def note_held(self, name: bytes) -> None:
+        """More of the stream is held, or is on the disk, here or below."""
+        copy = self.by_name.get(name)
+        if copy is not None and copy.state is State.FOLLOWING:
+            stream = self._owner.open.get(name)
+            if stream is not None:
+                self._look(copy, stream.log)
+            self._changed[copy] = None
+
+    def _look(self, copy: Copy, found: StreamLog) -> None:
+        copy.next_seq, copy.synced = found.next_seq, found.synced_seq
+
+    def reports(self) -> Iterator[bytes]:
+        """What the upstream is to hear of what is held, since the last time."""
+        if not self._changed:
+            return
+        changed, self._changed = self._changed, {}
+        rows: list[tuple[int, str, int, int]] = []
+        gone: list[tuple[int, str]] = []
+        for copy in changed:
+            if copy.state is not State.FOLLOWING:
+                continue
+            below: Iterable[tuple[str, int, int]] = self._owner.held_below(copy.name)
+            held = [(self._node_id, copy.next_seq, copy.synced), *below]
+            nodes = frozenset(row[0] for row in held)
+            rows += [(copy.id, *row) for row in held]
+            gone += [(copy.id, node) for node in copy.reported - nodes]
+            copy.reported = nodes
+        yield from pack_held(rows, gone)
+
+
+def _circle(node_id: str, path: tuple[str, ...]) -> str:
+    return " -> ".join((node_id, *path[: path.index(node_id) + 1]))

@@ -1,0 +1,80 @@
+"""What a slave does about its upstream's answer to FOLLOW. Pure.
+
+A copy that ends within its upstream's line goes on from its end. One that has other messages than its upstream from
+some place on sets those aside and asks again; which place that is, the two histories tell (`shard.epochs`). A copy is
+never cut for an upstream that has not heard of the copy's own term yet: it waits, since that upstream is behind, or is
+a master that is about to give in.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from shard.epochs import History, first_foreign, last_epoch
+from shard.header import VALUE_MAX
+
+FOLLOWING: Final = "following"
+PARTED: Final = "parted"
+BEHIND: Final = "behind"
+
+
+class Do(StrEnum):
+    GO_ON = "go on"  # frames come from `seq` on
+    BEGIN_AT = "begin at"  # the copy begins anew at `seq`: what should come next is not kept upstream
+    SET_ASIDE = "set aside"  # messages from `seq` on, then ask again
+    WAIT = "wait"  # and ask again
+    REFUSE = "refuse"  # this cannot be the answer
+
+
+class Step(NamedTuple):
+    do: Do
+    seq: int = 0
+    why: str = ""
+
+
+class Theirs(NamedTuple):
+    """The upstream's answer to FOLLOW: its state, where frames start, what is kept there, its terms."""
+
+    state: str
+    start_seq: int
+    first_seq: int
+    next_seq: int
+    history: History
+
+
+class Mine(NamedTuple):
+    """The copy: its terms, what it keeps (first_seq to next_seq), and the highest epoch of its messages."""
+
+    history: History
+    first_seq: int
+    next_seq: int
+    epoch: int
+
+
+def after_followed(mine: Mine, theirs: Theirs) -> Step:
+    if theirs.state == FOLLOWING:
+        return _after_start(mine, theirs)
+    if mine.first_seq == mine.next_seq:  # nothing would be cut, and the same asked again, for ever
+        return Step(Do.REFUSE, why=f"it says {theirs.state} of a copy without messages")
+    seq = first_foreign(mine.history, theirs.history, mine.next_seq)
+    if seq >= mine.next_seq and theirs.state == BEHIND:
+        return Step(Do.WAIT, why="the upstream has not got all that is here yet")
+    if last_epoch(theirs.history) < mine.epoch:
+        return Step(Do.WAIT, why=f"the upstream has not heard of term {mine.epoch} yet")
+    if seq >= mine.next_seq:
+        # The histories see no difference and yet there is one: they do not reach back far enough, or say less than they
+        # should. The upstream is right; a term is set aside at a time.
+        seq = max((start.first_seq for start in mine.history if start.first_seq < mine.next_seq), default=0)
+    return Step(Do.SET_ASIDE, min(seq, mine.next_seq))
+
+
+def _after_start(mine: Mine, theirs: Theirs) -> Step:
+    start_seq = theirs.start_seq
+    if start_seq == mine.next_seq:
+        return Step(Do.GO_ON, start_seq)
+    # What is here is given up only where the upstream keeps none of what comes next, and says so throughout.
+    trimmed = mine.next_seq < start_seq == theirs.first_seq <= theirs.next_seq
+    if start_seq <= VALUE_MAX and (trimmed or mine.first_seq == mine.next_seq):
+        return Step(Do.BEGIN_AT, start_seq)
+    return Step(Do.REFUSE, why=f"it starts at {start_seq}, where {mine.next_seq} comes next")

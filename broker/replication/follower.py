@@ -1,0 +1,307 @@
+"""A node that follows streams of this one, as the worker sees it that serves its connection.
+
+FOLLOW is a subscription whose subscriber says what its copy ends with. Where that is what is here too, frames follow;
+else the follower hears how the two stand and sees to it. What it and the nodes below it hold goes on to the streams'
+owners.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol
+
+from broker.fanout import Cursor
+from broker.owner import Refused
+from broker.protocol import replication as r
+from broker.protocol.address import split_address
+from broker.protocol.errors import Code
+from broker.protocol.messages import Ended, pack
+from broker.protocol.opcodes import Op
+from broker.protocol.places import From
+from broker.replication import lineage, links
+from broker.replication.holders import NODES_MAX
+from broker.replication.lineage import Lineage
+from broker.subscribing import storage_refusals
+from shard.epochs import History, epoch_at
+from shard.frame import IndexEntry
+
+if TYPE_CHECKING:
+    from broker.binary_client import BinaryClient
+
+log = logging.getLogger(__name__)
+
+ENDS_A_TICK = 64
+"""Streams of one connection, of those that are behind, whose end is told at a time."""
+WATCHES_MAX = 1_024
+"""Prefixes that one connection watches."""
+
+
+class Original(Protocol):
+    """What is looked at of the stream here: a `shard.reader.StreamReader`."""
+
+    def first_seq(self) -> int: ...
+
+    def next_seq(self) -> int: ...
+
+    def entry(self, seq: int) -> IndexEntry: ...
+
+    def frame_crc(self, seq: int) -> int: ...
+
+    def seq_at(self, timestamp_us: int, skip: int = 0) -> int: ...
+
+
+class Following:
+    """A stream that is followed. rows: by node, what it was last said to hold (next seq, synced seq)."""
+
+    __slots__ = ("cursor", "follower", "lineage", "name", "number", "rows")
+
+    def __init__(self, follower: Follower, number: int, name: bytes, cursor: Cursor, lineage: Lineage) -> None:
+        self.follower = follower
+        self.number = number
+        self.name = name
+        self.cursor = cursor
+        self.lineage = lineage
+        self.rows: dict[str, tuple[int, int]] = {}
+
+
+class Follower:
+    """`node` and `address` as its HELLO said; `connection` tells it from others of this worker."""
+
+    __slots__ = ("_followed", "address", "awaited", "client", "connection", "followings", "node", "watches")
+
+    def __init__(self, client: BinaryClient, node: str, address: str) -> None:
+        """`address` may be without a host, which is then where the connection comes from."""
+        self.client = client
+        self.node = node
+        self.address = f"{client.peer.rpartition(':')[0]}{address}" if address.startswith(":") else address
+        self.connection = client.worker.followers.admit(self)
+        self.followings: dict[int, Following] = {}
+        self._followed: set[bytes] = set()  # their streams
+        self.watches = 0
+        self.awaited = 0  # answers to CLAIM and ASK that are not known yet
+
+    # --- following --------------------------------------------------------------------------------------------------
+
+    def follow(self, message: r.Follow) -> None:
+        client, number = self.client, message.id
+        if not self.node:
+            client.refuse_request(Op.FOLLOW, number, Code.USAGE, "who follows says in HELLO which node it is")
+            return
+        if number in client.cursors or number in client.asked:
+            text = f"subscription {number} is in use; choose another id"
+            client.refuse_request(Op.FOLLOW, number, Code.USAGE, text)
+            return
+        client.asked[number] = message
+        args = [message.stream, message.term, message.term_master, self.node]
+        client.worker.router.call(message.stream, "follow", args, lambda value: self._answered(message, value))
+        client.note_awaited()
+
+    def _answered(self, message: r.Follow, value: Any) -> None:
+        """The owner has said how the stream stands, or why it cannot be followed."""
+        client, number = self.client, message.id
+        if client.closed or client.asked.get(number) is not message:
+            return  # closed, or unsubscribed, meanwhile
+        del client.asked[number]
+        try:
+            if isinstance(value, Refused):
+                raise value
+            found = lineage.unpack(value)
+            lineage.require_no_cycle(self.node, found.path)
+            self._place(message, found)
+        except Refused as refused:
+            client.refuse_request(Op.FOLLOW, number, refused.code, refused.text)
+
+    def _place(self, message: r.Follow, found: Lineage) -> None:
+        """Answer, and let frames follow where they can. Raises Refused."""
+        client, worker, name = self.client, self.client.worker, message.stream
+        if client.lingering_since_s:
+            raise Refused(Code.CLOSING, "CLOSE has come before this was answered")
+        if name in self._followed:  # so that there is never more to keep than there are streams
+            raise Refused(Code.USAGE, "this connection follows the stream already; end that first")
+        with storage_refusals(name):
+            state, seq = compare(message, worker.readers.get(name), found.history, found.next_seq)
+            if state == "following":
+                remote = worker.router.slot_of(name) in worker.routes
+                cursor = worker.fanout.subscribe(client, name, seq, remote=remote, key=message.id)
+        self._say(message.id, state, seq, found)
+        if state != "following":
+            return
+        client.cursors[message.id] = cursor
+        following = self.followings[message.id] = Following(self, message.id, name, cursor, found)
+        self._followed.add(name)
+        worker.followers.add(following)
+        worker.fanout.start(cursor)
+
+    def hear_news(self, following: Following, found: Lineage) -> None:
+        """The stream's role, its terms or the way to its master may be others now."""
+        known, following.lineage = following.lineage, found
+        if known.told() == found.told():
+            return
+        try:
+            lineage.require_no_cycle(self.node, found.path)
+        except Refused as refused:
+            self.end(following, refused.code, refused.text)
+            return
+        self._say(following.number, "news", 0, found)
+
+    def tell_ends(self) -> None:
+        """Where the streams end that are still to be sent, some of them. Who does not read hears nothing for now."""
+        client = self.client
+        if client.out:
+            return
+        for cursor in islice((client.current, *client.ready), ENDS_A_TICK):
+            following = None if cursor is None else self.followings.get(cursor.key)
+            if following is not None and following.cursor is cursor:
+                self._say(following.number, "news", 0, following.lineage._replace(next_seq=cursor.feed.end_seq))
+
+    def _say(self, number: int, state: r.FollowState, start_seq: int, found: Lineage) -> None:
+        role, history, path, first_seq, next_seq, _line = found
+        self.client.say(pack(r.Followed(number, state, start_seq, first_seq, next_seq, role, history, path)))
+
+    # --- what is held below -----------------------------------------------------------------------------------------
+
+    def hear_held(self, message: r.Held) -> None:
+        """Rows of streams that are followed no more were on their way when that ended."""
+        followers = self.client.worker.followers
+        for number, node in message.gone:
+            following = self.followings.get(number)
+            if following is not None and following.rows.pop(node, None) is not None:
+                followers.tell_gone(following, node)
+        for number, node, next_seq, synced_seq in message.rows:
+            following = self.followings.get(number)
+            if following is None:
+                continue
+            problem = self._wrong_row(following, node, next_seq, synced_seq)
+            if problem:
+                log.warning("closing the connection of node %s: %s", self.node, problem)
+                self.client.end_with(Code.PROTOCOL, problem)
+                return
+            if node in following.rows or len(following.rows) < NODES_MAX:
+                following.rows[node] = next_seq, synced_seq
+                followers.tell_held(following, node)
+
+    def _wrong_row(self, following: Following, node: str, next_seq: int, synced_seq: int) -> str:
+        """What cannot be true of a HELD; "" for one that can."""
+        name, sent_seq = following.name.decode(), following.cursor.seq
+        if next_seq > sent_seq or synced_seq > next_seq:
+            what = f"{node} held messages before {next_seq} and had those before {synced_seq} on its disk"
+            return f"HELD: {name}: it says that {what}; those before {sent_seq} were sent"
+        if node == self.client.worker.node_id:
+            return f"HELD: {name}: it says that {node}, which is this node, follows it"
+        return ""
+
+    # --- what else nodes say ----------------------------------------------------------------------------------------
+
+    def watch(self, message: r.Watch) -> None:
+        if self.watches >= WATCHES_MAX:
+            text = f"this connection watches {WATCHES_MAX} prefixes, which is its limit; watch shorter ones"
+            self.client.refuse_request(Op.WATCH, message.id, Code.SUBSCRIPTIONS, text)
+            return
+        self.watches += 1
+        self.client.worker.catalog.watch(self.client, message.id, message.prefix)
+
+    def claim(self, message: r.Claim) -> None:
+        """The peer is the master of a stream now; whoever has been that gives in, and follows it where it listens."""
+        client, number = self.client, message.id
+        if not self.node or not self.address:
+            text = "who claims a stream says in HELLO which node it is, and where it listens"
+            client.refuse_request(Op.CLAIM, number, Code.USAGE, text)
+            return
+        if message.history[-1].master != self.node:
+            text = f"the last term of the history is not that of {self.node}, who claims the stream"
+            client.refuse_request(Op.CLAIM, number, Code.USAGE, text)
+            return
+
+        def answer(value: Any) -> None:
+            if isinstance(value, Refused):
+                client.refuse_request(Op.CLAIM, number, value.code, value.text)
+            else:
+                client.say(pack(r.Claimed(number, *value)))
+
+        args = [message.stream, message.history, *split_address(self.address)]
+        client.worker.router.call(message.stream, "claim", args, self._awaiting(answer))
+
+    def ask(self, message: r.Ask) -> None:
+        """Every worker is asked; one that is down makes the answer an error, not one that is wrong."""
+        client, number, worker = self.client, message.id, self.client.worker
+        parts: list[Any] = []
+
+        def answer(value: Any) -> None:
+            parts.append(value)
+            if len(parts) < worker.slots:
+                return
+            refused = next((part for part in parts if isinstance(part, Refused)), None)
+            if refused is not None:
+                client.refuse_request(Op.ASK, number, refused.code, refused.text)
+                return
+            found, counts = links.together(parts)
+            client.say(pack(r.Told(number, worker.node_id, worker.address, tuple(found), *counts)))
+
+        for slot in range(worker.slots):
+            worker.call_slot(slot, "links", [message.stream], self._awaiting(answer))
+
+    def _awaiting(self, answer: Callable[[Any], None]) -> Callable[[Any], None]:
+        """`answer`, for as long as somebody is there to hear it."""
+        self.awaited += 1
+        self.client.note_awaited()
+
+        def done(value: Any) -> None:
+            self.awaited -= 1
+            if not self.client.closed:
+                answer(value)
+
+        return done
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def end(self, following: Following, code: Code, text: str) -> None:
+        """This stream cannot be followed any more; its follower is told why."""
+        client, cursor = self.client, following.cursor
+        client.cursors.pop(following.number, None)
+        client.worker.fanout.end(cursor)
+        seq = cursor.seq if cursor.cut is None else cursor.cut[0]
+        client.say(pack(Ended(following.number, seq, code, f"{following.name.decode()}: {text}")))
+        self.ended(following.number)
+
+    def ended(self, number: int) -> None:
+        """A subscription has ended; it may have been a following."""
+        following = self.followings.pop(number, None)
+        if following is not None:
+            self._followed.discard(following.name)
+            self.client.worker.followers.remove(following)
+
+    def close(self) -> None:
+        """All of them have ended."""
+        followings, self.followings = self.followings, {}
+        self._followed.clear()
+        self.client.worker.followers.remove_all(self, list(followings.values()))
+        self.client.worker.catalog.forget(self.client)
+
+
+def compare(copy: r.Follow, original: Original, history: History, end_seq: int) -> tuple[r.FollowState, int]:
+    """How a copy stands to the stream here, and the seq from which it goes on, 0 where it does not.
+
+    `history`, `end_seq`: as the owner told. Raises what the original raises.
+    """
+    first_seq, next_seq = original.first_seq(), original.next_seq()
+    if copy.last is None:
+        return "following", _start_seq(copy.start or From("seq", 0), original, end_seq)
+    if copy.next_seq > next_seq:
+        return "behind", 0
+    last_seq = copy.next_seq - 1
+    if last_seq >= first_seq:
+        same = (original.entry(last_seq).epoch, original.frame_crc(last_seq)) == copy.last
+    else:  # that message is not kept here: what is known is the term it had
+        same = epoch_at(history, last_seq) in (0, copy.last[0])
+    return ("following", max(copy.next_seq, first_seq)) if same else ("parted", 0)
+
+
+def _start_seq(start: From, original: Original, end_seq: int) -> int:
+    """Where a copy without a message begins."""
+    if start.kind == "new":
+        return max(end_seq, original.first_seq())
+    if start.kind == "seq":
+        return min(max(start.value, original.first_seq()), original.next_seq())
+    return original.seq_at(start.value)

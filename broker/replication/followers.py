@@ -1,0 +1,200 @@
+"""All nodes that follow streams through this worker: between their connections and the streams' owners.
+
+What they hold goes to the owners once a turn, the latest of each; how a stream stands comes from its owner when that
+changes. An owner that is new is told everything again, and asked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from itertools import count
+from typing import TYPE_CHECKING, Any
+
+from broker.owner import Refused
+from broker.protocol import sibling
+from broker.protocol.sibling import HeldRow
+from broker.replication import lineage
+from broker.replication.lineage import LINEAGES_MAX, Lineage
+from shard.errors import StorageError
+from shard.meta import Role
+
+if TYPE_CHECKING:
+    from broker.replication.follower import Follower, Following
+    from broker.worker import Worker
+
+log = logging.getLogger(__name__)
+
+HELD_ROWS_MAX = 4_096
+"""Rows of one HELD to a sibling."""
+FOLLOWED_SLOT = 0
+"""Whose worker writes down what the node is to remember of its followers."""
+DEPOSED_TEXT = "logged here, but this node is not the stream's master any more"
+
+
+class Followers:
+    """One a worker."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self.nodes: dict[Follower, None] = {}
+        self._connections = count(1)
+        self._expected = False
+        self._of: dict[bytes, dict[Following, None]] = {}
+        self._held: dict[tuple[bytes, int, str], Following] = {}  # to be told to the owners in this turn
+        self._changed: dict[bytes, None] = {}  # streams of this worker, of which there is news in this turn
+
+    def admit(self, follower: Follower) -> int:
+        """The number of its connection. A node that may follow streams of this one is written down for ever."""
+        if follower.node:
+            self.nodes[follower] = None
+            if not self._expected and not self._worker.owner.was_followed:
+                self._expect()
+        return next(self._connections)
+
+    def _expect(self) -> None:
+        self._expected = True
+
+        def written(value: Any) -> None:
+            if isinstance(value, Refused):
+                log.error("cannot write down that other nodes follow this one: %s", value.text)
+                self._expected = False
+
+        self._worker.call_slot(FOLLOWED_SLOT, "followed", [], written)
+
+    def add(self, following: Following) -> None:
+        self._of.setdefault(following.name, {})[following] = None
+
+    def remove(self, following: Following) -> None:
+        """It has ended: nobody holds anything by way of it."""
+        self._forget(following)
+        for node in following.rows:
+            self.tell_gone(following, node)
+
+    def remove_all(self, follower: Follower, followings: list[Following]) -> None:
+        """A connection has ended, with these."""
+        self.nodes.pop(follower, None)
+        for following in followings:
+            self._forget(following)
+        for slot in {self._slot_of(each.name) for each in followings if each.rows}:
+            self._tell_owner_gone(slot, follower.connection, [])
+
+    def _forget(self, following: Following) -> None:
+        followings = self._of.get(following.name)
+        if followings is not None:
+            followings.pop(following, None)
+            if not followings:
+                del self._of[following.name]
+        for node in following.rows:
+            self._held.pop((following.name, following.follower.connection, node), None)
+
+    # --- to the owners ----------------------------------------------------------------------------------------------
+
+    def tell_held(self, following: Following, node: str) -> None:
+        self._held[following.name, following.follower.connection, node] = following
+
+    def tell_gone(self, following: Following, node: str) -> None:
+        connection = following.follower.connection
+        self._held.pop((following.name, connection, node), None)
+        self._tell_owner_gone(self._slot_of(following.name), connection, [(following.name, node)])
+
+    def _tell_owner_gone(self, slot: int, connection: int, rows: list[tuple[bytes, str]]) -> None:
+        worker = self._worker
+        if slot not in worker.routes:
+            worker.owner.replicas.gone(slot, worker.generation, connection, rows)
+            return
+        self._send(slot, sibling.pack_gone(connection, rows))
+
+    def flush(self) -> None:
+        """At the end of a turn: tell the owners what is held, and the other workers what has changed."""
+        if self._held:
+            self._flush_held()
+        if self._changed:
+            self._flush_news()
+
+    def _flush_held(self) -> None:
+        held, self._held = self._held, {}
+        by_slot: dict[int, list[HeldRow]] = {}
+        for (name, connection, node), following in held.items():
+            row = (name, following.lineage.line, connection, node, *following.rows[node])
+            by_slot.setdefault(self._slot_of(name), []).append(row)
+        worker = self._worker
+        for slot, rows in by_slot.items():
+            if slot not in worker.routes:
+                worker.owner.replicas.held(slot, worker.generation, rows)
+                continue
+            for start in range(0, len(rows), HELD_ROWS_MAX):
+                self._send(slot, sibling.pack_held(rows[start : start + HELD_ROWS_MAX]))
+
+    def _send(self, slot: int, envelope: bytes) -> None:
+        """While the slot has no owner nothing is said: its next one is told everything."""
+        siblings = self._worker.siblings
+        link = siblings.link_to(slot)
+        if link is not None:
+            link.queue(envelope)
+            siblings.touch(link)
+
+    def _slot_of(self, name: bytes) -> int:
+        return self._worker.router.slot_of(name)
+
+    # --- from the owners --------------------------------------------------------------------------------------------
+
+    def owner_is(self, slot: int) -> None:
+        """The slot has a new owner, which knows nothing of the followers here."""
+        names = [name for name in self._of if self._slot_of(name) == slot]
+        for start in range(0, len(names), LINEAGES_MAX):
+            self._worker.router.call_slot(slot, "lineages", [names[start : start + LINEAGES_MAX]], self._retell)
+
+    def _retell(self, value: Any) -> None:
+        if isinstance(value, Refused):
+            return  # this owner is gone too; its successor is asked again
+        self.hear_news(value)
+
+    def hear_news(self, news: Iterable[tuple[bytes, list[Any]]]) -> None:
+        for name, row in news:
+            followings = self._of.get(name)
+            if followings is None:
+                continue
+            found = lineage.unpack(row)
+            for following in list(followings):
+                self._hear_news(following, found)
+
+    def _hear_news(self, following: Following, found: Lineage) -> None:
+        other_line = following.lineage.line != found.line
+        following.follower.hear_news(following, found)
+        if other_line and following in self._of.get(
+            following.name, ()
+        ):  # what was told before counts for nothing there; what is still followed is as it was
+            for node in following.rows:
+                self.tell_held(following, node)
+
+    def tell_ends(self) -> None:
+        """From the timer: let those that are behind know how far."""
+        for follower in list(self.nodes):
+            follower.tell_ends()
+
+    def role_changed(self, name: bytes) -> None:
+        """The role of a stream of this worker, its terms or its way to the master may be others now."""
+        owner = self._worker.owner
+        if name in owner.replicas.streams:
+            if owner.role(name) is not Role.MASTER:
+                owner.replicas.refuse(name, DEPOSED_TEXT)
+            self._changed[name] = None
+
+    def _flush_news(self) -> None:
+        worker = self._worker
+        changed, self._changed = self._changed, {}
+        if not worker.owner.owning:
+            return
+        news: list[tuple[bytes, list[Any]]] = []
+        for name in changed:
+            try:
+                news.append((name, list(lineage.of(worker.owner, name))))
+            except (Refused, StorageError, OSError):
+                continue  # followers meet it, and hear of it, where it is read
+        self.hear_news(news)
+        for start in range(0, len(news), LINEAGES_MAX):
+            envelope = sibling.pack_news(news[start : start + LINEAGES_MAX])
+            for link in worker.siblings.links.values():
+                link.queue(envelope)
+                worker.siblings.touch(link)

@@ -1,0 +1,91 @@
+"""What a stream's owner says of it to the workers that serve its followers.
+
+The functions that take (owner, arguments) are verbs of `broker.owner_calls`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from broker.owner import Owner, Refused
+from broker.protocol.errors import Code
+from broker.replication import roles
+from shard.epochs import EpochStart, History
+from shard.errors import StorageError
+
+log = logging.getLogger(__name__)
+
+Args = list[Any]
+
+LINEAGES_MAX = 256
+"""Streams that one call asks about."""
+
+
+class Lineage(NamedTuple):
+    """A node's copy of a stream: its role, its terms, the node ids from this one up to the master, what it keeps.
+
+    line: goes with what is said of who holds the stream, see `broker.replication.holders`.
+    """
+
+    role: str
+    history: History
+    path: tuple[str, ...]
+    first_seq: int
+    next_seq: int
+    line: int
+
+    def told(self) -> tuple[str, History, tuple[str, ...]]:
+        """What followers hear when it changes."""
+        return self.role, self.history, self.path
+
+
+def unpack(row: Sequence[Any]) -> Lineage:
+    """From what `follow` gave, which msgpack has made lists of."""
+    role, history, path, first_seq, next_seq, line = row
+    return Lineage(role, tuple(EpochStart(*start) for start in history), tuple(path), first_seq, next_seq, line)
+
+
+def of(owner: Owner, name: bytes) -> Lineage:
+    """From here on an account is kept of who holds the stream. Raises Refused, StorageError, OSError."""
+    role, history, first_seq, next_seq = roles.lineage(owner, name)
+    path = (owner.directory.node_id, *owner.path_above(name))
+    holders = owner.replicas.holders(name)
+    holders.end_seq = next_seq
+    return Lineage(role.value, history, path, first_seq, next_seq, holders.line)
+
+
+def follow(owner: Owner, args: Args) -> list[Any]:
+    """[stream, the follower's highest term: epoch, master, its node id] -> lineage. The stream is made when it is not
+    there.
+
+    A master of an earlier term than the follower knows gives in before it answers. But a follower that was itself the
+    master in that term has given the stream up, so that it does not count against one of the same epoch.
+    """
+    name, epoch, master, node = args
+    if master == node:
+        master = ""
+    if name not in owner.names:
+        owner.create(name)
+    roles.hear_of(owner, name, epoch, master)
+    return list(of(owner, name))
+
+
+def lineages(owner: Owner, args: Args) -> list[list[Any]]:
+    """[[stream, …]], at most LINEAGES_MAX -> [[stream, lineage], …] of those that can be told."""
+    found = []
+    for name in args[0][:LINEAGES_MAX]:
+        try:
+            found.append([name, list(of(owner, name))])
+        except (Refused, StorageError, OSError) as error:
+            log.warning("cannot tell the followers of stream %r how it is: %s", name, error)
+    return found
+
+
+def require_no_cycle(node: str, path: Sequence[str]) -> None:
+    """Raises Refused when the node that is to follow, or goes on following, is one of those above it."""
+    if node in path:
+        circle = [node, *path[: path.index(node) + 1]]
+        text = f"the nodes would follow each other in a circle: {' -> '.join(circle)}"
+        raise Refused(Code.CYCLE, text)

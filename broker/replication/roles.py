@@ -1,0 +1,233 @@
+"""What this node is to a stream, and in whose term: what an owner does when that is to change.
+
+The functions without an underscore that take (owner, arguments) are verbs of `broker.owner_calls`. A term is an epoch
+and the node that is its master; of two terms the one with the larger epoch is the later, and with equal epochs, which
+two slaves may choose when both are promoted out of each other's sight, the one with the larger node id.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeAlias
+
+from broker.owner import OpenStream, Owner, Refused
+from broker.protocol.errors import Code
+from shard.epochs import EPOCHS_MAX, EpochStart, History, begin_epoch, claim, last_epoch, make_history, reconcile
+from shard.errors import StorageError
+from shard.meta import Role, StreamMeta, Upstream
+
+log = logging.getLogger(__name__)
+
+Args = list[Any]
+Term: TypeAlias = tuple[int, str]
+"""epoch, node id of its master ("" when nobody here knows)"""
+
+EPOCH_LEAP_MAX = EPOCHS_MAX
+"""How far beyond the latest term that is known here another node's may be. Terms are counted one by one, so that one
+that is further away was made up; taken for true, it would leave none for anybody to begin."""
+BUSY_TEXT = "the end of this stream is being set aside; try again in a moment"
+
+
+class Lineage(NamedTuple):
+    """What a node says of its copy of a stream: its role, the terms its messages have, which of them it keeps."""
+
+    role: Role
+    history: History
+    first_seq: int
+    next_seq: int
+
+
+def lineage(owner: Owner, name: bytes) -> Lineage:
+    """Of a stream that lives here, opened if need be. Raises Refused, StorageError, OSError."""
+    stream = owner.stream(name)
+    return Lineage(owner.role(name), history_of(owner, stream), stream.log.first_seq, stream.log.next_seq)
+
+
+def history_of(owner: Owner, stream: OpenStream) -> History:
+    """The terms of a stream's messages and of the one to come: what is written down, as far as the messages agree."""
+    meta = owner.meta(stream.name)
+    stored = meta.history
+    if stream.name not in owner.metas and meta.role is Role.MASTER:
+        stored = claim(stored, owner.directory.node_id)  # nobody else was ever the master of it
+    return reconcile(stored, stream.log.epochs(), stream.log.next_seq)
+
+
+def term_of(owner: Owner, name: bytes) -> Term:
+    """The latest term that is known here. Raises as `lineage`."""
+    meta = owner.meta(name)
+    return term(meta, history_of(owner, owner.stream(name)))
+
+
+def term(meta: StreamMeta, history: History) -> Term:
+    epoch = max(meta.epoch, last_epoch(history))
+    known = bool(history) and history[-1].epoch == epoch
+    return epoch, history[-1].master if known else ""
+
+
+# --- what an operator says ------------------------------------------------------------------------------------------
+
+
+def master(owner: Owner, args: Args) -> int:
+    """[stream] -> epoch. Makes the stream, or this node its master in the next term."""
+    name = args[0]
+    if name not in owner.names:
+        owner.create(name, by_command=True)
+    return promote(owner, args)
+
+
+def promote(owner: Owner, args: Args) -> int:
+    """[stream] -> epoch. This node is the stream's master from now on, in the next term."""
+    name = args[0]
+    stream = _changeable(owner, name)
+    meta = owner.meta(name)
+    if meta.role is Role.MASTER:
+        return meta.epoch
+    # The upstream stays written down: it is to hear of the new term (`broker.replication.uplink`).
+    return _begin_term(owner, stream, meta, term(meta, history_of(owner, stream))[0] + 1)
+
+
+def unmaster(owner: Owner, args: Args) -> int:
+    """[stream] -> epoch. The stream stays readable and takes no more messages."""
+    name = args[0]
+    stream = _changeable(owner, name)
+    meta = owner.meta(name)
+    if meta.role is Role.MASTER:
+        owner.set_meta(replace(meta, role=Role.DISABLED, upstream=None, history=history_of(owner, stream)))
+    return meta.epoch
+
+
+def slave(owner: Owner, args: Args) -> str:
+    """[stream, host, port, kind, value] -> host:port. This node follows the stream of another."""
+    name, upstream = args[0], Upstream(*args[1:])
+    if name not in owner.names:
+        owner.create(name, by_command=True)
+    stream = _changeable(owner, name)
+    follow(owner, stream, upstream, term_of(owner, name)[0])
+    return str(upstream)
+
+
+def unslave(owner: Owner, args: Args) -> int:
+    """[stream] -> epoch. The stream follows nobody; it stays readable and takes no more messages."""
+    name = args[0]
+    stream = _changeable(owner, name)
+    meta = owner.meta(name)
+    if meta.role is Role.SLAVE:
+        owner.set_meta(replace(meta, role=Role.DISABLED, upstream=None, history=history_of(owner, stream)))
+    return meta.epoch
+
+
+def follow(owner: Owner, stream: OpenStream, upstream: Upstream | None, epoch: int) -> None:
+    """Be a slave; of nobody, until somebody claims the stream, when there is no upstream."""
+    meta = owner.meta(stream.name)
+    history = history_of(owner, stream)
+    owner.set_meta(replace(meta, role=Role.SLAVE, upstream=upstream, epoch=max(epoch, meta.epoch), history=history))
+
+
+# --- what other nodes say -------------------------------------------------------------------------------------------
+
+
+def claimed(owner: Owner, args: Args) -> list[Any]:
+    """[stream, history rows, host, port] -> [role, epoch, master, accepted].
+
+    The node at host:port is the master in the history's last term. Whoever is the master here gives in to a later term
+    and follows it; the answer says which term is the latest.
+    """
+    name, rows, host, port = args
+    claim_history = make_history(EpochStart(*row) for row in rows)
+    start = claim_history[-1]
+    if name not in owner.names:
+        return [Role.DISABLED.value, start.epoch, start.master, True]  # there is nothing here to give in
+    stream = _changeable(owner, name)
+    meta = owner.meta(name)
+    mine = term(meta, history_of(owner, stream))
+    _require_near(mine, start.epoch)
+    if mine < (start.epoch, start.master):
+        if meta.role is Role.MASTER or (meta.role is Role.SLAVE and meta.upstream is None):
+            log.warning("stream %r: %s:%d is its master in term %d; following", name, host, port, start.epoch)
+            follow(owner, stream, Upstream(host, port, "seq", 0), start.epoch)
+        elif meta.epoch < start.epoch:
+            owner.set_meta(replace(meta, epoch=start.epoch, history=history_of(owner, stream)))
+        mine = start.epoch, start.master
+    accepted = mine == (start.epoch, start.master)
+    return [owner.role(name).value, *mine, accepted]
+
+
+def hear_of(owner: Owner, name: bytes, epoch: int, master_id: str) -> None:
+    """Another node knows this term. A master of an earlier one takes no more messages from now on.
+
+    Raises Refused for a term that cannot be, StorageError, OSError.
+    """
+    meta = owner.meta(name)
+    if meta.role is not Role.MASTER or name not in owner.names:
+        return
+    stream = owner.stream(name)
+    mine = term(meta, history_of(owner, stream))
+    _require_near(mine, epoch)
+    if mine < (epoch, master_id):
+        log.warning("stream %r: a later term, %d, has begun elsewhere; this node takes no more messages", name, epoch)
+        follow(owner, stream, meta.upstream, epoch)
+
+
+def _require_near(mine: Term, epoch: int) -> None:
+    if epoch > mine[0] + EPOCH_LEAP_MAX:
+        text = f"term {epoch} cannot be: the latest that is known here is {mine[0]}, and they are counted one by one"
+        raise Refused(Code.USAGE, text)
+
+
+def settle_claim(owner: Owner, name: bytes) -> None:
+    """The former upstream has given in: it need not be told again."""
+    meta = owner.meta(name)
+    if meta.role is Role.MASTER and meta.upstream is not None:
+        owner.set_meta(replace(meta, upstream=None))
+
+
+def learn(owner: Owner, stream: OpenStream, theirs: History) -> None:
+    """Write down the terms that a slave's upstream has told, where they say more than is known."""
+    meta = owner.meta(stream.name)
+    epoch = max(meta.epoch, last_epoch(theirs))
+    if (theirs, epoch) == (meta.history, meta.epoch) or (stream.name not in owner.metas and _says_nothing(theirs)):
+        return
+    owner.set_meta(replace(meta, epoch=epoch, history=theirs))
+
+
+def _says_nothing(theirs: History) -> bool:
+    """A first term from the beginning: by far the most streams never have another, and need nothing written down."""
+    return len(theirs) == 1 and theirs[0][:2] == (1, 0)
+
+
+# --- by itself ------------------------------------------------------------------------------------------------------
+
+
+def begin_after_boot(owner: Owner, stream: OpenStream) -> None:
+    """A master that the machine took down may have lost messages that its slaves have: what it gives out from now on
+    is told apart by a term of its own. Raises Refused, StorageError, OSError: it takes no messages before that.
+    """
+    if stream.name not in owner.reborn:
+        return
+    meta = owner.meta(stream.name)
+    if meta.role is Role.MASTER and owner.was_followed:
+        _begin_term(owner, stream, meta, term(meta, history_of(owner, stream))[0] + 1)
+    owner.reborn.discard(stream.name)
+
+
+def _begin_term(owner: Owner, stream: OpenStream, meta: StreamMeta, epoch: int) -> int:
+    """Written down before the first message of the term is appended."""
+    try:
+        history = begin_epoch(history_of(owner, stream), epoch, stream.log.next_seq, owner.directory.node_id)
+    except ValueError as error:
+        raise Refused(Code.UNSUPPORTED, f"no term can follow: {error}") from error
+    owner.set_meta(replace(meta, role=Role.MASTER, epoch=epoch, history=history))
+    return epoch
+
+
+def _changeable(owner: Owner, name: bytes) -> OpenStream:
+    if name not in owner.names:
+        raise Refused(Code.UNKNOWN, "no such stream here")
+    try:
+        stream = owner.stream(name)
+    except StorageError as error:
+        raise Refused(Code.UNAVAILABLE, str(error)) from error
+    if stream.busy:
+        raise Refused(Code.UNAVAILABLE, BUSY_TEXT)
+    return stream

@@ -1,0 +1,59 @@
+"""One turn's publishes to a slaved stream, on their way to its master."""
+
+from __future__ import annotations
+
+from typing import Final, Protocol
+
+from broker.protocol.errors import Code
+from broker.protocol.messages import Ack, Buffer, Failed, Published, pack_publish
+from broker.publish import Batch, Frames
+
+_CODES: Final = {code.value: code for code in Code}
+
+
+class Sends(Protocol):
+    """What a request goes out over: an uplink that is up."""
+
+    def queue(self, *buffers: Buffer) -> None: ...
+
+    def handle_of(self, name: bytes) -> int: ...
+
+
+class UpForward:
+    """A batch as one PUBLISH. It is always answered, whatever its publishers want to hear: the window needs that."""
+
+    __slots__ = ("_batch", "_frames", "nbytes", "request_id", "since_s")
+
+    def __init__(self, request_id: int, batch: Batch) -> None:
+        self.request_id = request_id
+        self.since_s = 0.0
+        self.nbytes = batch.nbytes
+        self._batch = batch
+        self._frames: Frames | None = batch.take_frames()
+
+    @property
+    def name(self) -> bytes:
+        """The stream's."""
+        return self._batch.name
+
+    def send(self, link: Sends) -> None:
+        batch = self._batch
+        frames, self._frames = self._frames, None  # the wire's from here on
+        assert frames is not None
+        ack = Ack.REPLICATED if batch.replicas else Ack.SYNCED if batch.sync else Ack.APPENDED
+        head = pack_publish(self.request_id, ack, (link.handle_of(batch.name),), frames, batch.replicas)
+        link.queue(head, frames)
+
+    def fail(self, code: Code, text: str) -> None:
+        self._batch.refused(code, text)
+
+    def published(self, answer: Published) -> None:
+        first_seq, _count, subscribers = answer.results[0]
+        self._batch.published(first_seq, subscribers)
+
+    def failed(self, answer: Failed) -> None:
+        if answer.code == Code.UNREPLICATED and answer.results:
+            first_seq, _count, _subscribers, _code, text = answer.results[0]
+            self._batch.unreplicated(first_seq, text)
+            return
+        self._batch.refused(_CODES.get(answer.code, Code.UNAVAILABLE), answer.text)

@@ -1,0 +1,407 @@
+"""One upstream node: the connection to it, kept for ever, and everything that goes over it.
+
+    DOWN --time to dial--> RESOLVING --> CONNECTING --> GREETING --WELCOME--> UP
+    any  --an error, the end, silence--> DOWN, and after a jittered pause again
+
+Publishes to the streams that are followed wait in a `Route`, as those for a sibling do: while the node is down for a
+bounded time, in bounded space. What the other end must not say ends the connection, with the reason in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import select
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from broker.owner import Owner, Refused
+from broker.poller import Poller
+from broker.protocol import messages as m
+from broker.protocol import replication as r
+from broker.protocol.address import join_address
+from broker.protocol.errors import PeerError
+from broker.protocol.messages import Op, pack
+from broker.protocol.names import node_id, shown_text
+from broker.publish import Batch
+from broker.replication import roles
+from broker.replication.copies import Copies, SetAside
+from broker.replication.upforward import UpForward
+from broker.replication.wire import Address, Wire, WireClosed, look_up, numeric_address
+from broker.routes import Route
+from broker.settings import Settings
+from broker.version import program_version
+from shard.errors import StorageError
+
+log = logging.getLogger(__name__)
+
+DIAL_S, DIAL_MAX_S = 0.1, 5.0  # between two attempts, from the first to later ones; half of it is chance
+STEADY_S = 5.0  # up for so long: the next pause is a short one again
+PINGS_A_TIMEOUT = 3  # sent to a silent upstream before it is given up
+REQUESTS_MAX = (1 << 32) - 1
+CLAIM_RETRY_S = 2.0
+COMPLAINT_S = 1.0  # between two log lines about what the upstream refuses
+PONGS_UNSENT_MAX_BYTES = 64 << 10  # an upstream that has so much to read needs no other sign of life
+UP_SLOT = -1  # of a route that leads to no sibling
+
+
+class Phase(StrEnum):
+    DOWN = "down"
+    RESOLVING = "resolving"
+    CONNECTING = "connecting"
+    GREETING = "greeting"
+    UP = "up"
+
+
+class Resolver(Protocol):
+    """Looks a host up in another thread; then calls with its address, or with what was wrong."""
+
+    def __call__(self, host: str, port: int, done: Callable[[Address | None, str], None]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What an uplink needs of its worker."""
+
+    owner: Owner
+    poller: Poller
+    settings: Settings
+    address: str  # where this node listens, as HELLO says it
+    clock: Callable[[], float]
+    resolve: Resolver
+    set_aside: SetAside
+    found: Callable[[Sequence[bytes]], None]  # names of streams that there are upstream
+    touch: Callable[[Uplink], None]  # it has something to send: flush it in this turn
+
+
+class Uplink:
+    def __init__(self, around: Surroundings, host: str, port: int) -> None:
+        self.host, self.port = host, port
+        self.address = join_address(host, port)
+        self.phase, self.why = Phase.DOWN, "not tried yet"
+        self.node = ""  # the other end's id
+        self._around = around
+        self._owner = around.owner
+        who = f"the node that this one follows, {self.address},"
+        self.route = Route(UP_SLOT, around.settings.link_window_bytes, around.clock, self._wake, who)
+        self.copies = Copies(around.owner, self.queue, around.set_aside)
+        self.prefixes: set[bytes] = set()  # of streams to be followed as they are made
+        self.claims: dict[bytes, float] = {}  # streams of which this node became the master, and when to say so next
+        self._claim_ids: dict[int, bytes] = {}
+        self._handles: dict[bytes, int] = {}
+        self._requests = 0
+        self._wire: Wire | None = None
+        self._mask = 0
+        self._pauses = 0
+        self.changed_s = self._heard_s = self._pinged_s = self._ticked_s = around.clock()
+        self._dial_s = self._complained_s = 0.0
+
+    @property
+    def needed(self) -> bool:
+        return bool(self.copies or self.prefixes or self.claims or self.route.bytes_held)
+
+    # --- the connection ---------------------------------------------------------------------------------------------
+
+    def tick(self, now_s: float) -> None:
+        """Dial when it is time, give up who says nothing, ask again for what waits."""
+        timeout_s = self._around.settings.upstream_timeout_s
+        if now_s - self._ticked_s > timeout_s / PINGS_A_TIMEOUT:
+            self._heard_s = now_s  # this worker was busy, or stopped: what the other end said has not been read yet
+        self._ticked_s = now_s
+        self.route.expire(now_s - self._around.settings.unavailable_timeout_s)
+        if self.phase is Phase.DOWN:
+            if now_s >= self._dial_s:
+                self._dial(now_s)
+        elif self.phase is not Phase.UP:
+            if now_s - self.changed_s > timeout_s:
+                self.fail("it does not answer")
+        elif now_s - self._heard_s > timeout_s:
+            self.fail(f"it has said nothing for {timeout_s:g} s")
+        else:
+            self._tick_up(now_s, timeout_s / PINGS_A_TIMEOUT)
+
+    def _tick_up(self, now_s: float, silence_s: float) -> None:
+        if now_s - self._heard_s > silence_s < now_s - self._pinged_s:
+            self._pinged_s = now_s
+            self.queue(pack(m.Ping()))
+        self.copies.tick(now_s)
+        for name in [name for name, due_s in self.claims.items() if due_s <= now_s]:
+            self._claim(name, now_s)
+
+    def _dial(self, now_s: float) -> None:
+        self._enter(Phase.RESOLVING, now_s)
+        address = numeric_address(self.host, self.port)
+        if address is not None:
+            self._connect(address)
+            return
+
+        def looked_up(found: Address | None, wrong: str) -> None:
+            if self.phase is not Phase.RESOLVING:
+                return
+            if found is None:
+                self.fail(f"its host is not known: {wrong}")
+            else:
+                self._connect(found)
+
+        self._around.resolve(self.host, self.port, looked_up)
+
+    def _connect(self, address: Address) -> None:
+        try:
+            self._wire = Wire(address)
+        except WireClosed as closed:
+            self.fail(str(closed))
+            return
+        self._enter(Phase.CONNECTING, self._around.clock())
+        self._mask = select.EPOLLOUT
+        self._around.poller.register(self._wire.fileno(), self._mask, self._on_event)
+
+    def _enter(self, phase: Phase, now_s: float) -> None:
+        self.phase, self.changed_s = phase, now_s
+
+    def _on_event(self, mask: int) -> None:
+        wire = self._wire
+        if wire is None:
+            return
+        try:
+            if self.phase is Phase.CONNECTING:
+                wire.connected()
+                self._greet(wire)
+            elif mask & ~select.EPOLLOUT:
+                self._read(wire)
+            self._around.touch(self)
+        except WireClosed as closed:
+            self.fail(str(closed))
+
+    def _greet(self, wire: Wire) -> None:
+        self._enter(Phase.GREETING, self._around.clock())
+        settings = self._around.settings
+        hello = m.Hello(
+            m.VERSION,
+            (r.FEATURE,),
+            f"tailrace/{program_version()}",
+            settings.token or None,
+            self._owner.directory.node_id,
+            self._around.address,
+        )
+        wire.queue(pack(hello))
+
+    def _read(self, wire: Wire) -> None:
+        now_s = self._heard_s = self._around.clock()
+        for message in wire.receive():
+            handler = _HANDLERS.get(type(message))
+            if handler is None or (self.phase is not Phase.UP and type(message) not in _BEFORE_UP):
+                raise WireClosed(f"it sent {type(message).__name__}, which nobody asked for")
+            handler(self, message, now_s)
+            if self._wire is not wire:
+                return
+
+    def flush(self) -> None:
+        """Send what this turn has queued, and what is to be said of what is held."""
+        wire = self._wire
+        if wire is None or self.phase is Phase.CONNECTING:
+            return
+        try:
+            if self.phase is Phase.UP and wire.queued_bytes < self.route.window_bytes:
+                for report in self.copies.reports():
+                    wire.queue(report)
+            wire.flush()
+        except WireClosed as closed:
+            self.fail(str(closed))
+            return
+        if wire.interest != self._mask:
+            self._mask = wire.interest
+            self._around.poller.modify(wire.fileno(), self._mask)
+
+    def fail(self, why: str) -> None:
+        """The connection is no more: what was under way has an unknown end, what waits waits on."""
+        now_s = self._around.clock()
+        if self.phase is Phase.UP and now_s - self.changed_s > STEADY_S:
+            self._pauses = 0
+        if why != self.why:
+            log.warning("upstream %s is not followed now: %s", self.address, why)
+        self.why = why
+        self._close()
+        self._enter(Phase.DOWN, now_s)
+        pause_s = min(DIAL_S * 2.0**self._pauses, DIAL_MAX_S)
+        self._pauses = min(self._pauses + 1, 16)
+        self._dial_s = now_s + pause_s * random.uniform(0.5, 1.0)
+        self.copies.went_down(why)
+        self._claim_ids.clear()
+        self._handles.clear()
+        self.route.link_closed(self)
+
+    def close(self, why: str) -> None:
+        """For good: nothing waits any longer."""
+        self._close()
+        self._enter(Phase.DOWN, self._around.clock())
+        self.copies.went_down(why)
+        self.route.link_closed(self)
+        self.route.expire(float("inf"))
+
+    def _close(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            self._around.poller.unregister(wire.fileno())
+            wire.close()
+
+    # --- what goes up -----------------------------------------------------------------------------------------------
+
+    def queue(self, *buffers: m.Buffer) -> None:
+        if self._wire is not None:
+            self._wire.queue(*buffers)
+            self._around.touch(self)
+
+    def send_up(self, batch: Batch) -> None:
+        """Forward one turn's publishes to a followed stream."""
+        self._requests = self._requests % REQUESTS_MAX + 1
+        self.route.submit(UpForward(self._requests, batch))
+
+    def keep_back(self, name: bytes) -> None:
+        """What waits to go up to a stream that does not follow any more is to be sent again, to whoever has it now."""
+        text = "this stream has another master now; nothing of this was logged, send it again"
+        self.route.give_up(lambda request: isinstance(request, UpForward) and request.name == name, text)
+
+    def handle_of(self, name: bytes) -> int:
+        """The handle that stands for the stream on this connection."""
+        handle = self._handles.get(name)
+        if handle is None:
+            handle = self._handles[name] = len(self._handles)
+            self.queue(pack(m.Open(handle, name)))
+        return handle
+
+    def watch(self, prefix: bytes) -> None:
+        """Hear of all streams that begin so."""
+        if prefix not in self.prefixes:
+            self.prefixes.add(prefix)
+            if self.phase is Phase.UP:
+                self.queue(pack(r.Watch(len(self.prefixes), prefix)))
+
+    def claim(self, name: bytes) -> None:
+        """Tell the former upstream that this node is the stream's master now, until it has given in."""
+        self.claims[name] = 0.0
+
+    def _claim(self, name: bytes, now_s: float) -> None:
+        self.claims[name] = now_s + CLAIM_RETRY_S
+        try:
+            history = roles.lineage(self._owner, name).history
+        except (Refused, StorageError, OSError) as error:
+            log.warning("stream %r cannot be claimed now: %s", name, error)
+            return
+        number = len(self._claim_ids) + 1
+        self._claim_ids[number] = name
+        self.queue(pack(r.Claim(number, name, history)))
+
+    def _wake(self, _link: object) -> None:
+        self._around.touch(self)
+
+    # --- what comes down --------------------------------------------------------------------------------------------
+
+    def hear_welcome(self, message: m.Welcome, now_s: float) -> None:
+        if self.phase is Phase.UP:
+            raise WireClosed("it sent Welcome, which nobody asked for")
+        if r.FEATURE not in message.features:
+            raise WireClosed("it does not replicate: it is another version")
+        if message.node == self._owner.directory.node_id:
+            raise WireClosed("it is this very node, or one whose data directory is a copy of this one's")
+        try:
+            self.node = node_id(message.node)
+        except PeerError as error:
+            raise WireClosed(error.text) from None
+        self._enter(Phase.UP, now_s)
+        log.info("upstream %s is up: node %s", self.address, self.node)
+        self.why = ""
+        self.route.switch(self)
+        self.copies.went_up()
+        for number, prefix in enumerate(sorted(self.prefixes), 1):
+            self.queue(pack(r.Watch(number, prefix)))
+        for name in self.claims:
+            self.claims[name] = 0.0
+        self._tick_up(now_s, float("inf"))
+
+    def hear_chunk(self, message: m.Chunk, now_s: float) -> None:
+        self.copies.chunk(message, now_s)
+
+    def hear_followed(self, message: r.Followed, now_s: float) -> None:
+        self.copies.followed(message, now_s)
+        self.copies.ask(now_s)
+
+    def hear_ended(self, message: m.Ended, now_s: float) -> None:
+        self.copies.ended(message, now_s)
+
+    def hear_published(self, message: m.Published, _now_s: float) -> None:
+        request = self.route.settle(message.request)
+        if isinstance(request, UpForward):
+            request.published(message)
+
+    def hear_failed(self, message: m.Failed, now_s: float) -> None:
+        if message.fatal:
+            raise WireClosed(f"it said {shown_text(f'{message.code}: {message.text}')}")
+        if message.op == Op.PUBLISH:
+            request = self.route.settle(message.id)
+            if isinstance(request, UpForward):
+                request.failed(message)
+        elif message.op in (Op.FOLLOW, Op.SUBSCRIBE):
+            self.copies.failed(message, now_s)
+        elif now_s - self._complained_s >= COMPLAINT_S:
+            self._complained_s = now_s
+            log.warning("upstream %s said %s", self.address, shown_text(f"{message.code}: {message.text}"))
+
+    def hear_names(self, message: r.Names, _now_s: float) -> None:
+        if not 1 <= message.id <= len(self.prefixes):
+            raise WireClosed("it sent Names, which nobody asked for")
+        prefixes = tuple(self.prefixes)
+        self._around.found([name for name in message.names if name.startswith(prefixes)])
+
+    def hear_claimed(self, message: r.Claimed, _now_s: float) -> None:
+        name = self._claim_ids.get(message.id)
+        if name is None or self.claims.pop(name, None) is None:
+            return
+        try:
+            if message.accepted:
+                roles.settle_claim(self._owner, name)
+            else:
+                roles.hear_of(self._owner, name, message.epoch, message.master)
+        except (Refused, StorageError, OSError) as error:
+            log.error("stream %r: what its former upstream said could not be taken: %s", name, error)
+
+    def hear_ping(self, _message: m.Ping, _now_s: float) -> None:
+        if self._wire is not None and self._wire.queued_bytes < PONGS_UNSENT_MAX_BYTES:
+            self.queue(pack(m.Pong()))
+
+    def pass_over(self, _message: Any, _now_s: float) -> None:
+        """An answer that says nothing that is not known."""
+
+
+class Lookup:
+    """A look-up for the helper thread (`broker.syncer`)."""
+
+    __slots__ = ("address", "name", "port", "wrong")
+
+    def __init__(self, host: str, port: int) -> None:
+        self.name, self.port = host, port
+        self.address: Address | None = None
+        self.wrong = ""
+
+    def sync(self) -> None:
+        try:
+            self.address = look_up(self.name, self.port)
+        except OSError as error:
+            self.wrong = error.strerror or str(error)
+
+
+_HANDLERS: Mapping[type, Callable[[Uplink, Any, float], None]] = {
+    m.Welcome: Uplink.hear_welcome,
+    m.Chunk: Uplink.hear_chunk,
+    r.Followed: Uplink.hear_followed,
+    m.Ended: Uplink.hear_ended,
+    m.Published: Uplink.hear_published,
+    m.Failed: Uplink.hear_failed,
+    m.Opened: Uplink.pass_over,
+    r.Names: Uplink.hear_names,
+    r.Claimed: Uplink.hear_claimed,
+    m.Ping: Uplink.hear_ping,
+    m.Pong: Uplink.pass_over,
+}
+_BEFORE_UP = frozenset({m.Welcome, m.Failed, m.Ping, m.Pong})

@@ -1,0 +1,237 @@
+"""The uplinks of a worker: which of its streams follow which node, and the one connection to each of those.
+
+Whatever changes a stream's role (a command, a claim, a start) ends in `look_at`, which makes what is so what ought to
+be so. Nothing here is kept on the disk: it follows from the streams' .meta files and the node's rules.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from broker.owner import OpenStream, Refused
+from broker.protocol.errors import Code
+from broker.publish import Batch
+from broker.replication import roles
+from broker.replication.copies import Copy
+from broker.replication.uplink import COMPLAINT_S, Lookup, Surroundings, Uplink
+from broker.replication.wire import Address
+from broker.syncer import Job
+from shard.errors import StorageError
+from shard.meta import Role
+
+if TYPE_CHECKING:
+    from broker.worker import Worker
+
+log = logging.getLogger(__name__)
+
+MAKING_S = 0.03  # of a tick: how long streams that were found upstream are made
+DEPOSED_TEXT = (
+    "another node has become the master of this stream, and has not said yet where it is; an administrator can:"
+    " slave HOST PORT STREAM 0"
+)
+
+
+class SettingAside:
+    """The end of a stream is moved out of it, by the helper thread."""
+
+    __slots__ = ("_seq", "_stream", "kept", "name", "wrong")
+
+    def __init__(self, stream: OpenStream, seq: int) -> None:
+        self.name = stream.log.name
+        self._stream = stream
+        self._seq = seq
+        self.wrong = ""
+        self.kept = 0  # messages
+
+    def sync(self) -> None:
+        try:
+            tail = self._stream.log.set_aside(self._seq)
+        except (StorageError, ValueError, OSError) as error:
+            self.wrong = f"its end could not be set aside: {error}"
+        else:
+            self.kept = 0 if tail is None else tail.tail.next_seq - tail.tail.first_seq
+
+
+class Uplinks:
+    """One a worker. `start` when it owns its shards, `stop` when it gives them up."""
+
+    def __init__(self, worker: Worker, address: str) -> None:
+        self._worker = worker
+        self._owner = owner = worker.owner
+        self._uplinks: dict[tuple[str, int], Uplink] = {}
+        self._of: dict[bytes, Uplink] = {}  # the streams that follow
+        self._touched: dict[Uplink, None] = {}
+        self._complained_s = 0.0
+        self._to_make: dict[bytes, None] = {}  # streams that there are upstream, bounded by `max_streams`
+        self._around = Surroundings(
+            owner=owner,
+            poller=worker.poller,
+            settings=worker.settings,
+            address=address,
+            clock=lambda: worker.now_s,
+            resolve=self._resolve,
+            set_aside=self._set_aside,
+            found=self._found,
+            touch=self._touch,
+        )
+        owner.send_up = self.send_up
+        owner.on_held = self.note_held
+        owner.path_above = self.path_above
+        owner.held_below = self._held_below
+        owner.on_rules = self.watch
+        owner.on_open = lambda stream: roles.begin_after_boot(owner, stream)
+
+    def __iter__(self) -> Iterator[Uplink]:
+        return iter(self._uplinks.values())
+
+    def start(self) -> None:
+        for name in self._owner.names:
+            self.look_at(name)
+        self.watch()
+
+    def watch(self) -> None:
+        """Hear of the streams that the rules are for, as they are made."""
+        for rule in (*self._owner.rules.commands, *self._owner.rules.configured):
+            if rule.upstream is not None:
+                self._to(rule.upstream.host, rule.upstream.port).watch(rule.pattern.removesuffix(b"*"))
+
+    def stop(self, why: str) -> None:
+        for uplink in self._uplinks.values():
+            uplink.close(why)
+        self._uplinks.clear()
+        self._of.clear()
+        self._owner.uproutes.clear()
+        self._touched.clear()
+        self._to_make.clear()
+
+    def tick(self) -> None:
+        for uplink in list(self._uplinks.values()):
+            uplink.tick(self._worker.now_s)
+            if not uplink.needed:
+                uplink.close("no stream follows it any more")
+                del self._uplinks[uplink.host, uplink.port]
+        if self._to_make:
+            self._make_some()
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what this turn has queued for other nodes."""
+        while self._touched:
+            uplink, _ = self._touched.popitem()
+            uplink.flush()
+
+    # --- streams ----------------------------------------------------------------------------------------------------
+
+    def look_at(self, name: bytes) -> None:
+        """A stream may have another role or upstream now."""
+        if not self._owner.owning:
+            return
+        meta = self._owner.meta(name)
+        upstream = meta.upstream
+        wanted = None
+        if upstream is not None and meta.role is Role.SLAVE:
+            wanted = self._to(upstream.host, upstream.port)
+        present = self._of.get(name)
+        if present is not wanted:
+            if present is not None:
+                self._leave(name, present)
+            if wanted is not None:
+                self._of[name] = wanted
+                self._owner.uproutes[name] = wanted.route
+                wanted.copies.add(name)
+        if upstream is not None and meta.role is Role.MASTER:
+            self._to(upstream.host, upstream.port).claim(name)
+
+    def _leave(self, name: bytes, uplink: Uplink) -> None:
+        uplink.copies.remove(name)
+        uplink.keep_back(name)
+        del self._of[name]
+        self._owner.uproutes.pop(name, None)
+        self._owner.on_path(name)
+
+    def copy_of(self, name: bytes) -> tuple[Uplink, Copy] | None:
+        """How a stream follows; None for one that does not."""
+        uplink = self._of.get(name)
+        return None if uplink is None else (uplink, uplink.copies.by_name[name])
+
+    def path_above(self, name: bytes) -> tuple[str, ...]:
+        """The ids of the nodes above this one for a stream; () where it is the master, or does not reach it."""
+        uplink = self._of.get(name)
+        return () if uplink is None else uplink.copies.by_name[name].path
+
+    def note_held(self, name: bytes) -> None:
+        uplink = self._of.get(name)
+        if uplink is not None:
+            uplink.copies.note_held(name)
+            self._touched[uplink] = None
+
+    def _held_below(self, name: bytes) -> list[tuple[str, int, int]]:
+        holders = self._owner.replicas.streams.get(name)
+        if holders is None:
+            return []
+        return [(node, held.next_seq, held.synced_seq) for node, held in holders.nodes.items()]
+
+    def send_up(self, batch: Batch) -> None:
+        uplink = self._of.get(batch.name)
+        if uplink is None:
+            batch.refused(Code.DISABLED, DEPOSED_TEXT)
+        else:
+            uplink.send_up(batch)
+
+    def _to(self, host: str, port: int) -> Uplink:
+        uplink = self._uplinks.get((host, port))
+        if uplink is None:
+            uplink = self._uplinks[host, port] = Uplink(self._around, host, port)
+        return uplink
+
+    def _touch(self, uplink: Uplink) -> None:
+        self._touched[uplink] = None
+
+    def _found(self, names: Sequence[bytes]) -> None:
+        """There are such streams upstream: those that belong to this worker and are new to it are to follow."""
+        owner, router = self._owner, self._worker.router
+        for name in names:
+            if len(self._to_make) >= self._worker.settings.max_streams:
+                return
+            if name not in owner.names and router.slot_of(name) not in self._worker.routes:
+                self._to_make[name] = None
+
+    def _make_some(self) -> None:
+        """Making a stream takes a while, and there may be many."""
+        owner, end_s = self._owner, time.monotonic() + MAKING_S
+        while self._to_make and time.monotonic() < end_s:
+            name, _ = self._to_make.popitem()
+            if name in owner.names or owner.meta(name).role is not Role.SLAVE:
+                continue
+            try:
+                owner.create(name, by_command=True)
+            except Refused as refused:
+                if self._worker.now_s - self._complained_s >= COMPLAINT_S:
+                    self._complained_s = self._worker.now_s
+                    log.warning("stream %r of the upstream cannot be followed: %s", name, refused.text)
+
+    # --- what another thread does -----------------------------------------------------------------------------------
+
+    def _resolve(self, host: str, port: int, done: Callable[[Address | None, str], None]) -> None:
+        lookup = Lookup(host, port)
+        self._worker.syncer.request(lookup, Job(lambda: done(lookup.address, lookup.wrong)))
+
+    def _set_aside(self, stream: OpenStream, seq: int, done: Callable[[str], None]) -> None:
+        stream.busy = True
+        setting = SettingAside(stream, seq)
+
+        def finished() -> None:
+            stream.busy = False
+            if setting.wrong:
+                log.error("stream %r: %s", stream.name, setting.wrong)
+                self._owner.forget(stream)
+            else:
+                log.warning("stream %r: %d messages from %d on were set aside", stream.name, setting.kept, seq)
+            self._worker.metrics.diverged_messages += setting.kept
+            self._owner.on_cut(stream.name, seq)
+            done(setting.wrong)
+
+        self._worker.syncer.request(setting, Job(finished))

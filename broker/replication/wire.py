@@ -1,0 +1,141 @@
+"""The connection of an uplink: one TCP socket to another node's port, on which this worker is the client.
+
+The thin shell: queue out, bytes in. What is said is `broker.replication.uplink`'s business. The queue out is bounded by
+those who fill it: publishes by the uplink's window, reports by one a stream, questions by `FOLLOWS_AT_ONCE`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import socket
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, TypeAlias
+
+from broker.protocol.binary import ClientCodec
+from broker.protocol.errors import PeerError
+from broker.protocol.messages import Response
+
+RECEIVE_BYTES = 1 << 20
+BUFFER_BYTES = 4 << 20  # asked of the kernel, for what is on its way down
+SEND_BUFFERS_MAX = 64  # well under IOV_MAX
+
+_receive_buffer = memoryview(bytearray(RECEIVE_BYTES))  # one a process: filled and read within one call
+
+Address: TypeAlias = tuple[socket.AddressFamily, Any]
+"""An address family, and an address as its sockets take it."""
+Data: TypeAlias = bytes | bytearray | memoryview
+
+
+class WireClosed(Exception):
+    """The connection is no more, or of no use; the text says why."""
+
+
+def numeric_address(host: str, port: int) -> Address | None:
+    """The address of a host that is written as one; None for a name, which must be looked up."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except (OSError, UnicodeError):
+        return None
+    return found[0][0], found[0][4]
+
+
+def look_up(host: str, port: int) -> Address:
+    """The first address of a host. Waits for the network. Raises OSError."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # a..b, or a label of more than 63 characters
+        raise OSError(f"{host} is no name of a host: {error}") from error
+    return found[0][0], found[0][4]
+
+
+class Wire:
+    __slots__ = ("_codec", "_out", "closed", "queued_bytes", "received_bytes", "sock")
+
+    def __init__(self, address: Address) -> None:
+        """Begin to connect; it is done when the socket is writable (`connected`). Raises WireClosed."""
+        family, where = address
+        self.closed = False
+        self.queued_bytes = 0
+        self.received_bytes = 0
+        self._codec = ClientCodec(replicating=True)
+        self._out: deque[memoryview] = deque()
+        try:
+            self.sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:
+            raise WireClosed(error.strerror or "no socket can be had") from error
+        self.sock.setblocking(False)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
+        code = self.sock.connect_ex(where)
+        if code not in (0, errno.EINPROGRESS):
+            self.close()
+            raise WireClosed(os.strerror(code))
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def connected(self) -> None:
+        """To be asked once the socket is writable for the first time. Raises WireClosed when nobody is there."""
+        code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise WireClosed(os.strerror(code))
+
+    @property
+    def interest(self) -> int:
+        return select.EPOLLIN | (select.EPOLLOUT if self._out else 0)
+
+    def queue(self, *buffers: Data) -> None:
+        """Queue bytes to go out; they are the wire's from here on."""
+        for buffer in buffers:
+            if len(buffer):
+                self._out.append(memoryview(buffer))
+                self.queued_bytes += len(buffer)
+
+    def flush(self) -> None:
+        """Send what the socket takes. Raises WireClosed."""
+        while self._out:
+            buffers = [self._out[index] for index in range(min(len(self._out), SEND_BUFFERS_MAX))]
+            try:
+                sent = self.sock.sendmsg(buffers)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise WireClosed(error.strerror or "the connection is gone") from error
+            self._drop(sent)
+
+    def _drop(self, sent: int) -> None:
+        self.queued_bytes -= sent
+        while sent:
+            view = self._out.popleft()
+            if sent < len(view):
+                self._out.appendleft(view[sent:])
+                return
+            sent -= len(view)
+
+    def receive(self) -> Iterator[Response]:
+        """Read once; the messages that are whole. The frames of a Chunk are valid until the next step.
+
+        Raises WireClosed at the end of the input, and for bytes that no broker sends.
+        """
+        try:
+            count = self.sock.recv_into(_receive_buffer)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            raise WireClosed(error.strerror or "the connection is gone") from error
+        if not count:
+            raise WireClosed("the other node has closed the connection")
+        self.received_bytes += count
+        try:
+            yield from self._codec.feed(_receive_buffer[:count])
+        except PeerError as error:
+            raise WireClosed(f"what it sent is no binary protocol: {error.text}") from error
+
+    def close(self) -> None:
+        self.closed = True
+        self._out.clear()
+        self.queued_bytes = 0
+        self.sock.close()

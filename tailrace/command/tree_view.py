@@ -1,0 +1,111 @@
+"""The replication tree as lines, a node each: rich's trees from what `tree_walk` has found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.filesize import decimal
+from rich.text import Text
+from rich.tree import Tree
+
+from broker.protocol.replication import Told
+from tailrace.command.tree_walk import LINK_UP, Found, Node, Tie
+
+DEPTH_MAX = 100
+"""Levels of a tree; a longer chain goes on in a tree of its own, since each level is drawn by a call within a call."""
+
+
+def draw(found: Found, stream: str | None = None) -> list[Tree]:
+    """A tree for each node that follows nobody; where all follow somebody, from the node that was asked first."""
+    below: dict[str, list[str]] = {}
+    for (upstream, slave), tie in found.ties.items():
+        if _counts(found.nodes[slave], tie):
+            below.setdefault(upstream, []).append(slave)
+    drawn: set[str] = set()
+    return [_branch(found, name, None, stream, below, drawn, 1) for name in _roots(found, below, drawn)]
+
+
+def _counts(slave: Node, tie: Tie) -> bool:
+    """Whether a link shows where a node belongs. One without streams does so only for a node without streams: others
+    have it to tell a former upstream of a new master, or to hear of new streams there.
+    """
+    told = slave.told
+    is_empty = told is not None and not told.masters + told.slaves + told.disabled
+    return is_empty or any(link is not None and link.streams for link in tie)
+
+
+def _roots(found: Found, below: dict[str, list[str]], drawn: set[str]) -> Iterator[str]:
+    """Each after the ones before it were drawn. Nodes may follow each other, in different streams."""
+    slaves = {slave for slaves in below.values() for slave in slaves}
+    for name in [*(name for name in found.nodes if name not in slaves), found.start, *found.nodes]:
+        if name is not None and name not in drawn:
+            yield name
+
+
+def _branch(
+    found: Found,
+    name: str,
+    tie: Tie | None,
+    stream: str | None,
+    below: dict[str, list[str]],
+    drawn: set[str],
+    depth: int,
+) -> Tree:
+    node = found.nodes[name]
+    label = _label(node, tie, stream)
+    tree = Tree(label, guide_style="dim")
+    slaves = below.get(name, [])
+    if name in drawn:
+        label.append("  (as above)" if slaves else "", style="dim")
+        return tree
+    drawn.add(name)
+    if depth == DEPTH_MAX and slaves:
+        tree.add(Text("goes on below", style="dim"))
+        return tree
+    for slave in sorted(slaves, key=lambda each: found.nodes[each].address):
+        tree.children.append(_branch(found, slave, found.ties[name, slave], stream, below, drawn, depth + 1))
+    return tree
+
+
+def _label(node: Node, tie: Tie | None, stream: str | None) -> Text:
+    label = Text(node.address or "address unknown", style="bold")
+    if node.name != node.address:
+        label.append(f"  {node.name}", style="not bold dim")
+    if node.told is None:
+        label.append(f"  {node.problem}", style="not bold red")
+    else:
+        label.append(f"  {_roles(node.told, stream)}", style="not bold")
+    for text, style in () if tie is None else _link(tie, stream):
+        label.append(f"  {text}", style=f"not bold {style}")
+    return label
+
+
+def _roles(told: Told, stream: str | None) -> str:
+    roles = {"master": told.masters, "slave": told.slaves, "disabled": told.disabled}
+    if stream is not None:
+        return next((role for role, count in roles.items() if count), "does not have it")
+    named = [f"{role} of {count:,}" for role, count in roles.items() if count]
+    return f"{', '.join(named)} {'stream' if sum(roles.values()) == 1 else 'streams'}" if named else "no streams"
+
+
+def _streams(count: int) -> str:
+    return "1 stream" if count == 1 else f"{count:,} streams"
+
+
+def _link(tie: Tie, stream: str | None) -> Iterator[tuple[str, str]]:
+    """(text, style): the link's state, as the slave has it, and the lag, as the upstream sees it, where they say."""
+    link = tie.by_slave or tie.by_upstream
+    measured = tie.by_upstream or tie.by_slave
+    assert link is not None and measured is not None
+    known_by = "" if tie.by_slave else ", says the node above"
+    streams = "" if stream is not None or not link.streams else f", {_streams(link.streams)}"
+    yield f"{link.state}{streams}{known_by}", "" if link.state == LINK_UP else "red"
+    if measured.lag_messages or measured.lag_bytes or measured.lag_ms:
+        yield lag_text(measured.lag_messages, measured.lag_bytes, measured.lag_ms), "yellow"
+    elif link.state == LINK_UP:
+        yield "caught up", "green"
+
+
+def lag_text(messages: int, nbytes: int, ms: int) -> str:
+    """`1,204 messages, 3.1 MB, 4.2 s behind`."""
+    return f"{messages:,} messages, {decimal(nbytes)}, {ms / 1_000:,.1f} s behind"

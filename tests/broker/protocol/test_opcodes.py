@@ -1,0 +1,15 @@
+"""The numbers that stand first in every envelope."""
+
+from __future__ import annotations
+
+from broker.protocol.messages import CHUNK
+from broker.protocol.opcodes import VERSION, Op
+
+
+def test_the_opcodes_run_from_one_to_twenty_five() -> None:
+    assert list(Op) == list(range(1, 26))
+    assert (Op.PING, Op.PONG, Op.CLOSE, Op.FOLLOW) == (10, 11, 16, 17)
+
+
+def test_the_first_byte_of_a_connection_is_that_of_hello() -> None:
+    assert (VERSION, Op.HELLO, CHUNK) == (1, 1, Op.CHUNK)

@@ -1,0 +1,53 @@
+"""What an upstream is to the copies of its streams: frames that its log would have sent, and ears for what comes up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker.protocol.binary import ServerCodec
+from broker.protocol.messages import Hello, Malformed, Request, pack
+from broker.protocol.replication import FEATURE
+from shard.log import StreamLog
+from tests.shard.helpers import append, open_log
+
+MESSAGE_MAX_BYTES = 1 << 20
+
+
+class Ears:
+    """Takes a slave's bytes; gives what they mean."""
+
+    def __init__(self) -> None:
+        self._codec = ServerCodec(64 << 20, MESSAGE_MAX_BYTES)
+        self._codec.replicating = True
+        list(self._codec.feed(*_counted(pack(Hello(1, (FEATURE,), "test")))))
+
+    def hear(self, data: bytes) -> list[Request]:
+        heard: list[Request] = []
+        for message in self._codec.feed(*_counted(data)):
+            assert not isinstance(message, Malformed), message
+            heard.append(message)
+        return heard
+
+
+class Original:
+    """A stream as its master has it."""
+
+    def __init__(self, directory: Path, name: str = "s") -> None:
+        directory.mkdir(exist_ok=True)
+        self._file = directory / f"{name}.content"
+        self.log: StreamLog = open_log(directory, name)
+
+    def append(self, *payloads: bytes, epoch: int = 1) -> None:
+        append(self.log, *payloads, epoch=epoch)
+
+    def frames(self, first_seq: int, next_seq: int) -> memoryview:
+        """The frames of these messages, as a chunk has them."""
+        if first_seq == next_seq:
+            return memoryview(b"")
+        last = self.log.entry(next_seq - 1)
+        content = self._file.read_bytes()
+        return memoryview(content[self.log.entry(first_seq).offset : last.offset + last.length])
+
+
+def _counted(data: bytes) -> tuple[bytes, int]:
+    return data, len(data)

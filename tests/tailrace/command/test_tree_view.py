@@ -1,0 +1,132 @@
+"""The tree as text."""
+
+from __future__ import annotations
+
+import io
+from itertools import pairwise
+
+from rich.console import Console
+
+from broker.protocol.replication import Link, Told
+from tailrace.command.tree_view import DEPTH_MAX, draw
+from tailrace.command.tree_walk import Found, Node, Tie
+
+
+def told(node: str, masters: int = 0, slaves: int = 0, disabled: int = 0) -> Told:
+    return Told(1, node, "", (), masters, slaves, disabled)
+
+
+def node(name: str, answer: Told | None = None, problem: str = "") -> Node:
+    return Node(name, f"{name.lower()}:5050", answer, problem)
+
+
+def link(state: str = "up", streams: int = 12, lag: tuple[int, int, int] = (0, 0, 0)) -> Link:
+    return Link("up", "", "", state, streams, *lag)
+
+
+def drawn(found: Found, stream: str | None = None) -> list[str]:
+    console = Console(file=io.StringIO(), width=1_000, highlight=False)
+    for tree in draw(found, stream):
+        console.print(tree)
+    text = console.file.getvalue()  # type: ignore[attr-defined]
+    return [line.rstrip() for line in text.splitlines()]
+
+
+def test_a_tree_with_every_kind_of_line() -> None:
+    found = Found(start="B")
+    found.nodes = {
+        "A": node("A", told("A", masters=12)),
+        "C": node("C", None, "Connection refused"),
+        "B": node("B", told("B", masters=1, slaves=12, disabled=2)),
+        "D": node("D", told("D", slaves=1)),
+        "E": node("E", told("E")),
+    }
+    found.ties = {
+        ("A", "C"): Tie(None, link(lag=(1_204, 3_100_000, 4_230))),
+        ("A", "B"): Tie(link("up", 12, (9, 9, 9)), link()),
+        ("B", "D"): Tie(link("connecting", 1, (7, 42, 0)), None),
+        ("B", "E"): Tie(link("connecting", 0), None),
+    }
+    assert drawn(found) == [
+        "a:5050  A  master of 12 streams",
+        "├── b:5050  B  master of 1, slave of 12, disabled of 2 streams  up, 12 streams  caught up",
+        "│   ├── d:5050  D  slave of 1 stream  connecting, 1 stream  7 messages, 42 bytes, 0.0 s behind",
+        "│   └── e:5050  E  no streams  connecting",
+        "└── c:5050  C  Connection refused  up, 12 streams, says the node above  1,204 messages, 3.1 MB, 4.2 s behind",
+    ]
+
+
+def test_a_link_without_streams_is_no_branch() -> None:
+    """A promoted node calls its former upstream until that has heard; it is not below it any more."""
+    found = Found(start="A")
+    found.nodes = {
+        "A": node("A", told("A", slaves=2)),
+        "B": node("B", told("B", masters=2)),
+        "C": node("C", None, "gone"),
+    }
+    found.ties = {
+        ("A", "B"): Tie(link("up", 0), link("up", 0)),
+        ("B", "A"): Tie(link("up", 2), link("up", 2)),
+        ("C", "B"): Tie(link("down: gone", 0)),
+    }
+    assert drawn(found) == [
+        "b:5050  B  master of 2 streams",
+        "└── a:5050  A  slave of 2 streams  up, 2 streams  caught up",
+        "c:5050  C  gone",
+    ]
+
+
+def test_the_tree_of_one_stream_names_roles() -> None:
+    found = Found(start="A")
+    found.nodes = {"A": node("A", told("A", masters=1)), "B": node("B", told("B", slaves=1)), "C": node("C", told("C"))}
+    found.ties = {("A", "B"): Tie(link()), ("B", "C"): Tie(link())}
+    assert drawn(found, "s") == [
+        "a:5050  A  master",
+        "└── b:5050  B  slave  up  caught up",
+        "    └── c:5050  C  does not have it  up  caught up",
+    ]
+
+
+def test_nodes_that_follow_each_other_are_drawn_once() -> None:
+    found = Found(start="B")
+    found.nodes = {name: node(name, told(name, 1, 1)) for name in "ABC"}
+    found.ties = {("A", "B"): Tie(link()), ("B", "A"): Tie(link()), ("C", "A"): Tie(link())}
+    assert drawn(found) == [
+        "c:5050  C  master of 1, slave of 1 streams",
+        "└── a:5050  A  master of 1, slave of 1 streams  up, 12 streams  caught up",
+        "    └── b:5050  B  master of 1, slave of 1 streams  up, 12 streams  caught up",
+        "        └── a:5050  A  master of 1, slave of 1 streams  up, 12 streams  caught up  (as above)",
+    ]
+    del found.ties["C", "A"], found.nodes["C"]
+    assert drawn(found)[0] == "b:5050  B  master of 1, slave of 1 streams", "where all follow somebody, who was asked"
+
+
+def test_a_node_of_which_only_the_address_is_known() -> None:
+    found = Found(start="B")
+    found.nodes = {
+        "B": node("B", told("B")),
+        "up:1": Node("up:1", "up:1", None, "Connection refused"),
+        "X": Node("X", ""),
+    }
+    found.ties = {("up:1", "B"): Tie(link("connecting", 0)), ("B", "X"): Tie(None, link())}
+    assert drawn(found) == [
+        "up:1  Connection refused",
+        "└── b:5050  B  no streams  connecting",
+        "    └── address unknown  X    up, 12 streams, says the node above  caught up",
+    ]
+
+
+def test_what_nodes_say_of_themselves_is_no_markup() -> None:
+    found = Found(start="[red]")
+    found.nodes = {"[red]": Node("[red]", "a:1", told("[red]", masters=1))}
+    assert drawn(found) == ["a:1  [red]  master of 1 stream"]
+
+
+def test_a_chain_is_cut_where_it_gets_too_long() -> None:
+    names = [f"N{number:04}" for number in range(DEPTH_MAX * 20)]
+    found = Found(start=names[0])
+    found.nodes = {name: node(name, told(name)) for name in names}
+    found.ties = {(upper, lower): Tie(link()) for upper, lower in pairwise(names)}
+    lines = drawn(found)
+    assert lines[DEPTH_MAX].strip() == "└── goes on below" and lines[DEPTH_MAX + 1].startswith("n0100:5050")
+    assert len(lines) == len(names) + 19
