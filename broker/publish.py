@@ -48,10 +48,10 @@ class Batch:
 
     route: the way to who appends it, a sibling or the stream's master; None when it is appended here.
     sync: somebody waits until it is on the disk, so all are told then.
-    replicas: all of its publishers wait until so many nodes below this one hold it.
+    replicas: all of its publishers wait until so many nodes below this one hold it; waiting: that is all they wait for.
     """
 
-    __slots__ = ("count", "frames", "name", "nbytes", "parts", "quiet", "replicas", "route", "slot", "sync")
+    __slots__ = ("count", "frames", "name", "nbytes", "parts", "quiet", "replicas", "route", "slot", "sync", "waiting")
 
     def __init__(self, name: bytes, slot: int, route: Route | None = None, replicas: int = 0) -> None:
         self.name = name
@@ -61,6 +61,7 @@ class Batch:
         self.nbytes = 0
         self.sync = False
         self.replicas = replicas
+        self.waiting = False
         self.frames: list[Frames] = []
         self.quiet: list[tuple[QuietPublisher, int]] = []
         self.parts: list[tuple[Sink, int, int]] = []  # sink, key, messages of the batch before this part

@@ -68,6 +68,10 @@ class Forward(Request):
         ]
         link.queue(sibling.pack_forward(self.request_id, groups), *self._frames)
 
+    def taken(self) -> None:
+        """The owner has logged it: nothing of it need be sent again."""
+        self._frames.clear()
+
     def fail(self, code: Code, text: str) -> None:
         for batch in self._batches:
             batch.refused(code, text)

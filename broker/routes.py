@@ -117,6 +117,14 @@ class Route:
             self._maybe_switch()
         return request
 
+    def lighten(self, request_id: int, nbytes: int) -> Request | None:
+        """Let a request under way count for `nbytes` from now on: the owner has taken the rest of it over."""
+        request = self.inflight.get(request_id)
+        if request is not None:
+            freed, request.nbytes = request.nbytes - nbytes, nbytes
+            self._free(freed)
+        return request
+
     def moved(self, request_id: int) -> None:
         """The owner gave its shards up before it did this request: keep it for the successor, in order."""
         request = self.inflight.pop(request_id, None)
@@ -174,7 +182,10 @@ class Route:
         self.on_switch(self.link)
 
     def _release(self, request: Request) -> None:
-        self.bytes_held -= request.nbytes
+        self._free(request.nbytes)
+
+    def _free(self, nbytes: int) -> None:
+        self.bytes_held -= nbytes
         if self.feeders and self.bytes_held <= self.window_bytes // 2:
             feeders, self.feeders = self.feeders, set()
             for resume in feeders:

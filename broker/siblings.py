@@ -17,7 +17,8 @@ from broker.link import Link, LinkClosed
 from broker.owner import Grown, Refused
 from broker.protocol import sibling
 from broker.protocol.errors import Code
-from broker.router import Call, Forward
+from broker.publish import Batch
+from broker.router import CALL_BYTES, Call, Forward
 from broker.routes import Route
 
 if TYPE_CHECKING:
@@ -96,11 +97,13 @@ class Siblings:
         self.links: dict[tuple[int, int], Link] = {}
         self.interest: dict[bytes, dict[Link, int]] = {}  # by stream: who has how many subscribers of it
         self._recounted: dict[bytes, int] = {}  # streams of siblings whose subscribers here have changed in this turn
+        self._replicated: list[tuple[Link, int, Batch]] = []  # publishes for replicas that came in this turn
         self.switched: set[Link] = set()  # whose other end counts on this worker for nothing any more
         self._touched: dict[Link, None] = {}  # links with something to send, flushed at the end of the turn
         self._handlers: Mapping[int, Callable[[Link, memoryview], None]] = {
             sibling.FORWARD: self._forward,
             sibling.FORWARDED: self._forwarded,
+            sibling.TAKEN: self._taken,
             sibling.CALL: self._call,
             sibling.REPLY: self._reply,
             sibling.MOVED: self._moved,
@@ -160,6 +163,8 @@ class Siblings:
     def flush(self) -> None:
         """Send what this turn queued for the siblings."""
         self.worker.followers.flush()
+        if self._replicated:
+            self._tell_taken()
         if self._recounted:
             self._tell_counts()
         while self._touched:
@@ -232,7 +237,27 @@ class Siblings:
             batch = router.batch(name, replicas)
             batch.add(forwarded.part(may_create), 0, count, piece)
             batch.sync |= sync
+            if replicas:
+                self._replicated.append((link, request_id, batch))
         router.staged_bytes += start
+
+    def _tell_taken(self) -> None:
+        """Let siblings count no more on what is logged here and waits for other nodes only: that may take long."""
+        replicated, self._replicated = self._replicated, []
+        taken: dict[Link, list[int]] = {}
+        for link, request_id, batch in replicated:
+            if batch.waiting and not link.closed:
+                taken.setdefault(link, []).append(request_id)
+        for link, request_ids in taken.items():
+            link.queue(sibling.pack_taken(request_ids))
+            self.touch(link)
+
+    def _taken(self, link: Link, body: memoryview) -> None:
+        route = self.worker.routes[link.slot]
+        for request_id in sibling.unpack_taken(body):
+            request = route.lighten(request_id, CALL_BYTES)
+            if isinstance(request, Forward):
+                request.taken()
 
     def _forwarded(self, link: Link, body: memoryview) -> None:
         request_id, results = sibling.unpack_forwarded(body)

@@ -37,7 +37,7 @@ from broker.owner import Owner
 from broker.poller import Poller
 from broker.readers import Readers
 from broker.rendering import Renderings
-from broker.replication import links
+from broker.replication import awaiting, links
 from broker.replication.catalog import Catalog
 from broker.replication.followers import Followers
 from broker.replication.lag import stat_of_upstream
@@ -324,12 +324,14 @@ class Worker:
         self.uplinks.stop("its worker is being replaced")
         self.drain_deadline_s = time.monotonic() + self.settings.drain_timeout_s
         self.upkeep.finish_syncs()
+        ask_successor = awaiting.hand_over(self.owner, self.router.call)
         self.owner.release()
         self._beat = Board(1).slot(0)
         window_bytes = self.settings.link_window_bytes
         self.routes[self.slot] = Route(self.slot, window_bytes, time.monotonic, self.siblings.touch)
         for feed in self.fanout.feeds.values():
             feed.remote = feed.remote or self.router.slot_of(feed.name) == self.slot
+        ask_successor()
         self.control.send("released")
 
     def _drain(self) -> None:
@@ -410,6 +412,8 @@ class Worker:
         """Ask the worker of a slot; some is every worker's own business (`OWN_BUSINESS`), the rest its owner's."""
         if verb in OWN_BUSINESS and slot == self.slot:
             done(OWN_BUSINESS[verb](self, *args))
+        elif verb == "await" and slot not in self.routes:
+            awaiting.wait_on(self.owner, args, done)
         else:
             self.router.call_slot(slot, verb, args, done)
 

@@ -10,6 +10,7 @@
     GREW        [[stream, next seq, content bytes], …]: how far they have grown; seq 0 is "look yourself"
     CUT         [stream, seq]: its messages from there on were set aside, whatever you know of it
     HANDOVER    a connection's state; its descriptor travels beside the envelope
+    TAKEN       [request id, …]: these publishes are logged, and are answered when as many nodes hold them as was asked
     HELD        [[stream, line, connection, node, next seq, synced seq], …]: what the nodes hold that follow streams of
                 yours through me
     GONE        [connection, [[stream, node], …]]: they do not follow any more; none are all of a connection that ended
@@ -44,6 +45,7 @@ SWITCHED: Final = 73
 HELD: Final = 74
 GONE: Final = 75
 NEWS: Final = 76
+TAKEN: Final = 78
 CUT: Final = 77
 
 Group: TypeAlias = tuple[bytes, int, int, bool, bool, int]
@@ -102,6 +104,15 @@ def pack_forwarded(request_id: int, results: Sequence[Result]) -> bytes:
 def unpack_forwarded(body: Body) -> tuple[int, list[Result]]:
     request_id, results = msgpack.unpackb(body)
     return request_id, [tuple(result) for result in results]
+
+
+def pack_taken(request_ids: Sequence[int]) -> bytes:
+    return pack_envelope(TAKEN, msgpack.packb(request_ids))
+
+
+@_reader
+def unpack_taken(body: Body) -> list[int]:
+    return [int(request_id) for request_id in msgpack.unpackb(body)]
 
 
 def pack_call(request_id: int, verb: str, args: Sequence[Any]) -> bytes:

@@ -35,6 +35,7 @@ class Wait(NamedTuple):
     end_seq: int
     first_seq: int
     deadline_s: float
+    timeout_s: float
     batch: Batch
 
 

@@ -5,7 +5,7 @@ A link is to a node, however many of the two nodes' workers have connections to 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from broker.protocol.replication import LINKS_MAX, Link
@@ -15,6 +15,7 @@ from shard.errors import StorageError
 from shard.meta import Role
 
 if TYPE_CHECKING:
+    from broker.replication.copies import Copy
     from broker.replication.follower import Following
     from broker.worker import Worker
 
@@ -64,12 +65,20 @@ def _up(worker: Worker, name: bytes | None) -> Iterator[Link]:
         copies = uplink.copies.by_name
         if name is not None and name not in copies:
             continue
-        state = (
-            UP if uplink.phase is Phase.UP else f"{uplink.phase}: {uplink.why}" if uplink.why else uplink.phase.value
-        )
-        if name is not None and state == UP and copies[name].why:
-            state = copies[name].why
+        if uplink.phase is Phase.UP:
+            state = state_up(list(copies.values()) if name is None else [copies[name]])
+        else:
+            state = f"{uplink.phase}: {uplink.why}" if uplink.why else uplink.phase.value
         yield Link("up", uplink.node, uplink.address, state, len(copies) if name is None else 1, 0, 0, 0)
+
+
+def state_up(copies: Sequence[Copy]) -> str:
+    """Of a connection that is up: what keeps its streams from following, where something does."""
+    waiting = [copy for copy in copies if copy.why]
+    if not waiting:
+        return UP
+    first = f"{waiting[0].name.decode()}: {waiting[0].why}"
+    return first if len(waiting) == 1 else f"{len(waiting)} streams wait, the first is {first}"
 
 
 def _down(worker: Worker, name: bytes | None) -> Iterator[Link]:

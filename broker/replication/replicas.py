@@ -96,10 +96,12 @@ class Replicas:
         holders = self._waiting.get(name)
         return holders is not None and holders.full
 
-    def wait(self, batch: Batch, first_seq: int) -> None:
+    def wait(self, batch: Batch, first_seq: int, timeout_s: float | None = None) -> None:
         """The batch is logged here from `first_seq` on: tell it when `batch.replicas` nodes hold it, or in time."""
         holders = self._waiting[batch.name] = self.holders(batch.name)
-        holders.wait(Wait(first_seq + batch.count, first_seq, self._clock() + self._timeout_s, batch))
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        batch.waiting = True
+        holders.wait(Wait(first_seq + batch.count, first_seq, self._clock() + timeout_s, timeout_s, batch))
         self._answer_due(batch.name, holders)
 
     def expire(self) -> None:
@@ -108,7 +110,7 @@ class Replicas:
         for name, holders in list(self._waiting.items()):
             for wait in holders.take_expired(now_s):
                 held, asked = holders.count_holding(wait.end_seq), wait.batch.replicas
-                text = f"logged, but {held} of {asked} nodes hold it after {self._timeout_s:g} s"
+                text = f"logged, but {held} of {asked} nodes hold it after {wait.timeout_s:g} s"
                 wait.batch.unreplicated(wait.first_seq, text)
             self._note_waiting(name, holders)
 
@@ -117,6 +119,11 @@ class Replicas:
         holders = self._waiting.pop(name, None)
         for wait in holders.take_all() if holders is not None else ():
             wait.batch.unreplicated(wait.first_seq, text)
+
+    def take_waits(self) -> list[Wait]:
+        """All that wait, who are somebody else's to tell from now on."""
+        waiting, self._waiting = self._waiting, {}
+        return [wait for holders in waiting.values() for wait in holders.take_all()]
 
     def refuse_all(self) -> None:
         """This worker gives its streams up."""

@@ -98,8 +98,11 @@ def _link(tie: Tie, stream: str | None) -> Iterator[tuple[str, str]]:
     measured = tie.by_upstream or tie.by_slave
     assert link is not None and measured is not None
     known_by = "" if tie.by_slave else ", says the node above"
-    streams = "" if stream is not None or not link.streams else f", {_streams(link.streams)}"
-    yield f"{link.state}{streams}{known_by}", "" if link.state == LINK_UP else "red"
+    state = link.state
+    if stream is None and link.streams:
+        streams = _streams(link.streams)
+        state = f"{LINK_UP}, {streams}" if state == LINK_UP else f"{streams}, {state}"
+    yield f"{state}{known_by}", "" if link.state == LINK_UP else "red"
     if measured.lag_messages or measured.lag_bytes or measured.lag_ms:
         yield lag_text(measured.lag_messages, measured.lag_bytes, measured.lag_ms), "yellow"
     elif link.state == LINK_UP:

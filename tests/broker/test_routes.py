@@ -145,3 +145,22 @@ def test_what_waits_and_is_chosen_is_given_back_and_the_rest_waits_on() -> None:
     assert world.route.bytes_held == 20
     world.route.switch("a")  # type: ignore[arg-type]
     assert world.sent("a") == [1, 4]
+
+
+def test_what_the_owner_has_taken_over_makes_room_and_is_still_answered() -> None:
+    world = World(window_bytes=20)
+    resumed: list[int] = []
+    world.route.switch("a")  # type: ignore[arg-type]
+    world.submit(1, 2, 3)
+    world.route.feeders.add(lambda: resumed.append(1))
+    assert world.route.lighten(1, 1) is world.requests[1] and not resumed
+    world.route.lighten(2, 1)
+    world.route.lighten(3, 1)
+    assert resumed == [1] and world.route.bytes_held == 3
+    world.route.switch("b")  # type: ignore[arg-type]
+    world.submit(4)
+    assert world.sent("b") == [], "three are not answered yet"
+    for number in (1, 2, 3):
+        world.route.settle(number)
+    assert world.sent("b") == [4] and world.route.bytes_held == 10
+    assert world.route.lighten(1, 0) is None

@@ -8,11 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from broker.protocol import messages as m
 from broker.protocol.errors import Code
+from broker.protocol.messages import Ack
 from broker.publish import Batch
+from broker.router import CALL_BYTES
 from broker.siblings import Forwarded
 from broker.worker import Phase
 from shard.frame import pack_frame
+from tests.broker.binary import BinaryPeer
 from tests.broker.world import World, world
 
 
@@ -164,3 +168,24 @@ def test_a_forwarded_publish_is_answered_when_all_its_streams_are() -> None:
     link.closed = True
     part.published(0, 1, 0)
     assert len(sent) == 1, "nobody is there to hear it"
+
+
+def test_what_waits_for_other_nodes_holds_back_nothing_else(node: World) -> None:
+    name = node.name(1)
+    peer = BinaryPeer(node, 0)
+    peer.open(name)
+    payload = b"x" * 10_000
+    peer.publish(1, payload, ack=Ack.REPLICATED, replicas=1)
+    route = node.workers[0].routes[1]
+    node.workers[0].turn()
+    assert route.bytes_held > len(payload)
+    node.settle()
+    assert route.bytes_held == CALL_BYTES and len(route.inflight) == 1, "it is logged: only its answer is out"
+    peer.publish(1, b"y")
+    node.settle()
+    assert peer.take() == [m.Published(2, ((1, 1, 0),))]
+    owner = node.workers[1].owner
+    owner.replicas.refuse_all()
+    node.settle()
+    (answer,) = peer.take()
+    assert isinstance(answer, m.Failed) and answer.code == "unreplicated" and route.bytes_held == 0

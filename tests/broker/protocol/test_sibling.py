@@ -25,6 +25,7 @@ UNPACK: dict[int, Callable[[memoryview], Any]] = {
     sibling.HELD: sibling.unpack_held,
     sibling.GONE: sibling.unpack_gone,
     sibling.NEWS: sibling.unpack_news,
+    sibling.TAKEN: sibling.unpack_taken,
 }
 
 
@@ -77,6 +78,10 @@ def test_what_followers_hold() -> None:
     assert there(sibling.pack_gone(3, [])) == (sibling.GONE, (3, []))
 
 
+def test_taken() -> None:
+    assert there(sibling.pack_taken([9, 2**40])) == (sibling.TAKEN, [9, 2**40])
+
+
 def test_news() -> None:
     news = [(b"s", ["slave", [[1, 0, "node-a"]], ["here", "node-a"], 0, 9, 7])]
     assert there(sibling.pack_news(news)) == (sibling.NEWS, news)
@@ -88,7 +93,7 @@ def test_handover() -> None:
 
 
 def test_opcodes_differ() -> None:
-    assert len(UNPACK) == 11
+    assert len(UNPACK) == 12
 
 
 @pytest.mark.parametrize("opcode", UNPACK)
@@ -112,6 +117,7 @@ WHOLE = {
     sibling.HELD: sibling.pack_held([(b"s", 1, 1, "n", 1, 1)]),
     sibling.GONE: sibling.pack_gone(1, [(b"s", "n")]),
     sibling.NEWS: sibling.pack_news([(b"s", [])]),
+    sibling.TAKEN: sibling.pack_taken([9]),
 }
 
 

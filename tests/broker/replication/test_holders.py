@@ -18,7 +18,7 @@ def told(**nodes: int) -> Holders:
 
 
 def wait(end_seq: int, replicas: int, deadline_s: float = 10.0) -> Wait:
-    return Wait(end_seq, end_seq - 1, deadline_s, Batch(b"s", 0, None, replicas))
+    return Wait(end_seq, end_seq - 1, deadline_s, 10.0, Batch(b"s", 0, None, replicas))
 
 
 def ends(waits: list[Wait]) -> list[int]:

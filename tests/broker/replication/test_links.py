@@ -9,6 +9,7 @@ import pytest
 from broker.protocol import replication as r
 from broker.protocol.replication import LINKS_MAX, Link
 from broker.replication import links
+from broker.replication.copies import Copy
 from tests.broker.binary import FROM_START, BinaryPeer
 from tests.broker.world import world
 
@@ -45,6 +46,15 @@ def test_a_node_that_cannot_be_reached_is_a_link_too(tmp_path: Path) -> None:
         assert state != "up"
         assert links.of_worker(node.workers[0], b"s")[0] == links_found
         assert links.of_worker(node.workers[0], b"other") == [[], 0, 0, 0]
+
+
+def test_streams_that_do_not_follow_show_in_the_state_of_their_link() -> None:
+    copies = [Copy(b"a"), Copy(b"b"), Copy(b"c")]
+    assert links.state_up(copies) == links.state_up([]) == "up"
+    copies[1].why = "cycle: A -> B -> A"
+    assert links.state_up(copies) == "b: cycle: A -> B -> A"
+    copies[2].why = "closing"
+    assert links.state_up(copies) == "2 streams wait, the first is b: cycle: A -> B -> A"
 
 
 def test_lag_is_looked_up_of_so_many_streams_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,7 +50,7 @@ def test_a_tree_with_every_kind_of_line() -> None:
     assert drawn(found) == [
         "a:5050  A  master of 12 streams",
         "├── b:5050  B  master of 1, slave of 12, disabled of 2 streams  up, 12 streams  caught up",
-        "│   ├── d:5050  D  slave of 1 stream  connecting, 1 stream  7 messages, 42 bytes, 0.0 s behind",
+        "│   ├── d:5050  D  slave of 1 stream  1 stream, connecting  7 messages, 42 bytes, 0.0 s behind",
         "│   └── e:5050  E  no streams  connecting",
         "└── c:5050  C  Connection refused  up, 12 streams, says the node above  1,204 messages, 3.1 MB, 4.2 s behind",
     ]
