@@ -40,8 +40,12 @@ cdef struct Message:
     uint32_t length
     uint32_t group
 
+# `head` is how the stream's last line began, up to and with the bar; `next` the group of the line after that.
 cdef struct Group:
     const uint8_t *name
+    const uint8_t *head
+    Py_ssize_t head_bytes
+    Py_ssize_t next
     uint64_t hash
     Py_ssize_t count
     Py_ssize_t nbytes
