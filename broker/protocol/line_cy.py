@@ -40,12 +40,14 @@ if TYPE_CHECKING:
     realloc: Any
     tr_is_pub: Any
     tr_name_hash: Any
+    tr_prefetch: Any
     tr_store32: Any
 
 HEAD_BYTES_MAX = 240
 """The longest `pub NAME |`, bar included, that `stage` takes; only a line with very many blanks has a longer one."""
 
 _HEAD_MAX = cython.declare(cython.Py_ssize_t, HEAD_BYTES_MAX)
+_AHEAD = cython.declare(cython.Py_ssize_t, 8)
 _KEY = cython.declare(cython.ulonglong, int.from_bytes(os.urandom(8), "little"))
 
 
@@ -332,7 +334,7 @@ def _find_messages(
     length: cython.Py_ssize_t
     known: cython.bint
     while line < limit:
-        # Most lines are for the stream of the line before, or for the one that came next there, written in the same way.
+        # Most lines are for the stream of the line before, or for the one that followed it before, and written alike.
         known = True
         if last >= 0 and _begins_as(line, limit, cython.address(staging.groups[last])):
             group = last
@@ -372,9 +374,7 @@ def _find_messages(
 @cython.cfunc
 @cython.inline
 @cython.exceptval(check=False)
-def _begins_as(
-    line: cython.p_const_uchar, limit: cython.p_const_uchar, group: cython.pointer(Group)
-) -> cython.bint:
+def _begins_as(line: cython.p_const_uchar, limit: cython.p_const_uchar, group: cython.pointer(Group)) -> cython.bint:
     """Whether a line has the very head of the last one of this group that was taken apart."""
     return limit - line >= group.head_bytes and memcmp(line, group.head, group.head_bytes) == 0
 
@@ -554,7 +554,14 @@ def _write_frames(staging: cython.pointer(Staging)) -> cython.void:
     message: cython.pointer(Message)
     group: cython.pointer(Group)
     out: cython.p_uchar
+    # With many streams each message goes to another place in memory: it is asked for a few messages before.
+    near: cython.Py_ssize_t = staging.message_count - _AHEAD if staging.group_count > 1 else 0
     for index in range(staging.message_count):
+        if index < near:
+            out = staging.groups[staging.messages[index + _AHEAD].group].out
+            tr_prefetch(out)
+            tr_prefetch(out + 64)
+            tr_prefetch(out + 128)
         message = cython.address(staging.messages[index])
         group = cython.address(staging.groups[message.group])
         out = group.out
