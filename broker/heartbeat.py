@@ -8,8 +8,8 @@ tick costs what is in its bucket, not what is connected.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
+from math import ceil, floor
 from typing import Protocol
 
 TICKS_AN_INTERVAL = 30  # few: pings that are sent together are answered together, and read in few turns
@@ -47,20 +47,17 @@ class Wheel:
     def __len__(self) -> int:
         return len(self._slot_of)
 
-    def place(self, peer: Peer, due_s: float, *, ticks_later: int = 0) -> None:
-        """Put a peer under the first tick at or after `due_s`, or a later one where that is being looked at or over.
-
-        It comes up `ticks_later` than that.
-        """
-        if peer in self._slot_of:
+    def place(self, peer: Peer, due_s: float, ticks_later: int = 0) -> None:
+        """Put a peer under the first tick at or after `due_s`, or so many later; under one that is still to come."""
+        slot_of, buckets, tick = self._slot_of, self._buckets, self._tick
+        if peer in slot_of:
             self.discard(peer)
-        ahead = math.ceil((due_s - self._origin_s) / self._tick_s) + ticks_later - self._tick
-        slots = len(self._buckets)
+        slots = len(buckets)
+        ahead = ceil((due_s - self._origin_s) / self._tick_s) + ticks_later - tick
         if not 0 < ahead < slots:
             ahead = 1 if ahead < 1 else slots - 1
-        slot = (self._tick + ahead) % slots
-        self._slot_of[peer] = slot
-        self._buckets[slot][peer] = due_s
+        slot_of[peer] = slot = (tick + ahead) % slots
+        buckets[slot][peer] = due_s
 
     def discard(self, peer: Peer) -> None:
         """Take a peer off; one that is not on the wheel is no error."""
@@ -75,7 +72,7 @@ class Wheel:
         for no more finds the others here at the next call.
         """
         slots = len(self._buckets)
-        last_tick = math.floor((now_s - self._origin_s) / self._tick_s)
+        last_tick = floor((now_s - self._origin_s) / self._tick_s)
         self._tick = max(self._tick, last_tick - slots + 1)  # a round holds everybody
         while True:
             bucket = self._buckets[self._tick % slots]
@@ -136,7 +133,7 @@ class Heartbeats:
             peer.pings += 1
             # Before the ping, which may find the peer gone. A tick later than it is due, so that one that answers at
             # once has been silent for an interval by then, and is touched no more often than that.
-            self._wheel.place(peer, now_s + self._interval_s, ticks_later=1)
+            self._wheel.place(peer, now_s + self._interval_s, 1)
             peer.send_ping()
         else:
             peer.drop_silent()

@@ -195,7 +195,7 @@ class Worker:
         self._handle(self.poller.poll(0 if busy else IDLE_S))
         router = self.router
         rounds = 1
-        while router.scattered and rounds < GATHER_ROUNDS_MAX and self._has_room(GATHERED_MAX_BYTES):
+        while router.scattered and rounds < GATHER_ROUNDS_MAX and self._under(GATHERED_MAX_BYTES):
             events = self.poller.poll(0)
             if not events:
                 break
@@ -221,17 +221,17 @@ class Worker:
 
     def _handle(self, events: list[tuple[int, int]]) -> None:
         self.now_s = time.monotonic()
-        handlers = self.poller.handlers
+        handlers, router = self.poller.handlers, self.router
         for fd, mask in events:
             handler = handlers.get(fd)
             if handler is not None:
                 handler(mask)
-                if not self._has_room():
+                if router.staged_bytes + self.answered_bytes > STAGED_MAX_BYTES:
                     break
 
-    def _has_room(self, bytes_max: int = STAGED_MAX_BYTES) -> bool:
-        """Whether more may be published and answered in this turn."""
-        return self.router.staged_bytes + self.answered_bytes <= bytes_max
+    def _under(self, bytes_max: int) -> bool:
+        """Whether so much has not been published and answered in this turn yet."""
+        return self.router.staged_bytes + self.answered_bytes < bytes_max
 
     def _announce(self) -> None:
         grown = self.owner.take_grown()
