@@ -399,7 +399,7 @@ class BinaryClient(Client):
 
     def _is_pong(self) -> bool:
         """Whether a read of the length of a PONG is one, and nothing else: all there is to do then has been done."""
-        return not self._pending_bytes and self.worker.receive_buffer.startswith(_PONG)
+        return not self._pending_bytes and self.worker.receive_buffer[:HEAD_BYTES] == _PONG
 
     def drop_silent(self) -> None:
         self.close("silent")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import logging
+import mmap
 import select
 import signal
 import socket
@@ -111,7 +112,8 @@ class Worker:
         self.phase = Phase.STANDBY
         self.now_s = time.monotonic()
         self.drain_began_s = self.drain_deadline_s = float("inf")
-        self.receive_buffer = bytearray(READ_BYTES_SCATTERED_MAX)
+        # A mapping, which is memory only where it was written to: few workers ever read that much at once.
+        self.receive_buffer = mmap.mmap(-1, READ_BYTES_SCATTERED_MAX, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.receive_view = memoryview(self.receive_buffer)
         self.partial_bytes = 0
         self.unsent_bytes = 0
