@@ -31,6 +31,7 @@ _PROBE_S = 0.02
 _PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # those of connections
 _PORTS_FIRST, _PORTS_END = 10_000, 32_000
 _PORT_TRIES_MAX = 100
+_FURTHER_PORTS = 5  # as many as a server of three nodes needs
 _ports = count(random.SystemRandom().randrange(_PORTS_END))
 _LOG_TAIL_BYTES = 2000
 _PR_SET_PDEATHSIG = 1
@@ -55,10 +56,10 @@ def free_port() -> int:
 
 @contextmanager
 def fresh_site(scratch: Path, name: str) -> Iterator[Site]:
-    """An empty directory below `scratch`, removed at the end, and two free ports."""
+    """An empty directory below `scratch`, removed at the end, and free ports."""
     directory = Path(tempfile.mkdtemp(prefix=f"bench-{name}-", dir=scratch))
     try:
-        yield Site(directory, free_port(), free_port())
+        yield Site(directory, free_port(), free_port(), tuple(free_port() for _ in range(_FURTHER_PORTS)))
     finally:
         shutil.rmtree(directory)
 

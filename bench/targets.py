@@ -86,6 +86,18 @@ def _binary_targets() -> list[Target]:
     return [Target(*row, _COMPILED_ONLY) for row in rows]
 
 
+def _replication_targets() -> list[Target]:
+    """As JetStream with three replicas, of which two have a message that is acknowledged; a file by bare sendfile."""
+    targets = []
+    for row, shape in (("replicated-2", "1 slave"), ("replicated-3", "a chain of 2 slaves")):
+        for ours, ack in (("tailrace-slaves", "appended"), ("tailrace-slaves-held", "replicated 1")):
+            text = f"ingest, {shape}, acknowledged when {ack}: 4 times JetStream R3"
+            targets.append(Target(text, row, ours, "jetstream-r3", 4.0, True, _value, _COMPILED_ONLY))
+    text = "catch-up of an empty slave: half of bare sendfile"
+    targets.append(Target(text, "catch-up", "tailrace-slaves", "sendfile", 0.5, True, _value, _COMPILED_ONLY))
+    return targets
+
+
 _COMPILED_ONLY = (COMPILED,)
 _OURS = "tailrace"
 
@@ -110,6 +122,7 @@ TARGETS = (
     ),
     Target("median latency at 1,000 msg/s: NATS", "latency-1000", _OURS, "nats", 1.0, False, _value, _COMPILED_ONLY),
     *_binary_targets(),
+    *_replication_targets(),
     Target("bytes an idle stream: under 1 KB", "streams", _OURS, "", 1000.0, False, _extra("private_bytes_per_stream")),
     Target("ready after a clean stop: 3 s", "streams", _OURS, "", 3.0, False, _extra("ready_clean_s")),
     Target("ready after an unclean stop: 10 s", "streams", _OURS, "", 10.0, False, _extra("ready_unclean_s")),

@@ -40,7 +40,7 @@ CREDIT_MAX_BYTES = 1 << 62  # of one subscription; more is as good as none
 class BinaryClient(Client):
     protocol = "binary"
 
-    __slots__ = ("asked", "codec", "follower", "handles", "last_word", "pings", "under_way")
+    __slots__ = ("asked", "codec", "follower", "handles", "last_word", "leaving", "pings", "under_way")
 
     def __init__(self, worker: Worker, sock: socket.socket, peer: str, local: bool) -> None:
         super().__init__(worker, sock, peer, local)
@@ -52,6 +52,7 @@ class BinaryClient(Client):
         self.asked: dict[int, m.Subscribe | r.Follow] = {}  # those whose stream's owner has not answered yet
         self.under_way = 0  # publishes whose outcome is not known yet
         self.last_word = b""  # a fatal error, which comes after every answer
+        self.leaving = False  # publishes are given back to the node that sends them
         self.pings = 0  # the heartbeat's
         worker.heartbeats.add(self)
 
@@ -109,8 +110,10 @@ class BinaryClient(Client):
         self._fail(m.Failed(code, text, fatal))
 
     def _fail(self, failed: m.Failed) -> None:
-        """A fatal error waits for the publishes under way: whoever hears it listens no more."""
-        if failed.fatal and self.under_way:
+        """A fatal error waits for the publishes under way: whoever hears it listens no more. But those of a node may
+        wait for what is not heard any more.
+        """
+        if failed.fatal and self.under_way and not self.bound:
             self.last_word = pack(failed)
         else:
             self.say(pack(failed))
@@ -145,6 +148,9 @@ class BinaryClient(Client):
     def pause_for(self, route: Route) -> None:
         if not self.bound:
             super().pause_for(route)
+
+    def take_no_more(self) -> None:
+        self.leaving = self.bound
 
     def note_awaited(self) -> None:
         if not self.bound or self.awaited > NODE_PENDING_MAX:
@@ -201,6 +207,9 @@ class BinaryClient(Client):
             self.say(pack(m.Opened(message.id)))
 
     def _publish(self, message: m.Publish) -> None:
+        if self.leaving:
+            self.refuse_request(Op.PUBLISH, message.request, Code.CLOSING, "send this to who comes next")
+            return
         names: list[bytes] = []
         for handle in message.handles:
             name = self.handles.get(handle)

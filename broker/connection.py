@@ -79,6 +79,10 @@ class Connection(ABC):
         """Whether it is another node's, which stays in its worker and is not bounded as clients are."""
         return False
 
+    def take_no_more(self) -> None:
+        """Refuse another node's publishes from now on, with `closing`: it keeps them for whoever comes next."""
+        return
+
     @abstractmethod
     def readable(self) -> None:
         """There is something to read, or the end of it."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from broker.metrics import WorkerMetrics
 from broker.protocol.errors import Code
 from broker.publish import Batch, Frames
-from broker.replication.node_file import read_node_file
+from broker.replication.node_file import note_configured, read_node_file
 from broker.replication.replicas import Replicas
 from broker.replication.rules import Rules, configured
 from broker.settings import Durability, Settings, StreamPolicy
@@ -161,8 +161,12 @@ class Owner:
     def read_rules(self) -> None:
         """Raises DirectoryError."""
         kept = read_node_file(self.directory.path)
-        self.rules = Rules(kept.rules, configured(self.settings.slaves))
+        sections = configured(self.settings.slaves)
+        patterns = [rule.pattern for rule in sections if rule.upstream is not None]
+        self.rules = Rules(kept.rules, sections, tuple(each for each in kept.configured if each not in patterns))
         self.was_followed = kept.followed
+        if self.shards[:1] == [0] and not set(patterns) <= set(kept.configured):  # one worker of all writes it down
+            note_configured(self.directory.path, kept, patterns)
 
     def _read_metas(self, path: Path) -> None:
         for file in path.glob(f"*{META_SUFFIX}"):
@@ -317,6 +321,8 @@ class Owner:
         if meta is not None:
             return meta
         rule = self.rules.match(name)
+        if rule is None and self.rules.is_orphan(name):
+            return StreamMeta(name.decode(), Role.DISABLED)
         if rule is None or rule.upstream is None:
             return StreamMeta(name.decode())
         return StreamMeta(name.decode(), Role.SLAVE, upstream=rule.upstream)

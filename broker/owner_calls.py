@@ -115,7 +115,6 @@ CALLS: Mapping[str, Callable[[Owner, Args], Any]] = {
     "unslave": roles.unslave,
     "claim": roles.claimed,
     "follow": lineage.follow,
-    "lineages": lineage.lineages,
     "names": catalog.names,
     "rule": ruling.rule,
     "rules": ruling.rules,

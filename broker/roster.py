@@ -12,6 +12,7 @@ from broker.client import Client
 from broker.connection import LINGER_S, Pause
 from broker.fanout import Cursor, Park, Subscriber
 from broker.protocol.errors import Code
+from broker.replication.awaiting import PATIENCE_S
 
 if TYPE_CHECKING:
     from broker.worker import Worker
@@ -20,6 +21,8 @@ log = logging.getLogger(__name__)
 
 HANDOVERS_A_TICK = 512
 DRAIN_READ_S = 1.0  # how long a worker that is to end still reads what its clients go on sending
+STOPPING_TEXT = "this node is stopping; nothing after this is taken, connect again later"
+NODES_STAY_S = PATIENCE_S + 1.0  # how long other nodes stay at most where publishes wait for what they hold
 REPLACED_TEXT = "this worker is being replaced; connect again"
 DRAIN_LINGER_S = 0.5  # how long it then waits for them to see the end and close
 
@@ -141,8 +144,9 @@ def drained(worker: Worker) -> bool:
     """Whether every client has what it is owed: what it had sent is read and answered, and it has been told the end."""
     read_on = worker.now_s < worker.drain_began_s + DRAIN_READ_S
     for client in list(worker.clients.values()):
-        if not client.lingering_since_s and not (read_on and client.has_unread()):
-            client.end_with(Code.CLOSING, "this node is stopping; nothing after this is taken, connect again later")
+        if not client.bound and not client.lingering_since_s and not (read_on and client.has_unread()):
+            client.end_with(Code.CLOSING, STOPPING_TEXT)
+    let_nodes_go(worker, STOPPING_TEXT)
     waiting_since_s = worker.now_s - DRAIN_LINGER_S
     waiting = any(
         client.owed or client.lingering_since_s > waiting_since_s or not client.lingering_since_s
@@ -162,17 +166,31 @@ def hand_all_over(worker: Worker) -> None:
     given = 0
     for client in list(worker.clients.values()):
         if client.bound:
-            client.end_with(Code.CLOSING, REPLACED_TEXT)
-        elif not handover.possible(client):
+            continue
+        if not handover.possible(client):
             client.pause(Pause.LEAVING)
         elif given < HANDOVERS_A_TICK:
             worker.siblings.hand_over(link, *handover.detach(client))
             worker.metrics.handed_over += 1
             given += 1
+    let_nodes_go(worker, REPLACED_TEXT)
+
+
+def let_nodes_go(worker: Worker, text: str) -> None:
+    """Other nodes go last: what they say they hold is what publishes wait for. From now on they have their own
+    publishes back, to be sent to whoever comes next; `closing` says to them that all the others are answered.
+    """
+    waiting = any(not each.bound and (each.awaited or not each.lingering_since_s) for each in worker.clients.values())
+    late = worker.now_s > worker.drain_began_s + NODES_STAY_S
+    for client in list(worker.clients.values()):
+        if client.bound and not client.lingering_since_s:
+            client.take_no_more()
+            if late or not (waiting or client.awaited):
+                client.end_with(Code.UNAVAILABLE if client.awaited else Code.CLOSING, text)
 
 
 def finish_all(worker: Worker) -> None:
     for client in list(worker.clients.values()):
-        client.end_with(Code.CLOSING, REPLACED_TEXT)
+        client.end_with(Code.UNAVAILABLE if client.bound and client.awaited else Code.CLOSING, REPLACED_TEXT)
         client.after_turn()  # sends, unless a chunk is half out
         client.close("replaced")

@@ -190,22 +190,26 @@ class Router:
             batch.sync |= sync
             self.staged_bytes += len(frames)
             if batch.route is not None:
-                self._note_remote(client, batch, batch.route, messages)
+                self._note_remote(client, batch.route, messages)
         self._count(client, messages * len(names))
 
     def _publish_awaited(self, client: Publisher, groups: list[tuple[bytes, int, bytearray]], order: list[int]) -> None:
         publication = Publication(client.answers_ready, client, groups, order)
         client.pend(publication)
+        away: dict[Route, int] = {}
         for key, (name, messages, frames) in enumerate(groups):
             batch = self.batch(name)
             batch.add(publication, key, messages, frames)
             self.staged_bytes += len(frames)
-            if batch.route is not None:
-                self._note_remote(client, batch, batch.route, messages)
+            route = batch.route
+            if route is not None:
+                away[route] = away.get(route, 0) + messages
+        for route, messages in away.items():
+            self._note_remote(client, route, messages)
 
-    def _note_remote(self, client: Publishing, batch: Batch, route: Route, messages: int) -> None:
-        slot = batch.slot
-        if slot in self.routes and (client.window_slot == slot or not client.window_away):
+    def _note_remote(self, client: Publishing, route: Route, messages: int) -> None:
+        slot = route.slot
+        if self.routes.get(slot) is route and (client.window_slot == slot or not client.window_away):
             client.window_slot = slot
             client.window_away += messages
         if route.congested:
@@ -235,7 +239,7 @@ class Router:
         for batch in staged:
             if batch.slot in self.routes:
                 remote.setdefault(batch.slot, []).append(batch)
-            elif batch.route is not None:
+            elif batch.name in self.owner.uproutes:  # now, whatever it was when this was staged
                 self.owner.send_up(batch)
             else:
                 messages += batch.count

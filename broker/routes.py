@@ -135,6 +135,11 @@ class Route:
         self.waiting.insert(position, request)
         self._maybe_switch()
 
+    def take_back(self) -> None:
+        """Keep all that is not answered for whoever comes next: the other end has done nothing of it."""
+        for request_id in sorted(self.inflight, reverse=True):
+            self.moved(request_id)
+
     def switch(self, link: Carrier) -> None:
         """From here on the slot's owner is at the other end of this link."""
         self.successor = link

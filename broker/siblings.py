@@ -18,6 +18,7 @@ from broker.owner import Grown, Refused
 from broker.protocol import sibling
 from broker.protocol.errors import Code
 from broker.publish import Batch
+from broker.replication import lineage
 from broker.router import CALL_BYTES, Call, Forward
 from broker.routes import Route
 
@@ -114,6 +115,7 @@ class Siblings:
             sibling.HELD: self._held,
             sibling.GONE: self._gone,
             sibling.NEWS: lambda _link, body: self.worker.followers.hear_news(sibling.unpack_news(body)),
+            sibling.WANT: self._want,
             sibling.SWITCHED: lambda link, _body: self.switched.add(link),
         }
 
@@ -135,7 +137,7 @@ class Siblings:
             return
         route.on_switch = self._say_switched
         route.switch(link)
-        self.worker.followers.owner_is(slot)
+        self.worker.followers.owner_is(link)
         feeds = self.worker.fanout.feeds
         counts = [(name, each.cursors) for name, each in feeds.items() if each.remote and self._slot_of(name) == slot]
         if counts:
@@ -367,6 +369,10 @@ class Siblings:
 
     def _gone(self, link: Link, body: memoryview) -> None:
         self.worker.owner.replicas.gone(link.slot, link.generation, *sibling.unpack_gone(body))
+
+    def _want(self, link: Link, body: memoryview) -> None:
+        link.queue(sibling.pack_news(lineage.lineages(self.worker.owner, sibling.unpack_want(body))))
+        self.touch(link)
 
     # --- connections ------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,8 @@
 """The helper thread that waits for the disk, so that the loop never does.
 
-The only thread of a worker. It takes logs from a queue, syncs each, and puts the outcome where the loop picks it up; an
-eventfd wakes the loop. One sync covers everything appended to the log before it began, so that many publishes under
-`always` share one (group commit).
+The only thread of a worker, but for one of this kind that looks up the hosts of upstream nodes. It takes logs from a
+queue, syncs each, and puts the outcome where the loop picks it up; an eventfd wakes the loop. One sync covers all that
+was appended to the log before it began, so that many publishes under `always` share one (group commit).
 """
 
 from __future__ import annotations
@@ -70,6 +70,10 @@ class Syncer:
         """Finish what was asked for and end the thread. What it did is left in `outcomes`."""
         self._queue.put(None)
         self._thread.join()
+
+    def abandon(self) -> None:
+        """End the thread once it is through, which nobody waits for; what it still does is lost."""
+        self._queue.put(None)
 
     def _run(self) -> None:
         while (item := self._queue.get()) is not None:

@@ -323,6 +323,7 @@ class Worker:
         if self.owner.grown:
             self._announce()
         self.phase = Phase.RETIRED
+        self.drain_began_s = time.monotonic()
         self.uplinks.stop("its worker is being replaced")
         self.drain_deadline_s = time.monotonic() + self.settings.drain_timeout_s
         self.upkeep.finish_syncs()

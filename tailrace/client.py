@@ -97,8 +97,11 @@ class Client(ClientInfo):
     ) -> Receipt:
         """Publish one message and wait until what `ack` asks for is true.
 
+        With `Ack.REPLICATED`: until `replicas` nodes below the stream's master hold it, at least and by default one.
+        NotReplicated says that it is logged, and held by fewer; such a message is not sent again.
         When the connection breaks before the answer, the message is sent again on the next one: it may then be in the
-        stream twice. With `retry=False` that raises ConnectionLost instead. Raises BrokerError, OperationTimeout,
+        stream twice. With `retry=False` that raises ConnectionLost instead. With several addresses a node that is not
+        the stream's master any more (`disabled`) is left for the next. Raises BrokerError, OperationTimeout,
         ClientClosed, InvalidArgument.
         """
         streams, payloads = (checked_stream(stream),), [checked_payload(payload)]

@@ -26,9 +26,9 @@ PASSING: Final = frozenset({"unavailable", "unreplicated"})
 class Moving:
     """One a client."""
 
-    def __init__(self, addresses: int) -> None:
+    def __init__(self, has_choice: bool) -> None:
         self.reason = ""
-        self._is_able = addresses > 1
+        self._has_choice = has_choice
         self._leave_s = math.inf  # when to go, as soon as nothing is under way
         self._moved_s = -math.inf
         self._failing_since_s: dict[str, float] = {}  # streams, on this connection
@@ -44,7 +44,7 @@ class Moving:
                 self._failing_since_s.pop(stream, None)
 
     def refused(self, stream: str, code: str, now_s: float) -> None:
-        if not self._is_able:
+        if not self._has_choice:
             return
         if code in PASSING:
             if now_s - self._failing_since_s.setdefault(stream, now_s) < PATIENCE_S:

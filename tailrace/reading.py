@@ -4,6 +4,9 @@ Its rule for seqs: the first chunk begins where the broker said it would, and fr
 that was seen before is dropped. One that is missing ends the subscription with an error, unless the broker told of a
 trim: then reading goes on behind the hole, after a Trimmed error or, where that was chosen, silently.
 
+Whoever asks once more asks for the last message too, to see that it is still the one that was read: another node may
+have become the stream's master, and have others there.
+
 The broker may send only so much ahead of the reader (`window_bytes`); what the reader is done with is granted again.
 """
 
@@ -99,6 +102,8 @@ class Reading:
         self._owed_bytes = 0
         self._trim_told = False
         self._refusal: TailraceError | None = None
+        self._last = (-1, 0, 0)  # seq, time, epoch of the last message that came in
+        self._asked_seq = -1
 
     @property
     def next_seq(self) -> int:
@@ -116,7 +121,9 @@ class Reading:
         if not self.ready:
             return Subscribe(self.id, self.stream.encode(), wish.start, wish.skip, wish.end, credit)
         end = None if self.end_seq is None else ("seq", self.end_seq)
-        return Subscribe(self.id, self.stream.encode(), From("seq", self.next_seq), 0, end, credit)
+        has_last = self._last[0] == self.next_seq - 1 >= 0
+        self._asked_seq = self.next_seq - 1 if has_last else self.next_seq
+        return Subscribe(self.id, self.stream.encode(), From("seq", self._asked_seq), 0, end, credit)
 
     def connection_lost(self) -> None:
         if self.state is not State.OVER:
@@ -131,11 +138,16 @@ class Reading:
 
     # --- what the broker says ---------------------------------------------------------------------------------------
 
-    def subscribed(self, answer: Subscribed) -> None:
+    def subscribed(self, answer: Subscribed, now_s: float = 0.0, patience_s: float = 0.0) -> None:
+        """`patience_s`: how long a stream may be behind what was read from another node."""
         if self.state is not State.ASKED:
             return
         start = self._wish.start
         expected = self.next_seq if self.ready else start.value if start.kind == "seq" else answer.next_seq
+        least = self._asked_seq if self.ready else expected
+        if self.ready and patience_s and answer.next_seq < least and expected != self.end_seq:
+            self._ask_again(StreamBehind(self.stream, expected, answer.next_seq), now_s, patience_s)
+            return
         if not self.ready:
             self.end_seq = answer.end_seq
             self.start_seq = answer.next_seq
@@ -145,7 +157,7 @@ class Reading:
         self.deadline_s = math.inf
         self._backoff.reset()
         self._refusal = None
-        if answer.next_seq < expected and expected != self.end_seq:
+        if answer.next_seq < least and expected != self.end_seq:
             self.fail(StreamBehind(self.stream, expected, answer.next_seq))
         elif answer.next_seq > expected:
             self._miss(answer.next_seq)
@@ -160,6 +172,8 @@ class Reading:
             self.fail(DamagedMessage(f"{self.stream}: from seq {self.next_seq} on: {error}"))
             return
         if found[0][0] != self.next_seq:
+            if not self._is_same(found):
+                return
             found = [each for each in found if each[0] >= self.next_seq]
             if not found:
                 self._owed_bytes += nbytes
@@ -173,6 +187,7 @@ class Reading:
         ]
         self._arrived.append(Arrived(messages, nbytes, found[-1][0] + 1))
         self._held_bytes += nbytes
+        self._last = found[-1][:3]
 
     def trimmed(self) -> None:
         """The broker says that messages were dropped before it could send them."""
@@ -182,10 +197,14 @@ class Reading:
         """The broker does not do it, or not now: then it is asked again, for at most `patience_s`."""
         if self.state is State.OVER:
             return
-        self._refusal = broker_error(code, text, self.stream)
-        if code not in RESUMED:
-            self.fail(self._refusal)
-            return
+        refusal = broker_error(code, text, self.stream)
+        if code in RESUMED:
+            self._ask_again(refusal, now_s, patience_s)
+        else:
+            self.fail(refusal)
+
+    def _ask_again(self, refusal: TailraceError, now_s: float, patience_s: float) -> None:
+        self._refusal = refusal
         if self.ready:
             self.deadline_s = min(self.deadline_s, now_s + patience_s)
         self.state = State.WANTED
@@ -196,7 +215,7 @@ class Reading:
             self.fail(StreamDiverged(answer.text, self.stream, next_seq=answer.next_seq))
         elif answer.code:
             self.refused(answer.code, answer.text, now_s, patience_s)
-        elif self.state is not State.OVER and (answer.next_seq <= self.next_seq or self._hole(answer.next_seq)):
+        elif self.state is State.LIVE and (answer.next_seq <= self.next_seq or self._hole(answer.next_seq)):
             self.state = State.OVER
 
     def expire(self, now_s: float) -> None:
@@ -255,6 +274,17 @@ class Reading:
         return owed
 
     # --- holes ------------------------------------------------------------------------------------------------------
+
+    def _is_same(self, found: list[tuple[int, int, int, int, bytes, bytes]]) -> bool:
+        """Whether the last message that came in, where it is among these, has not become another one."""
+        last = self._last
+        for row in found:
+            if row[0] == last[0] and row[:3] != last:
+                text = f"{self.stream}: message {last[0]}, and perhaps some before it, are not those that were read: "
+                text += "another node is the stream's master, and did not have them"
+                self.fail(StreamDiverged(text, self.stream, next_seq=last[0]))
+                return False
+        return True
 
     def _hole(self, seq: int) -> bool:
         """Messages before `seq` did not come. Whether that is in order."""

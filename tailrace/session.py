@@ -39,9 +39,10 @@ class Session(Connector):
         self, addresses: Sequence[Address], options: Options, random: Callable[[], float], now_s: float
     ) -> None:
         super().__init__(addresses, options, random, now_s)
-        retried = RETRIED_ELSEWHERE if len(addresses) > 1 else RETRIED
+        self.has_choice = len(addresses) > 1
+        retried = RETRIED_ELSEWHERE if self.has_choice else RETRIED
         self.publications = Publications(options.max_in_flight, options.max_in_flight_bytes, random, retried)
-        self.moving = Moving(len(addresses))
+        self.moving = Moving(self.has_choice)
         self.readings: dict[int, Reading] = {}
         self.woken: list[Reading] = []  # that have news
         self._unanswered: dict[int, Reading] = {}  # readings that are to be asked for, or wait for the answer
@@ -234,10 +235,12 @@ class Session(Connector):
             self._grant(reading)
             self._look(reading)
 
-    def _hear_subscribed(self, _link: Link, message: m.Subscribed, _now_s: float) -> None:
+    def _hear_subscribed(self, link: Link, message: m.Subscribed, now_s: float) -> None:
         reading = self.readings.get(message.id)
         if reading is not None:
-            reading.subscribed(message)
+            reading.subscribed(message, now_s, self.options.reconnect_s if self.has_choice else 0.0)
+            if reading.state is State.WANTED:  # later: this node is behind
+                link.send(m.Unsubscribe(reading.id))
             self._drop(reading)
             self._look(reading)
 

@@ -23,10 +23,32 @@ settings.register_profile(
 settings.load_profile("tailrace-ci" if os.environ.get("CI") else "tailrace")
 
 _ROOT = Path(__file__).resolve().parent.parent
-# Where both builds are tested side by side (scripts/test-both-builds), what depends on neither is shared out.
+# Where both builds are tested side by side (scripts/test-both-builds), what depends on neither is shared out: what a
+# leaf does is tried by the tests of the leaves and of all that calls them, and by real nodes in the others.
 _BOTH_BUILDS = "TAILRACE_TEST_BOTH_BUILDS" in os.environ
-COMPILED_ONLY = ("tests/bench/", "tests/deploy/")
-INTERPRETED_ONLY = ("tests/tidy/", "tests/scripts/")
+COMPILED_ONLY = (
+    "tests/bench/",
+    "tests/deploy/",
+    "tests/system/test_client_failover.py",
+    "tests/system/test_lifecycle.py",
+    "tests/system/test_replication_hostile.py",
+    "tests/system/test_rolling.py",
+    "tests/system/test_scale.py",
+    "tests/system/test_tree_failover.py",
+)
+INTERPRETED_ONLY = (
+    "tests/tidy/",
+    "tests/scripts/",
+    "tests/supervisor/",
+    "tests/system/test_admin.py",
+    "tests/system/test_fault_schedule.py",
+    "tests/system/test_replication_hostile_slaves.py",
+    "tests/system/test_tree_check.py",
+    "tests/system/test_tree_faults.py",
+    "tests/system/test_tree_ledger.py",
+    "tests/system/test_tree_load.py",
+    "tests/system/test_tree_net.py",
+)
 BOUND_TO_BUILD = "tests/tidy/test_build.py"
 
 

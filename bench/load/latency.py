@@ -37,7 +37,7 @@ def latency(
     """Send `messages` to the fresh stream `name`, `rate` a second, and time each."""
     if len(payload) < STAMP_BYTES:
         raise ValueError(f"a payload of {len(payload)} bytes has no room for a stamp of {STAMP_BYTES}")
-    _wake_precisely()
+    wake_precisely()
     scripts = [peer.subscriber(name, 0), peer.publisher(0, [name])]
     with dialled(target.port, scripts, deadline) as (subscriber, publisher):
         pair = _Pair(peer, name, payload, publisher, subscriber, deadline)
@@ -100,7 +100,7 @@ class _Pair:
             read(self._publisher)  # acknowledgements
 
 
-def _wake_precisely() -> None:
+def wake_precisely() -> None:
     """Timers of this process fire within a nanosecond's slack instead of the usual 50 us."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0) != 0:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from bench.peers.base import Peer
 from bench.peers.jetstream import JetStream
+from bench.peers.jetstream_cluster import JetStreamCluster
 from bench.peers.mosquitto import Mosquitto
 from bench.peers.nats import Nats
 from bench.peers.plain import BareSendfile, Plain
 from bench.peers.redis import Redis, RedisPubSub
 from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
+from bench.peers.tailrace_nodes import TailraceNodes
 from shard.frame import HEADER_BYTES
 
 
@@ -18,8 +20,10 @@ def make_peers(*, interpreted: bool, workers: int, payload_bytes: int, replay_me
     kinds: tuple[type[Tailrace], ...] = (Tailrace, TailraceBinary)
     return [
         *(kind(acked=acked, interpreted=interpreted, workers=workers) for kind in kinds for acked in (False, True)),
+        *(TailraceNodes(replicas=replicas, interpreted=interpreted, workers=workers) for replicas in (0, 1)),
         Nats(),
         JetStream(),
+        JetStreamCluster(),
         Redis(),
         Redis(acked=False),
         RedisPubSub(),

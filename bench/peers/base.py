@@ -33,11 +33,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where one server runs: its own empty directory, its port on loopback, a second free port."""
+    """Where one server runs: its own empty directory, its port on loopback, a second free port.
+
+    A server of several nodes has `further` free ports for those behind the first.
+    """
 
     directory: Path
     port: int
     spare_port: int
+    further: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ class Peer(ABC):
     title: str
     acked: bool = False
     # The kinds of row it takes part in: ingest, turns, fanout, replay, latency, connections, neighbour, round-robin,
-    # streams.
+    # streams, replicated, hop, catch-up.
     kinds: frozenset[str] = frozenset()
     # The most messages one publish request may hold here.
     batch_max: int = 1

@@ -36,28 +36,28 @@ class JetStream(Nats):
 
     def prepare(self) -> list[Step]:
         stream = {"name": STREAM, "subjects": ["b.*"], "storage": "file", "num_replicas": 1}
-        inbox = _subscribe(_inbox(0), b"1")
-        return [*self.ready(), inbox, _call(f"$JS.API.STREAM.CREATE.{STREAM}", stream, b'"did_create":true')]
+        inbox = subscribe_to(inbox_of(0), b"1")
+        return [*self.ready(), inbox, api_call(f"$JS.API.STREAM.CREATE.{STREAM}", stream, b'"did_create":true')]
 
     def publisher(self, client: int, names: Sequence[str] = ()) -> list[Step]:
-        return [*super().publisher(client), _subscribe(_inbox(client), b"1")]
+        return [*super().publisher(client), subscribe_to(inbox_of(client), b"1")]
 
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
-        return b"PUB %s %s %d\r\n%s\r\n" % (name.encode(), _inbox(client), len(payload), payload)
+        return b"PUB %s %s %d\r\n%s\r\n" % (name.encode(), inbox_of(client), len(payload), payload)
 
     def answers_bytes(self, names: Sequence[str], requests: int) -> int:
         """One sequence, from 1, over all subjects."""
         around = len(b'{"stream":"","seq":}') + len(STREAM)
         # The length of the body is said in two digits whatever the sequence number.
-        each = len(b"MSG  1 00\r\n") + len(_inbox(0)) + around + len(b"\r\n")
+        each = len(b"MSG  1 00\r\n") + len(inbox_of(0)) + around + len(b"\r\n")
         return requests * each + digits_total(1, requests)
 
     def subscriber(self, name: str, client: int) -> list[Step]:
         """A push consumer without acknowledgements, the quickest kind."""
         config = {"ack_policy": "none", "deliver_policy": "new", "filter_subject": name, "deliver_subject": "_IN.d"}
         body = {"stream_name": STREAM, "config": config}
-        create = _call(f"$JS.API.CONSUMER.CREATE.{STREAM}", body, b'"num_pending"', _API_CLIENT)
-        inboxes = [_subscribe(b"_IN.d", b"2"), _subscribe(_inbox(_API_CLIENT), b"3")]
+        create = api_call(f"$JS.API.CONSUMER.CREATE.{STREAM}", body, b'"num_pending"', _API_CLIENT)
+        inboxes = [subscribe_to(b"_IN.d", b"2"), subscribe_to(inbox_of(_API_CLIENT), b"3")]
         return [*super().publisher(client), *inboxes, create]
 
     def delivered_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
@@ -66,8 +66,8 @@ class JetStream(Nats):
     def replayer(self, name: str, client: int) -> list[Step]:
         config = {"durable_name": f"r{client}", "ack_policy": "none", "deliver_policy": "all"}
         body = {"stream_name": STREAM, "config": config}
-        create = _call(f"$JS.API.CONSUMER.DURABLE.CREATE.{STREAM}.r{client}", body, b'"num_pending"', client)
-        return [*self.ready(), _subscribe(_inbox(client), b"1"), create]
+        create = api_call(f"$JS.API.CONSUMER.DURABLE.CREATE.{STREAM}.r{client}", body, b'"num_pending"', client)
+        return [*self.ready(), subscribe_to(inbox_of(client), b"1"), create]
 
     def replay_puller(self, name: str, client: int, messages: int) -> Puller:
         return JetStreamPuller(client)
@@ -78,7 +78,7 @@ class JetStreamPuller(Puller):
 
     def __init__(self, client: int) -> None:
         body = {"batch": PULL_BATCH, "expires": _PULL_EXPIRES_NS}
-        self._request = _call(f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.r{client}", body, b"", client).send
+        self._request = api_call(f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.r{client}", body, b"", client).send
         self._asked = 0
 
     def open(self) -> bytes:
@@ -93,15 +93,15 @@ class JetStreamPuller(Puller):
         return self._request * batches
 
 
-def _inbox(client: int) -> bytes:
+def inbox_of(client: int) -> bytes:
     return b"_IN.%06d" % client
 
 
-def _subscribe(subject: bytes, sid: bytes) -> Step:
+def subscribe_to(subject: bytes, sid: bytes) -> Step:
     return Step(b"SUB %s %s\r\nPING\r\n" % (subject, sid), b"PONG\r\n")
 
 
-def _call(subject: str, body: Mapping[str, object], until: bytes, client: int = 0) -> Step:
+def api_call(subject: str, body: Mapping[str, object], until: bytes, client: int = 0) -> Step:
     """A request to the server's API, its answer to the inbox of `client`."""
     text = json.dumps(body).encode()
-    return Step(b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), _inbox(client), len(text), text), until)
+    return Step(b"PUB %s %s %d\r\n%s\r\n" % (subject.encode(), inbox_of(client), len(text), text), until)

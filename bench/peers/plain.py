@@ -57,7 +57,7 @@ class BareSendfile(Peer):
 
     name = "sendfile"
     title = "(bare sendfile)"
-    kinds = frozenset({"replay"})
+    kinds = frozenset({"replay", "catch-up"})
 
     def __init__(self, file_bytes: int, processes: int = 2) -> None:
         self._file_bytes = file_bytes

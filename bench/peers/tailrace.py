@@ -34,9 +34,7 @@ class Tailrace(Peer):
         self.workers = workers
 
     def command(self, site: Site) -> list[str]:
-        options = ["--host", "127.0.0.1", "--port", str(site.port), "--metrics-host", "127.0.0.1"]
-        options += ["--metrics-port", str(site.spare_port), "--data", str(site.directory / "data")]
-        return [*_launcher(), "serve", *options, "--workers", str(self.workers)]
+        return tailrace_command(site.directory / "data", site.port, site.spare_port, self.workers)
 
     def environment(self) -> Mapping[str, str]:
         return {INTERPRETED_VARIABLE: "1" if self.interpreted else "0"}
@@ -87,6 +85,13 @@ class Tailrace(Peer):
 
     def replay_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
         return len(b"ok sub %s 0\r\n" % name.encode()) + self.delivered_bytes(name, messages, payload_bytes)
+
+
+def tailrace_command(data: Path, port: int, metrics_port: int, workers: int) -> list[str]:
+    """How to start a node on loopback."""
+    options = ["--host", "127.0.0.1", "--port", str(port), "--metrics-host", "127.0.0.1"]
+    options += ["--metrics-port", str(metrics_port), "--data", str(data), "--workers", str(workers)]
+    return [*_launcher(), "serve", *options]
 
 
 def _launcher() -> list[str]:

@@ -54,15 +54,15 @@ class TailraceBinary(Tailrace):
 
     def publisher(self, client: int, names: Sequence[str] = ()) -> list[Step]:
         """Handles for all names; the answers come in order."""
-        opens = b"".join(pack(Open(_handle(name), name.encode())) for name in names)
-        return [*self.ready(), *([Step(opens, pack(Opened(_handle(names[-1]))))] if names else [])]
+        opens = b"".join(pack(Open(handle_of(name), name.encode())) for name in names)
+        return [*self.ready(), *([Step(opens, pack(Opened(handle_of(names[-1]))))] if names else [])]
 
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
         return self.publish_many(name, payload, 1, serial)
 
     def publish_many(self, name: str, payload: bytes, count: int, serial: int = 0) -> bytes:
         frames = pack_frame(payload) * count
-        return pack_publish(serial, Ack.APPENDED if self.acked else Ack.NONE, [_handle(name)], frames) + frames
+        return pack_publish(serial, Ack.APPENDED if self.acked else Ack.NONE, [handle_of(name)], frames) + frames
 
     def barrier(self, name: str) -> Step:
         """A subscription: to its owner it goes behind the publishes, where a PING is answered at once.
@@ -98,6 +98,6 @@ def _subscribe(name: str, start: From) -> bytes:
     return pack(Subscribe(SUBSCRIPTION, name.encode(), start))
 
 
-def _handle(name: str) -> int:
+def handle_of(name: str) -> int:
     """One for each of `stream_names`; 0 is left out because errors name it where there is none."""
     return int(name.rpartition(".")[2]) + 1

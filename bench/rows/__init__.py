@@ -9,6 +9,7 @@ from bench.rows.ingest import IngestRow
 from bench.rows.latency import LatencyRow
 from bench.rows.neighbour import NeighbourRow
 from bench.rows.replay import ReplayRow
+from bench.rows.replication import CatchUpRow, HopRow, ReplicatedRow
 from bench.rows.roundrobin import RoundRobinRow
 from bench.rows.streams import StreamsRow
 from bench.rows.turns import TurnsRow
@@ -33,4 +34,8 @@ def make_rows(scale: Scale) -> list[Row]:
         NeighbourRow(),
         RoundRobinRow(scale.streams),
         StreamsRow(scale.many_streams),
+        ReplicatedRow(2),
+        ReplicatedRow(3),
+        HopRow(),
+        CatchUpRow(),
     ]

@@ -16,6 +16,7 @@
     GONE        [connection, [[stream, node], …]]: they do not follow any more; none are all of a connection that ended
     NEWS        [[stream, lineage], …]: the role, the terms or the way to the master of streams that nodes follow
                 through you have changed
+    WANT        [stream, …]: nodes follow these streams of yours through me; tell me NEWS of them
     SWITCHED    (empty): your successor has all that is mine; neither a request nor a connection comes to you any more
 
 Stream names are bytes. A body that cannot be read raises PeerError (fatal): the link is of no use any more.
@@ -46,6 +47,7 @@ HELD: Final = 74
 GONE: Final = 75
 NEWS: Final = 76
 TAKEN: Final = 78
+WANT: Final = 79
 CUT: Final = 77
 
 Group: TypeAlias = tuple[bytes, int, int, bool, bool, int]
@@ -211,6 +213,15 @@ def pack_news(streams: Sequence[tuple[bytes, list[Any]]]) -> bytes:
 @_reader
 def unpack_news(body: Body) -> list[tuple[bytes, list[Any]]]:
     return [(name, lineage) for name, lineage in msgpack.unpackb(body)]
+
+
+def pack_want(names: Sequence[bytes]) -> bytes:
+    return pack_envelope(WANT, msgpack.packb(names))
+
+
+@_reader
+def unpack_want(body: Body) -> list[bytes]:
+    return list(msgpack.unpackb(body))
 
 
 def pack_switched() -> bytes:

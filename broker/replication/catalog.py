@@ -59,11 +59,11 @@ class Catalog:
         self._known: set[bytes] = set()
         self._heard: dict[int, tuple[int, int]] = {}  # by slot: of which owner, how many
         self._asking: set[int] = set()
-        self._watches: dict[tuple[BinaryClient, int], Watch] = {}
+        self._watches: dict[tuple[BinaryClient, bytes], Watch] = {}
 
     def watch(self, client: BinaryClient, number: int, prefix: bytes) -> None:
-        """From the beginning, also where the number was in use."""
-        self._watches[client, number] = Watch(client, number, prefix)
+        """From the beginning, also where the client watches this prefix already, by another number then."""
+        self._watches[client, prefix] = Watch(client, number, prefix)
         self.tick()
 
     def forget(self, client: BinaryClient) -> None:

@@ -79,7 +79,7 @@ class Follower:
         self.connection = client.worker.followers.admit(self)
         self.followings: dict[int, Following] = {}
         self._followed: set[bytes] = set()  # their streams
-        self.watches = 0
+        self.watches: set[bytes] = set()
         self.awaited = 0  # answers to CLAIM and ASK that are not known yet
 
     # --- following --------------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class Follower:
             client.refuse_request(Op.FOLLOW, number, Code.USAGE, text)
             return
         client.asked[number] = message
-        args = [message.stream, message.term, message.term_master, self.node]
+        args = [message.stream, message.term, message.term_master]
         client.worker.router.call(message.stream, "follow", args, lambda value: self._answered(message, value))
         client.note_awaited()
 
@@ -195,11 +195,11 @@ class Follower:
     # --- what else nodes say ----------------------------------------------------------------------------------------
 
     def watch(self, message: r.Watch) -> None:
-        if self.watches >= WATCHES_MAX:
+        if len(self.watches) >= WATCHES_MAX and message.prefix not in self.watches:
             text = f"this connection watches {WATCHES_MAX} prefixes, which is its limit; watch shorter ones"
             self.client.refuse_request(Op.WATCH, message.id, Code.SUBSCRIPTIONS, text)
             return
-        self.watches += 1
+        self.watches.add(message.prefix)
         self.client.worker.catalog.watch(self.client, message.id, message.prefix)
 
     def claim(self, message: r.Claim) -> None:

@@ -16,10 +16,10 @@ from broker.protocol import sibling
 from broker.protocol.sibling import HeldRow
 from broker.replication import lineage
 from broker.replication.lineage import LINEAGES_MAX, Lineage
-from shard.errors import StorageError
 from shard.meta import Role
 
 if TYPE_CHECKING:
+    from broker.link import Link
     from broker.replication.follower import Follower, Following
     from broker.worker import Worker
 
@@ -139,16 +139,16 @@ class Followers:
 
     # --- from the owners --------------------------------------------------------------------------------------------
 
-    def owner_is(self, slot: int) -> None:
-        """The slot has a new owner, which knows nothing of the followers here."""
-        names = [name for name in self._of if self._slot_of(name) == slot]
-        for start in range(0, len(names), LINEAGES_MAX):
-            self._worker.router.call_slot(slot, "lineages", [names[start : start + LINEAGES_MAX]], self._retell)
+    def owner_is(self, link: Link) -> None:
+        """The slot at the other end has a new owner, which knows nothing of the followers here.
 
-    def _retell(self, value: Any) -> None:
-        if isinstance(value, Refused):
-            return  # this owner is gone too; its successor is asked again
-        self.hear_news(value)
+        It is asked past the route to it, where what its predecessor has not answered comes first: that may be waiting
+        for what is told here.
+        """
+        names = [name for name in self._of if self._slot_of(name) == link.slot]
+        for start in range(0, len(names), LINEAGES_MAX):
+            link.queue(sibling.pack_want(names[start : start + LINEAGES_MAX]))
+        self._worker.siblings.touch(link)
 
     def hear_news(self, news: Iterable[tuple[bytes, list[Any]]]) -> None:
         for name, row in news:
@@ -186,12 +186,7 @@ class Followers:
         changed, self._changed = self._changed, {}
         if not worker.owner.owning:
             return
-        news: list[tuple[bytes, list[Any]]] = []
-        for name in changed:
-            try:
-                news.append((name, list(lineage.of(worker.owner, name))))
-            except (Refused, StorageError, OSError):
-                continue  # followers meet it, and hear of it, where it is read
+        news = lineage.lineages(worker.owner, list(changed))
         self.hear_news(news)
         for start in range(0, len(news), LINEAGES_MAX):
             envelope = sibling.pack_news(news[start : start + LINEAGES_MAX])

@@ -1,6 +1,6 @@
 """What a stream's owner says of it to the workers that serve its followers.
 
-The functions that take (owner, arguments) are verbs of `broker.owner_calls`.
+`follow` is a verb of `broker.owner_calls`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 Args = list[Any]
 
 LINEAGES_MAX = 256
-"""Streams that one call asks about."""
+"""Streams of one WANT or NEWS."""
 
 
 class Lineage(NamedTuple):
@@ -57,27 +57,25 @@ def of(owner: Owner, name: bytes) -> Lineage:
 
 
 def follow(owner: Owner, args: Args) -> list[Any]:
-    """[stream, the follower's highest term: epoch, master, its node id] -> lineage. The stream is made when it is not
-    there.
+    """[stream, the follower's highest term: epoch, master] -> lineage. The stream is made when it is not there.
 
-    A master of an earlier term than the follower knows gives in before it answers. But a follower that was itself the
-    master in that term has given the stream up, so that it does not count against one of the same epoch.
+    A master of an earlier epoch than the follower knows gives in before it answers. Of the same epoch it stays: whoever
+    follows has been told to, be it a former master or one with a copy of another stream of that name; two masters of
+    one epoch settle it when one claims the stream.
     """
-    name, epoch, master, node = args
-    if master == node:
-        master = ""
+    name, epoch, _master = args
     if name not in owner.names:
         owner.create(name)
-    roles.hear_of(owner, name, epoch, master)
+    roles.hear_of(owner, name, epoch, "")
     return list(of(owner, name))
 
 
-def lineages(owner: Owner, args: Args) -> list[list[Any]]:
-    """[[stream, …]], at most LINEAGES_MAX -> [[stream, lineage], …] of those that can be told."""
-    found = []
-    for name in args[0][:LINEAGES_MAX]:
+def lineages(owner: Owner, names: Sequence[bytes]) -> list[tuple[bytes, list[Any]]]:
+    """Of those of the streams that can be told, as `sibling.pack_news` takes them."""
+    found: list[tuple[bytes, list[Any]]] = []
+    for name in names:
         try:
-            found.append([name, list(of(owner, name))])
+            found.append((name, list(of(owner, name))))
         except (Refused, StorageError, OSError) as error:
             log.warning("cannot tell the followers of stream %r how it is: %s", name, error)
     return found

@@ -7,7 +7,8 @@ command is answered. The worker of slot 0 alone writes it; each worker reads it.
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,10 +26,13 @@ FORMAT_VERSION: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class NodeFile:
-    """`rules` are those of commands. `followed`: some node has followed a stream of this one, now or before."""
+    """`rules` are those of commands. `followed`: some node has followed a stream of this one, now or before.
+    `configured`: the patterns of the configuration's rules, also of such as are gone.
+    """
 
     rules: tuple[Rule, ...] = ()
     followed: bool = False
+    configured: tuple[bytes, ...] = ()
 
 
 def read_node_file(directory: Path) -> NodeFile:
@@ -53,8 +57,18 @@ def write_node_file(directory: Path, content: NodeFile) -> None:
         {"streams": rule.pattern.decode()} if rule.upstream is None else _render(rule.pattern, rule.upstream)
         for rule in content.rules
     ]
-    fields = {"format": FORMAT_VERSION, "followed": content.followed, "rules": rules}
+    patterns = [pattern.decode() for pattern in content.configured]
+    fields = {"format": FORMAT_VERSION, "followed": content.followed, "rules": rules, "configured": patterns}
     replace_file(directory / NODE_FILE, json.dumps(fields, indent=1).encode() + b"\n")
+
+
+def note_configured(directory: Path, kept: NodeFile, patterns: Sequence[bytes]) -> None:
+    """Write down that the configuration has these, too. Raises DirectoryError."""
+    known = (*kept.configured, *(pattern for pattern in patterns if pattern not in kept.configured))
+    try:
+        write_node_file(directory, replace(kept, configured=known[-RULES_MAX:]))
+    except OSError as error:
+        raise DirectoryError(directory, f"{NODE_FILE} cannot be written: {error.strerror}") from error
 
 
 def _render(pattern: bytes, upstream: Upstream) -> dict[str, Any]:
@@ -72,7 +86,17 @@ def _parse(data: bytes) -> NodeFile:
     followed, rows = fields["followed"], fields["rules"]
     if not isinstance(followed, bool) or not isinstance(rows, list) or len(rows) > RULES_MAX:
         raise ValueError(f"followed = {followed!r} and {type(rows).__name__} of rules, at most {RULES_MAX}")
-    return NodeFile(tuple(_parse_rule(row) for row in rows), followed)
+    patterns = fields.get("configured", [])
+    if not isinstance(patterns, list) or len(patterns) > RULES_MAX:
+        raise ValueError(f"configured = {type(patterns).__name__}, not at most {RULES_MAX} patterns")
+    return NodeFile(tuple(map(_parse_rule, rows)), followed, tuple(map(_parse_pattern, patterns)))
+
+
+def _parse_pattern(text: str) -> bytes:
+    pattern = text.encode()
+    if not name_bytes_valid(pattern.removesuffix(b"*") or b"*"):
+        raise ValueError(f"the pattern {text!r} is for no stream")
+    return pattern
 
 
 def _parse_rule(row: dict[str, Any]) -> Rule:

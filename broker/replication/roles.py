@@ -112,7 +112,7 @@ def unslave(owner: Owner, args: Args) -> int:
     name = args[0]
     stream = _changeable(owner, name)
     meta = owner.meta(name)
-    if meta.role is Role.SLAVE:
+    if meta.role is not Role.MASTER:
         owner.set_meta(replace(meta, role=Role.DISABLED, upstream=None, history=history_of(owner, stream)))
     return meta.epoch
 

@@ -54,10 +54,15 @@ def configured(sections: Iterable[SlaveRule]) -> tuple[Rule, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """Those of commands, which are kept in the data directory, and those of the configuration."""
+    """Those of commands, which are kept in the data directory, and those of the configuration.
+
+    `former`: patterns of sections that the configuration had once. Their streams follow nobody now, and are no masters
+    by that either: someone else is, and only a command can tell that this has changed.
+    """
 
     commands: tuple[Rule, ...] = ()
     configured: tuple[Rule, ...] = ()
+    former: tuple[bytes, ...] = ()
 
     def match(self, name: bytes) -> Rule | None:
         """The rule for the stream `name`; None when there is none. The broker's own streams have none."""
@@ -71,6 +76,10 @@ class Rules:
                 return rule
         return None
 
+    def is_orphan(self, name: bytes) -> bool:
+        """Whether the stream `name` followed another node by a section of the configuration that is gone."""
+        return self.match(name) is None and any(covers(pattern, name) for pattern in self.former)
+
     def with_rule(self, rule: Rule) -> Rules:
         """These with one more, in front; those that it covers are gone. Raises TooManyRules.
 
@@ -81,7 +90,8 @@ class Rules:
             kept = (rule, *kept)
         if len(kept) > RULES_MAX:
             raise TooManyRules(f"this node has {RULES_MAX} rules for slaves; take some back, or give a shorter prefix")
-        return replace(self, commands=kept)
+        former = tuple(pattern for pattern in self.former if not covers(rule.pattern, pattern))
+        return replace(self, commands=kept, former=former)
 
     def _says_otherwise(self, kept: tuple[Rule, ...], pattern: bytes) -> bool:
         """Whether some stream of `pattern` would follow another node by what is left."""

@@ -17,6 +17,7 @@ from broker.replication.node_file import NodeFile, read_node_file, write_node_fi
 from broker.replication.rules import Rule, TooManyRules, covers
 from shard.errors import DirectoryError, StorageError
 from shard.meta import Role, Upstream
+from shard.names import is_reserved
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,8 @@ def rule(owner: Owner, args: Args) -> None:
     kept = _read(owner)
     try:
         wanted = replace(owner.rules, commands=kept.rules).with_rule(Rule(pattern, upstream))
-        _write(owner, replace(kept, rules=wanted.commands))
+        configured = tuple(each for each in kept.configured if each not in owner.rules.former or each in wanted.former)
+        _write(owner, replace(kept, rules=wanted.commands, configured=configured))
     except TooManyRules as error:
         raise Refused(Code.OVERLOADED, str(error)) from error
 
@@ -72,7 +74,8 @@ def rules(owner: Owner, args: Args) -> list[Any]:
     verb, pattern, *upstream = args
     outcomes = []
     with owner.many_changes():
-        for number, name in enumerate([name for name in owner.names if covers(pattern, name)]):
+        meant = [name for name in owner.names if covers(pattern, name) and not is_reserved(name)]
+        for number, name in enumerate(meant):
             outcomes.append(_change(owner, verb, name, upstream))
             if number % PAUSE_STREAMS == 0:
                 owner.on_pause()
@@ -94,7 +97,7 @@ def _change(owner: Owner, verb: str, name: bytes, upstream: list[Any]) -> Outcom
         reason = Outcome(0, 1, Code.UNAVAILABLE, f"{name.decode()}: {error}")
     log.error("%s: stream %s", verb, reason.text)
     meta = owner.meta(name)
-    if verb != "slave" and meta.role is Role.SLAVE and name not in owner.metas:
+    if verb != "slave" and meta.role is not Role.MASTER and name not in owner.metas:
         # Only the rule that is taken back makes it a slave. Without it this would be a master that nobody promoted.
         owner.set_meta(replace(meta, role=Role.DISABLED, upstream=None))
     return reason
@@ -106,14 +109,19 @@ def _slave(owner: Owner, name: bytes, upstream: list[Any]) -> bool:
 
 
 def _unslave(owner: Owner, name: bytes, _upstream: list[Any]) -> bool:
-    if owner.role(name) is not Role.SLAVE:
+    if not _follows(owner, name):
         return False
     roles.unslave(owner, [name])
     return True
 
 
+def _follows(owner: Owner, name: bytes) -> bool:
+    """Whether a stream follows another node, or did by a section of the configuration that is gone."""
+    return owner.role(name) is Role.SLAVE or (name not in owner.metas and owner.rules.is_orphan(name))
+
+
 def _promote(owner: Owner, name: bytes, _upstream: list[Any]) -> bool:
-    if owner.role(name) is not Role.SLAVE:
+    if not _follows(owner, name):
         return False
     roles.promote(owner, [name])
     return True

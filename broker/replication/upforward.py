@@ -29,7 +29,7 @@ class UpForward:
         self.since_s = 0.0
         self.nbytes = batch.nbytes
         self._batch = batch
-        self._frames: Frames | None = batch.take_frames()
+        self._frames: Frames = batch.take_frames()  # kept until the answer: a node that leaves may give them back
 
     @property
     def name(self) -> bytes:
@@ -37,9 +37,7 @@ class UpForward:
         return self._batch.name
 
     def send(self, link: Sends) -> None:
-        batch = self._batch
-        frames, self._frames = self._frames, None  # the wire's from here on
-        assert frames is not None
+        batch, frames = self._batch, self._frames
         ack = Ack.REPLICATED if batch.replicas else Ack.SYNCED if batch.sync else Ack.APPENDED
         head = pack_publish(self.request_id, ack, (link.handle_of(batch.name),), frames, batch.replicas)
         link.queue(head, frames)

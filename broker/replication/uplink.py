@@ -22,7 +22,7 @@ from broker.poller import Poller
 from broker.protocol import messages as m
 from broker.protocol import replication as r
 from broker.protocol.address import join_address
-from broker.protocol.errors import PeerError
+from broker.protocol.errors import Code, PeerError
 from broker.protocol.messages import Op, pack
 from broker.protocol.names import node_id, shown_text
 from broker.publish import Batch
@@ -72,7 +72,7 @@ class Surroundings:
     clock: Callable[[], float]
     resolve: Resolver
     set_aside: SetAside
-    found: Callable[[Sequence[bytes]], None]  # names of streams that there are upstream
+    found: Callable[[Uplink, Sequence[bytes]], None]  # names of streams that there are upstream
     touch: Callable[[Uplink], None]  # it has something to send: flush it in this turn
 
 
@@ -89,7 +89,9 @@ class Uplink:
         self.copies = Copies(around.owner, self.queue, around.set_aside)
         self.prefixes: set[bytes] = set()  # of streams to be followed as they are made
         self.claims: dict[bytes, float] = {}  # streams of which this node became the master, and when to say so next
-        self._claim_ids: dict[int, bytes] = {}
+        self._claim_ids: dict[int, bytes] = {}  # those that are not answered yet
+        self._last_claim = self._watches = 0  # numbers given out on this connection
+        self._looking_up = False
         self._handles: dict[bytes, int] = {}
         self._requests = 0
         self._wire: Wire | None = None
@@ -136,8 +138,12 @@ class Uplink:
         if address is not None:
             self._connect(address)
             return
+        if self._looking_up:  # since an earlier attempt, for which it took too long
+            return
+        self._looking_up = True
 
         def looked_up(found: Address | None, wrong: str) -> None:
+            self._looking_up = False
             if self.phase is not Phase.RESOLVING:
                 return
             if found is None:
@@ -229,6 +235,7 @@ class Uplink:
         self._dial_s = now_s + pause_s * random.uniform(0.5, 1.0)
         self.copies.went_down(why)
         self._claim_ids.clear()
+        self._last_claim = self._watches = 0
         self._handles.clear()
         self.route.link_closed(self)
 
@@ -271,27 +278,32 @@ class Uplink:
             self.queue(pack(m.Open(handle, name)))
         return handle
 
-    def watch(self, prefix: bytes) -> None:
-        """Hear of all streams that begin so."""
-        if prefix not in self.prefixes:
-            self.prefixes.add(prefix)
-            if self.phase is Phase.UP:
-                self.queue(pack(r.Watch(len(self.prefixes), prefix)))
+    def watch(self, prefixes: set[bytes]) -> None:
+        """Hear of all streams that begin so, and of no others."""
+        new, self.prefixes = prefixes - self.prefixes, prefixes
+        if self.phase is Phase.UP:
+            self._watch(new)
+
+    def _watch(self, prefixes: set[bytes]) -> None:
+        for prefix in sorted(prefixes):
+            self._watches += 1
+            self.queue(pack(r.Watch(self._watches, prefix)))
 
     def claim(self, name: bytes) -> None:
         """Tell the former upstream that this node is the stream's master now, until it has given in."""
         self.claims[name] = 0.0
 
     def _claim(self, name: bytes, now_s: float) -> None:
-        self.claims[name] = now_s + CLAIM_RETRY_S
         try:
             history = roles.lineage(self._owner, name).history
         except (Refused, StorageError, OSError) as error:
             log.warning("stream %r cannot be claimed now: %s", name, error)
+            self.claims[name] = now_s + CLAIM_RETRY_S
             return
-        number = len(self._claim_ids) + 1
-        self._claim_ids[number] = name
-        self.queue(pack(r.Claim(number, name, history)))
+        self.claims[name] = float("inf")  # until it is answered, or the connection is another one
+        self._last_claim += 1
+        self._claim_ids[self._last_claim] = name
+        self.queue(pack(r.Claim(self._last_claim, name, history)))
 
     def _wake(self, _link: object) -> None:
         self._around.touch(self)
@@ -314,8 +326,7 @@ class Uplink:
         self.why = ""
         self.route.switch(self)
         self.copies.went_up()
-        for number, prefix in enumerate(sorted(self.prefixes), 1):
-            self.queue(pack(r.Watch(number, prefix)))
+        self._watch(self.prefixes)
         for name in self.claims:
             self.claims[name] = 0.0
         self._tick_up(now_s, float("inf"))
@@ -337,26 +348,36 @@ class Uplink:
 
     def hear_failed(self, message: m.Failed, now_s: float) -> None:
         if message.fatal:
+            if message.code == Code.CLOSING:  # what it had taken it has answered
+                self.route.take_back()
             raise WireClosed(f"it said {shown_text(f'{message.code}: {message.text}')}")
-        if message.op == Op.PUBLISH:
+        if message.op == Op.PUBLISH and message.code == Code.CLOSING:
+            self.route.moved(message.id)  # it has not taken this, and takes none after it
+        elif message.op == Op.PUBLISH:
             request = self.route.settle(message.id)
             if isinstance(request, UpForward):
                 request.failed(message)
         elif message.op in (Op.FOLLOW, Op.SUBSCRIBE):
             self.copies.failed(message, now_s)
-        elif now_s - self._complained_s >= COMPLAINT_S:
+        else:
+            if message.op == Op.CLAIM:
+                self._claim_again(self._claim_ids.pop(message.id, None), now_s)
+            self._complain(message, now_s)
+
+    def _complain(self, message: m.Failed, now_s: float) -> None:
+        if now_s - self._complained_s >= COMPLAINT_S:
             self._complained_s = now_s
             log.warning("upstream %s said %s", self.address, shown_text(f"{message.code}: {message.text}"))
 
     def hear_names(self, message: r.Names, _now_s: float) -> None:
-        if not 1 <= message.id <= len(self.prefixes):
+        if not 1 <= message.id <= self._watches:
             raise WireClosed("it sent Names, which nobody asked for")
         prefixes = tuple(self.prefixes)
-        self._around.found([name for name in message.names if name.startswith(prefixes)])
+        self._around.found(self, [name for name in message.names if name.startswith(prefixes)])
 
-    def hear_claimed(self, message: r.Claimed, _now_s: float) -> None:
-        name = self._claim_ids.get(message.id)
-        if name is None or self.claims.pop(name, None) is None:
+    def hear_claimed(self, message: r.Claimed, now_s: float) -> None:
+        name = self._claim_ids.pop(message.id, None)
+        if name not in self.claims:
             return
         try:
             if message.accepted:
@@ -365,6 +386,13 @@ class Uplink:
                 roles.hear_of(self._owner, name, message.epoch, message.master)
         except (Refused, StorageError, OSError) as error:
             log.error("stream %r: what its former upstream said could not be taken: %s", name, error)
+            self._claim_again(name, now_s)  # and it is answered again
+        else:
+            self.claims.pop(name, None)
+
+    def _claim_again(self, name: bytes | None, now_s: float) -> None:
+        if name in self.claims:
+            self.claims[name] = now_s + CLAIM_RETRY_S
 
     def hear_ping(self, _message: m.Ping, _now_s: float) -> None:
         if self._wire is not None and self._wire.queued_bytes < PONGS_UNSENT_MAX_BYTES:
@@ -375,7 +403,7 @@ class Uplink:
 
 
 class Lookup:
-    """A look-up for the helper thread (`broker.syncer`)."""
+    """A look-up, for another thread (`broker.syncer`)."""
 
     __slots__ = ("address", "name", "port", "wrong")
 

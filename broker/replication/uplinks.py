@@ -7,6 +7,7 @@ be so. Nothing here is kept on the disk: it follows from the streams' .meta file
 from __future__ import annotations
 
 import logging
+import select
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
@@ -18,7 +19,7 @@ from broker.replication import roles
 from broker.replication.copies import Copy
 from broker.replication.uplink import COMPLAINT_S, Lookup, Surroundings, Uplink
 from broker.replication.wire import Address
-from broker.syncer import Job
+from broker.syncer import Job, Syncer
 from shard.errors import StorageError
 from shard.meta import Role
 
@@ -65,7 +66,8 @@ class Uplinks:
         self._of: dict[bytes, Uplink] = {}  # the streams that follow
         self._touched: dict[Uplink, None] = {}
         self._complained_s = 0.0
-        self._to_make: dict[bytes, None] = {}  # streams that there are upstream, bounded by `max_streams`
+        self._lookups: Syncer | None = None
+        self._to_make: dict[bytes, Uplink] = {}  # streams that there are upstream, bounded by `max_streams`
         self._around = Surroundings(
             owner=owner,
             poller=worker.poller,
@@ -94,9 +96,13 @@ class Uplinks:
 
     def watch(self) -> None:
         """Hear of the streams that the rules are for, as they are made."""
+        prefixes: dict[Uplink, set[bytes]] = {}
         for rule in (*self._owner.rules.commands, *self._owner.rules.configured):
             if rule.upstream is not None:
-                self._to(rule.upstream.host, rule.upstream.port).watch(rule.pattern.removesuffix(b"*"))
+                uplink = self._to(rule.upstream.host, rule.upstream.port)
+                prefixes.setdefault(uplink, set()).add(rule.pattern.removesuffix(b"*"))
+        for uplink in self._uplinks.values():
+            uplink.watch(prefixes.get(uplink, set()))
 
     def stop(self, why: str) -> None:
         for uplink in self._uplinks.values():
@@ -106,6 +112,7 @@ class Uplinks:
         self._owner.uproutes.clear()
         self._touched.clear()
         self._to_make.clear()
+        self._end_lookups()
 
     def tick(self) -> None:
         for uplink in list(self._uplinks.values()):
@@ -142,8 +149,13 @@ class Uplinks:
                 self._of[name] = wanted
                 self._owner.uproutes[name] = wanted.route
                 wanted.copies.add(name)
+        claimed = None
         if upstream is not None and meta.role is Role.MASTER:
-            self._to(upstream.host, upstream.port).claim(name)
+            claimed = self._to(upstream.host, upstream.port)
+            claimed.claim(name)
+        for uplink in self._uplinks.values():
+            if uplink is not claimed:
+                uplink.claims.pop(name, None)  # this node is the master no more, or has nobody to tell
 
     def _leave(self, name: bytes, uplink: Uplink) -> None:
         uplink.copies.remove(name)
@@ -190,21 +202,22 @@ class Uplinks:
     def _touch(self, uplink: Uplink) -> None:
         self._touched[uplink] = None
 
-    def _found(self, names: Sequence[bytes]) -> None:
+    def _found(self, uplink: Uplink, names: Sequence[bytes]) -> None:
         """There are such streams upstream: those that belong to this worker and are new to it are to follow."""
         owner, router = self._owner, self._worker.router
         for name in names:
             if len(self._to_make) >= self._worker.settings.max_streams:
                 return
             if name not in owner.names and router.slot_of(name) not in self._worker.routes:
-                self._to_make[name] = None
+                self._to_make[name] = uplink
 
     def _make_some(self) -> None:
         """Making a stream takes a while, and there may be many."""
         owner, end_s = self._owner, time.monotonic() + MAKING_S
         while self._to_make and time.monotonic() < end_s:
-            name, _ = self._to_make.popitem()
-            if name in owner.names or owner.meta(name).role is not Role.SLAVE:
+            name, uplink = self._to_make.popitem()
+            upstream = owner.meta(name).upstream
+            if name in owner.names or upstream is None or upstream[:2] != (uplink.host, uplink.port):
                 continue
             try:
                 owner.create(name, by_command=True)
@@ -216,8 +229,18 @@ class Uplinks:
     # --- what another thread does -----------------------------------------------------------------------------------
 
     def _resolve(self, host: str, port: int, done: Callable[[Address | None, str], None]) -> None:
+        """In a thread of its own: a name server may be long in answering, and whoever publishes waits for the disk."""
+        if self._lookups is None:
+            self._lookups = lookups = Syncer()
+            self._worker.poller.register(lookups.fileno(), select.EPOLLIN, lambda _mask: _take_outcomes(lookups))
         lookup = Lookup(host, port)
-        self._worker.syncer.request(lookup, Job(lambda: done(lookup.address, lookup.wrong)))
+        self._lookups.request(lookup, Job(lambda: done(lookup.address, lookup.wrong)))
+
+    def _end_lookups(self) -> None:
+        lookups, self._lookups = self._lookups, None
+        if lookups is not None:
+            self._worker.poller.unregister(lookups.fileno())
+            lookups.abandon()
 
     def _set_aside(self, stream: OpenStream, seq: int, done: Callable[[str], None]) -> None:
         stream.busy = True
@@ -225,13 +248,21 @@ class Uplinks:
 
         def finished() -> None:
             stream.busy = False
+            cut = self._owner.owning and (not setting.wrong or stream.log.closed)  # opening it anew finishes it
             if setting.wrong:
                 log.error("stream %r: %s", stream.name, setting.wrong)
                 self._owner.forget(stream)
             else:
                 log.warning("stream %r: %d messages from %d on were set aside", stream.name, setting.kept, seq)
             self._worker.metrics.diverged_messages += setting.kept
-            self._owner.on_cut(stream.name, seq)
+            if cut:
+                self._owner.on_cut(stream.name, seq)
             done(setting.wrong)
 
         self._worker.syncer.request(setting, Job(finished))
+
+
+def _take_outcomes(lookups: Syncer) -> None:
+    for outcome in lookups.outcomes():
+        if isinstance(outcome.token, Job):
+            outcome.token.done()

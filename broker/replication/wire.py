@@ -18,7 +18,8 @@ from broker.protocol.binary import ClientCodec
 from broker.protocol.errors import PeerError
 from broker.protocol.messages import Response
 
-RECEIVE_BYTES = 1 << 20
+RECEIVE_BYTES, RECEIVE_MIN_BYTES = 1 << 20, 16 << 10  # of one read: fewer while messages are very small and many
+MESSAGES_A_READ = 2_048  # more of them would keep everybody else of this worker waiting
 BUFFER_BYTES = 4 << 20  # asked of the kernel, for what is on its way down
 SEND_BUFFERS_MAX = 64  # well under IOV_MAX
 
@@ -52,7 +53,7 @@ def look_up(host: str, port: int) -> Address:
 
 
 class Wire:
-    __slots__ = ("_codec", "_out", "closed", "queued_bytes", "received_bytes", "sock")
+    __slots__ = ("_codec", "_out", "_read_bytes", "closed", "queued_bytes", "received_bytes", "sock")
 
     def __init__(self, address: Address) -> None:
         """Begin to connect; it is done when the socket is writable (`connected`). Raises WireClosed."""
@@ -61,6 +62,7 @@ class Wire:
         self.queued_bytes = 0
         self.received_bytes = 0
         self._codec = ClientCodec(replicating=True)
+        self._read_bytes = RECEIVE_BYTES
         self._out: deque[memoryview] = deque()
         try:
             self.sock = socket.socket(family, socket.SOCK_STREAM)
@@ -121,7 +123,7 @@ class Wire:
         Raises WireClosed at the end of the input, and for bytes that no broker sends.
         """
         try:
-            count = self.sock.recv_into(_receive_buffer)
+            count = self.sock.recv_into(_receive_buffer, self._read_bytes)
         except BlockingIOError:
             return
         except OSError as error:
@@ -129,10 +131,17 @@ class Wire:
         if not count:
             raise WireClosed("the other node has closed the connection")
         self.received_bytes += count
+        messages = 0
         try:
-            yield from self._codec.feed(_receive_buffer[:count])
+            for message in self._codec.feed(_receive_buffer[:count]):
+                messages += 1
+                yield message
         except PeerError as error:
             raise WireClosed(f"what it sent is no binary protocol: {error.text}") from error
+        if messages > MESSAGES_A_READ:
+            self._read_bytes = max(self._read_bytes // 2, RECEIVE_MIN_BYTES)
+        elif messages < MESSAGES_A_READ // 4:
+            self._read_bytes = min(self._read_bytes * 2, RECEIVE_BYTES)
 
     def close(self) -> None:
         self.closed = True

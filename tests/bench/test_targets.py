@@ -71,6 +71,23 @@ def test_targets_of_the_binary_protocol(make_results: MakeResults) -> None:
     assert _outcome(outcomes, "neighbour, lines").met is None
 
 
+def test_targets_of_replication(make_results: MakeResults) -> None:
+    results = make_results(
+        {
+            ("replicated-2", "tailrace-slaves"): [Measurement(500_000, 1, 1)],
+            ("replicated-2", "tailrace-slaves-held"): [Measurement(300_000, 1, 1)],
+            ("replicated-2", "jetstream-r3"): [Measurement(100_000, 1, 1)],
+            ("catch-up", "tailrace-slaves"): [Measurement(1_000, 1, 1)],
+            ("catch-up", "sendfile"): [Measurement(1_600, 1, 1)],
+        }
+    )
+    outcomes = evaluate(results, COMPILED)
+    assert _outcome(outcomes, "1 slave,", "appended").met is True
+    assert _outcome(outcomes, "1 slave,", "replicated 1").met is False
+    assert _outcome(outcomes, "chain", "appended").met is None
+    assert _outcome(outcomes, "catch-up").measured == 0.625
+
+
 def test_the_interpreted_build_has_targets_of_its_own(make_results: MakeResults) -> None:
     outcomes = evaluate(make_results({}), INTERPRETED)
     assert {outcome.target.bound for outcome in outcomes if outcome.target.row == "ingest-1"} == {1.0}

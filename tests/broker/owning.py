@@ -15,6 +15,8 @@ from shard.frame import pack_frame
 BOOT = "0123456789abcdef0123456789abcdef"
 SHARDS = 4
 
+_made: list[Owner] = []
+
 
 class Sink:
     """Remembers what became of each part of a publish."""
@@ -72,7 +74,16 @@ def make_owner(
         clock_us=(clock or Clock()).microseconds,
     )
     owner.take()
+    _made.append(owner)
     return owner
+
+
+def release_all() -> None:
+    """Give back the descriptors of what the test has made: the whole suite runs in one process."""
+    while _made:
+        owner = _made.pop()
+        if owner.owning:
+            owner.release()
 
 
 def policies(durability: Durability, interval_ms: int = 1_000) -> tuple[StreamPolicy, ...]:

@@ -87,6 +87,7 @@ class World:
         self.counts: list[tuple[bytes, int]] = []
         self.fanout = FanOut(self.readers, on_count=lambda feed: self.counts.append((feed.name, feed.cursors)))
         self.renderings = Renderings(self.readers, CHUNK_BYTES, 8 * CHUNK_BYTES, self.fanout.fresh)
+        self.fanout.on_cut = self.renderings.cache.clear
 
     def client(self, room: int = PLENTY) -> FakeClient:
         return FakeClient(self.renderings, room)
@@ -458,6 +459,22 @@ def test_who_lags_is_sent_what_comes_in_its_stead(world: World) -> None:
     assert client.seqs("a") == list(range(60)) and not client.ended
     assert bytes(client.got).count(b"another" * 30) == 20
     assert cursor.park() is Park.CAUGHT_UP
+
+
+def test_who_lags_finds_its_place_in_new_files(world: World) -> None:
+    """Where nothing before it was kept the stream begins anew, and messages lie elsewhere."""
+    world.append("a", *many(100))
+    client = world.client(room=0)
+    cursor = world.subscribe(client, "a", 40)
+    world.run()
+    assert cursor.offset > 0 and client.blocked
+    world.fanout.blocked[client] = None
+    trim(world, "a", 40)
+    cut_and_say(world, "a", 40)
+    world.append("a", *[b"another"] * 20)
+    world.fanout.grew(b"a", 0, 0)
+    world.drain(client, PLENTY)
+    assert client.seqs("a") == list(range(40, 60)) and not client.ended
 
 
 @pytest.mark.parametrize("room", [30, 2_000])

@@ -11,10 +11,13 @@ import pytest
 
 from broker import roster
 from broker.connection import LINGER_S, Connection, Pause
-from broker.protocol.messages import Hello, Subscribe, pack
+from broker.protocol import messages as m
+from broker.protocol import replication as r
+from broker.protocol.messages import Ack, Hello, Subscribe, pack
 from broker.protocol.places import From
 from broker.publish import Pending
 from broker.worker import Phase, Worker
+from tests.broker.binary import FROM_START, BinaryPeer
 from tests.broker.world import Peer, World, world
 
 
@@ -244,6 +247,54 @@ def test_a_retired_worker_hands_on_whom_it_can_and_reads_the_others_no_more(node
     node.settle()
     assert worker.clients == {} and waiting.lines == ["settled"]
     assert node.ask(waiting, "ping") == ["ok pong"] and node.client_of(ready).worker is node.workers[1]
+
+
+def replicating(node: World) -> tuple[BinaryPeer, BinaryPeer]:
+    """A client that waits until another node holds what it published, and that node, which publishes too."""
+    follower, client = BinaryPeer(node, node_id="node-b"), BinaryPeer(node)
+    name = node.name(0)
+    follower.ask(r.Follow(1, name.encode(), 0, 1, "", None, FROM_START), m.Open(1, name.encode()))
+    client.open(name)
+    for peer in (client, follower):
+        peer.publish(1, b"x", ack=Ack.REPLICATED, replicas=1)
+    node.settle()
+    assert client.take() == follower.take() == []
+    return client, follower
+
+
+def test_other_nodes_go_last_and_have_their_publishes_back(node: World) -> None:
+    worker = node.workers[0]
+    client, follower = replicating(node)
+    worker.drain_began_s = worker.now_s
+    roster.let_nodes_go(worker, "why")
+    follower.publish(1, b"late")
+    node.settle()
+    (back,) = follower.take()
+    assert isinstance(back, m.Failed) and (back.code, back.id, back.fatal) == ("closing", 2, False)
+    answers = follower.ask(r.Held(((1, "node-b", 2, 2),)))
+    assert answers == [m.Published(1, ((1, 1, 1),))] and client.take() == [m.Published(1, ((0, 1, 1),))]
+    roster.let_nodes_go(worker, "why")
+    assert not node.connection_of(follower.peer).lingering_since_s, "the client is not seen to yet"
+    client.peer.close()
+    node.settle()
+    roster.let_nodes_go(worker, "why")
+    node.settle()
+    (end,) = follower.take()
+    assert isinstance(end, m.Failed) and (end.code, end.text, end.fatal) == ("closing", "why", True)
+    assert follower.peer.ended and worker.owner.stream(node.name(0).encode()).log.next_seq == 2
+
+
+def test_a_node_that_is_awaited_too_long_hears_that_no_more_is_known(node: World) -> None:
+    worker = node.workers[0]
+    _client, follower = replicating(node)
+    worker.drain_began_s = worker.now_s
+    roster.let_nodes_go(worker, "why")
+    assert not node.connection_of(follower.peer).lingering_since_s
+    worker.drain_began_s = worker.now_s - roster.NODES_STAY_S - 1
+    roster.let_nodes_go(worker, "why")
+    node.settle()
+    (end,) = follower.take()
+    assert isinstance(end, m.Failed) and (end.code, end.fatal) == ("unavailable", True)
 
 
 def test_when_there_is_no_successor_clients_hear_why_they_are_closed(node: World) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from broker import router as router_module
 from broker.metrics import Traffic
 from broker.owner import Refused
 from broker.protocol.commands import Staged
 from broker.protocol.errors import Code
-from broker.publish import Pending
+from broker.publish import Batch, FramePublication, Pending
 from broker.router import FORWARD_BYTES, WINDOW_MESSAGES, Router
 from broker.routes import Route
 from shard.frame import pack_frame
@@ -204,3 +205,122 @@ def test_who_publishes_mostly_to_one_sibling_is_named(node: World, router: Route
         router.publish(quiet, staged((there, b"x"), (there, b"x")))
     assert away == [(quiet, 1)]
     assert (quiet.window_messages, mixed.window_messages) == (0, 0)
+
+
+# --- publishes for replicas, and to streams of other nodes ------------------------------------------------------------
+
+
+class FrameSink:
+    """A binary client: what became of each of its requests."""
+
+    def __init__(self) -> None:
+        self.traffic = Traffic()
+        self.window_slot = -1
+        self.window_away = self.window_messages = 0
+        self.paused_for: list[Route] = []
+        self.done: list[FramePublication] = []
+
+    def pause_for(self, route: Route) -> None:
+        self.paused_for.append(route)
+
+    def publish_done(self, publication: FramePublication) -> None:
+        self.done.append(publication)
+
+    def may_create(self) -> bool:
+        return True
+
+    def count_created(self) -> None: ...
+
+
+def publish_frames(router: Router, client: FrameSink, name: str, payload: bytes, replicas: int = 0) -> FramePublication:
+    publication = FramePublication(client, 1, True, [name.encode()], 1)
+    router.publish_frames(client, publication, [name.encode()], bytearray(pack_frame(payload)), False, replicas)
+    return publication
+
+
+def payloads(node: World, name: str) -> list[bytes]:
+    peer = node.connect(node.owner_of(name))
+    peer.send(f"sub {name} #0")
+    node.settle()
+    return [payload.encode() for _stream, _seq, payload in peer.messages()]
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_levels_share_no_batch_and_keep_their_order(node: World, router: Router, slot: int) -> None:
+    name = node.name(slot)
+    client, quiet = FrameSink(), FakePublisher()
+    router.publish(quiet, staged((name, b"0")))
+    waiting = [publish_frames(router, client, name, b"1", 1)]
+    router.publish(quiet, staged((name, b"2")))
+    told = publish_frames(router, client, name, b"3")
+    waiting += [publish_frames(router, client, name, b"4", 1), publish_frames(router, client, name, b"5", 2)]
+    router.flush()
+    node.settle()
+    assert payloads(node, name) == [b"%d" % number for number in range(6)]
+    assert client.done == [told] and told.results == [(3, 1, 0)], "who waits for nobody is told at once"
+    replicas = node.workers[slot].owner.replicas
+    replicas.held(slot, slot + 1, [(name.encode(), replicas.holders(name.encode()).line, 7, "node-b", 6, 0)])
+    node.settle()
+    assert client.done == [told, *waiting[:2]] and [each.results[0][0] for each in waiting[:2]] == [1, 4]
+
+
+def test_a_batch_for_another_node_is_bounded(node: World, router: Router, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(router_module, "UP_BATCH_BYTES", 100)
+    here, owner = node.name(0), node.workers[0].owner
+    sent: list[Batch] = []
+    owner.uproutes[here.encode()] = Route(-1, 1 << 20, lambda: 0.0, lambda _link: None)
+    owner.send_up = sent.append
+    client = FrameSink()
+    for number in range(9):
+        publish_frames(router, client, here, b"%d" % number)
+    assert router.staged_bytes == 9 * 33
+    router.flush()
+    assert [each.count for each in sent] == [4, 4, 1] and router.staged_bytes == 0
+    frames = b"".join(bytes(each.take_frames()) for each in sent)
+    assert frames == b"".join(pack_frame(b"%d" % number) for number in range(9))
+    router.flush()
+    assert len(sent) == 3, "nothing stays staged"
+
+
+def test_a_batch_for_this_node_or_a_sibling_is_one(
+    node: World, router: Router, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(router_module, "UP_BATCH_BYTES", 100)
+    client = FrameSink()
+    for name in (node.name(0), node.name(1)):
+        for _ in range(9):
+            publish_frames(router, client, name, b"x")
+        assert router.batch(name.encode()).count == 9
+
+
+def test_whoever_publishes_to_another_nodes_stream_hears_of_it_and_waits_for_room(node: World, router: Router) -> None:
+    """A client without `ack on` too: its order may not be mixed with what has failed."""
+    here, owner = node.name(0), node.workers[0].owner
+    sent: list[Batch] = []
+    route = owner.uproutes[here.encode()] = Route(-1, 1, lambda: 0.0, lambda _link: None)
+    route.bytes_held = 2
+    owner.send_up = sent.append
+    quiet = FakePublisher()
+    router.publish(quiet, staged((here, b"a"), (here, b"b")))
+    assert quiet.paused_for == [route] and len(quiet.row) == 1 and quiet.window_away == 0
+    router.flush()
+    (made,) = sent
+    made.refused(Code.UNAVAILABLE, "no way up")
+    assert [line.split(":")[0] for line in quiet.answers()] == [f"err unavailable {here}"]
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_batch_goes_where_its_stream_is_when_the_turn_ends(node: World, router: Router, before: bool) -> None:
+    here, owner = node.name(0), node.workers[0].owner
+    sent: list[Batch] = []
+    route = Route(-1, 1 << 20, lambda: 0.0, lambda _link: None)
+    owner.send_up = sent.append
+    if before:
+        owner.uproutes[here.encode()] = route
+    publication = publish_frames(router, FrameSink(), here, b"x")
+    if before:
+        del owner.uproutes[here.encode()]
+    else:
+        owner.uproutes[here.encode()] = route
+    router.flush()
+    assert (len(sent), publication.results[0][1]) == ((0, 1) if before else (1, 0))

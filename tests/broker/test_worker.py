@@ -17,10 +17,15 @@ from broker.client import READ_BYTES_MAX
 from broker.control import ControlChannel, ControlMessage
 from broker.metrics import WorkerMetrics
 from broker.protocol import sibling
+from broker.protocol.messages import Ended
+from broker.protocol.places import From
 from broker.settings import Settings, StreamPolicy
 from broker.worker import GATHERED_MAX_BYTES, SUPERVISORS_SIGNALS, Phase, Worker, WorkerBoot
 from shard.directory import data_dir_exists, make_data_dir, open_data_dir
-from tests.broker.owning import BOOT, SHARDS
+from shard.frame import pack_frame
+from tests.broker import world as nodes
+from tests.broker.binary import BinaryPeer
+from tests.broker.owning import BOOT, SHARDS, Sink, batch, publish
 
 PATIENCE_S = 10.0
 LINE = b"pub s |" + b"x" * 991 + b"\r\n"
@@ -269,3 +274,77 @@ def test_without_its_supervisor_a_worker_leaves(make: Callable[..., World]) -> N
 def test_signals_to_the_group_are_the_supervisors() -> None:
     assert set(SUPERVISORS_SIGNALS) >= {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT}
     assert signal.SIGABRT not in SUPERVISORS_SIGNALS and os.name == "posix"
+
+
+# --- a stream whose end is set aside ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_whoever_has_got_some_of_what_was_set_aside_hears_it_in_every_worker(tmp_path: Path, slot: int) -> None:
+    """In both protocols, at the owner and at its sibling; who has got none of it gets what comes in its stead."""
+    with nodes.world(tmp_path, workers=2, affinity=False) as node:
+        name = node.name(slot)
+        node.fill(name, [b"x"] * 5)
+        lines, late_lines = node.connect(0), node.connect(1)
+        binary, late_binary = BinaryPeer(node, 0), BinaryPeer(node, 1)
+        for peer, place in ((lines, "#0"), (late_lines, "#0")):
+            node.ask(peer, f"sub {name} {place}")
+        for binary_peer in (binary, late_binary):
+            binary_peer.subscribe(1, name)
+        owner = node.workers[slot].owner
+        stream = owner.stream(name.encode())
+        stream.log.set_aside(3)
+        owner.on_cut(name.encode(), 3)
+        node.settle()
+        for peer in (lines, late_lines):
+            assert [line for line in peer.lines if line.startswith("err diverged")]
+        for binary_peer in (binary, late_binary):
+            (ended,) = binary_peer.take()
+            assert isinstance(ended, Ended) and (ended.next_seq, ended.code) == (3, "diverged")
+        assert not any(worker.fanout.feeds for worker in node.workers)
+        node.ask(late_lines, f"sub {name} #3")
+        late_binary.subscribe(2, name, From("seq", 3))
+        stream.log.append(bytearray(pack_frame(b"y")), 1, 1 << 60, 2)
+        for worker in node.workers:
+            worker.fanout.grew(name.encode(), 0, 0)
+        node.settle()
+        late_binary.take()
+        assert late_lines.messages()[-1] == (name, 3, "y") and late_binary.got[2] == [(3, b"y")]
+
+
+def _noting(order: list[str], name: str, method: Callable[..., None]) -> Callable[..., None]:
+    def noted(*args: object) -> None:
+        order.append(name)
+        method(*args)
+
+    return noted
+
+
+def test_what_grew_before_the_cut_is_announced_before_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with nodes.world(tmp_path, workers=2, affinity=False) as node:
+        name = node.name(0)
+        peer = node.connect(1)
+        node.ask(peer, f"sub {name} #0")
+        worker = node.workers[0]
+        order: list[str] = []
+        for method in ("announce", "announce_cut"):
+            monkeypatch.setattr(worker.siblings, method, _noting(order, method, getattr(worker.siblings, method)))
+        publish(worker.owner, name.encode(), b"a", b"b")
+        worker.owner.stream(name.encode()).log.set_aside(1)
+        worker.owner.on_cut(name.encode(), 1)
+        assert order == ["announce", "announce_cut"]
+        node.settle()
+        assert [seq for _name, seq, _payload in peer.messages()] == [0]
+
+
+def test_publishes_that_wait_for_replicas_of_what_was_set_aside_are_told(tmp_path: Path) -> None:
+    with nodes.world(tmp_path) as node:
+        owner = node.workers[0].owner
+        sink = Sink()
+        made = batch(b"s", b"a", sink=sink)
+        made.replicas = 1
+        owner.append(made, 1_000.0)
+        owner.stream(b"s").log.set_aside(0)
+        owner.on_cut(b"s", 0)
+        assert sink.logged_at == {0: 0} and "set aside" in sink.refusals[0][1]
+        node.settle()

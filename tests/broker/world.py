@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -213,8 +214,10 @@ class World:
             for client in list(worker.clients.values()):
                 client.close("stopped")
             worker.acceptor.stop()
+            worker.uplinks.stop("stopped")
             worker.upkeep.finish_syncs()
             worker.syncer.close()
+            os.close(worker.syncer.fileno())  # which a worker process leaves open until it ends
             worker.siblings.close()
             worker.readers.close()
             worker.owner.release()

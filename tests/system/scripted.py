@@ -14,15 +14,22 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
+import msgpack
+
 from broker.protocol.binary import ClientCodec, ServerCodec
+from broker.protocol.envelope import pack_envelope
 from broker.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, VERSION, Hello, Message, Op, Ping, Pong, Welcome, pack
 from broker.protocol.places import From
 from broker.protocol.replication import FEATURE, Follow, Followed
+from shard.directory import open_data_dir
 from shard.epochs import EpochStart, History
+from shard.errors import StorageError
 from shard.frame import MAX_FRAME_BYTES, pack_frame
 from shard.leaves import load
 from tests.system.binary_peer import BinaryPeer
-from tests.system.node import PATIENCE_S, RECEIVE_BYTES
+from tests.system.node import PATIENCE_S, RECEIVE_BYTES, Node, rows
+from tests.system.streams import name_of
+from tests.system.tree_check import Logged, read_log
 
 MESSAGE_MAX_BYTES = 1 << 20
 PIECE_BYTES = 1 << 16
@@ -45,6 +52,40 @@ def frames(payloads: Sequence[bytes], seq: int, *, at_us: int = LATER_US, epoch:
 def chunk(number: int, content: bytes | bytearray) -> bytes:
     """The envelope of a CHUNK."""
     return CHUNK_HEAD.pack(Op.CHUNK, HANDLE_BYTES + len(content), number) + content
+
+
+def messages_of(node: Node, stream: str) -> list[Logged]:
+    """Nothing where the stream is not there yet, or just begins anew."""
+    with contextlib.suppress(StorageError):
+        return list(read_log(node.data, stream))
+    return []
+
+
+def serves_others(node: Node, workers: int) -> None:
+    """Each worker takes and gives what it is itself the master of."""
+    for slot in range(workers):
+        name = name_of(slot, workers, "others")
+        with node.client() as client:
+            client.send("ack on", f"sub {name} new", f"pub {name} |x")
+            assert client.read_messages(1)[0].payload == b"x"
+
+
+def id_of(node: Node) -> str:
+    return open_data_dir(node.data).node_id
+
+
+def streams_of(node: Node) -> list[str]:
+    with node.client() as client:
+        return [row["stream"] for row in rows(client.ask_table("streams"))]
+
+
+def followed(number: int, start_seq: int, **fields: object) -> bytes:
+    """A FOLLOWED with whatever in it."""
+    body = {
+        "id": number, "state": "following", "start_seq": start_seq, "first_seq": 0, "next_seq": start_seq,
+        "role": "master", "history": [[1, 0, EVIL]], "path": [EVIL],
+    }  # fmt: skip
+    return pack_envelope(Op.FOLLOWED, msgpack.packb({**body, **fields}))
 
 
 class Upstream:

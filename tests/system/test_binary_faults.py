@@ -154,7 +154,6 @@ SURVIVED: dict[str, tuple[bytes, tuple[str, int, int]]] = {
     "PUBLISH to more than it names": (publish_body(5, 1, 0, [1], GOOD, 500), ("usage", Op.PUBLISH, 5)),
     "PUBLISH to an unknown handle": (publish_body(5, 1, 0, [2], GOOD), ("usage", Op.PUBLISH, 5)),
     "PUBLISH to one that is unknown": (publish_body(5, 1, 0, [1, 2, 1], GOOD), ("usage", Op.PUBLISH, 5)),
-    "PUBLISH for replicas": (publish_body(5, 3, 2, [1], GOOD), ("unsupported", Op.PUBLISH, 5)),
     "PUBLISH with another ack": (publish_body(5, 4, 0, [1], GOOD), ("usage", Op.PUBLISH, 5)),
     "PUBLISH appended and replicas": (publish_body(5, 1, 1, [1], GOOD), ("usage", Op.PUBLISH, 5)),
     "PUBLISH of a message too large": (publish_body(5, 1, 0, [1], GOOD + TOO_LONG), ("size", Op.PUBLISH, 5)),

@@ -1,7 +1,7 @@
-"""What other nodes do wrong, on a real slave and a real master: who cannot be believed is cut off, with the reason in
-the log; no log is harmed, memory stays, others are served, and a good node at the same address is followed afterwards.
+"""What upstreams do wrong, on a real slave: who cannot be believed is cut off, with the reason in the log; no copy is
+harmed, memory stays, others are served, and a good node at the same address is followed afterwards.
 
-The node that misbehaves is played by the test (`tests.system.scripted`).
+The upstream that misbehaves is played by the test (`tests.system.scripted`).
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
-import msgpack
 import pytest
 
 from broker.protocol.envelope import pack_envelope
@@ -31,29 +30,23 @@ from broker.protocol.messages import (
     pack,
     pack_published,
 )
-from broker.protocol.places import From
-from broker.protocol.replication import (
-    FEATURE,
-    Ask,
-    Claim,
-    Claimed,
-    Follow,
-    Followed,
-    Held,
-    Names,
-    Told,
-    Watch,
-    pack_held,
-)
-from shard.directory import open_data_dir
-from shard.epochs import EpochStart
-from shard.errors import StorageError
+from broker.protocol.replication import FEATURE, Follow, Names, Told, Watch
 from shard.frame import HEADER
 from shard.header import VALUE_MAX
-from shard.reader import StreamReader
-from tests.system.node import Node, rows, running, wait_for
-from tests.system.scripted import EVIL, Gate, Slave, Upstream, chunk, frames
-from tests.system.streams import lives, name_of, names_of, rss_bytes
+from tests.system.node import Node, running, wait_for
+from tests.system.scripted import (
+    EVIL,
+    Gate,
+    Upstream,
+    chunk,
+    followed,
+    frames,
+    id_of,
+    messages_of,
+    serves_others,
+    streams_of,
+)
+from tests.system.streams import lives, names_of, rss_bytes
 from tests.system.test_binary_faults import seed
 from tests.system.tree_check import Logged, assert_sound, read_diverged, read_log
 
@@ -62,7 +55,6 @@ pytestmark = pytest.mark.system
 WORKERS = 2
 MIB = 1 << 20
 MARGIN_BYTES = 6 * MIB
-SLAVE_ROUNDS = 20
 BEFORE = 5  # messages that a slave has of its good master
 CONFIG = """
 [timing]
@@ -165,7 +157,7 @@ def scenes(master: Node, slave: Node) -> Iterator[Scenes]:
     before = lives(slave)
     scenes = Scenes(master, slave)
     yield scenes
-    serves_others(slave)
+    serves_others(slave, WORKERS)
     scenes.close()
     assert lives(slave) == before, "a worker has ended"
 
@@ -173,22 +165,6 @@ def scenes(master: Node, slave: Node) -> Iterator[Scenes]:
 def ask(node: Node, line: str) -> str:
     with node.client() as client:
         return client.ask(line)
-
-
-def messages_of(node: Node, stream: str) -> list[Logged]:
-    """None where the stream is not there yet, or just begins anew."""
-    with contextlib.suppress(StorageError):
-        return list(read_log(node.data, stream))
-    return []
-
-
-def serves_others(node: Node) -> None:
-    """Each worker takes and gives what it is itself the master of."""
-    for slot in range(WORKERS):
-        name = name_of(slot, WORKERS, "others")
-        with node.client() as client:
-            client.send("ack on", f"sub {name} new", f"pub {name} |x")
-            assert client.read_messages(1)[0].payload == b"x"
 
 
 # --- upstreams that are cut off ---------------------------------------------------------------------------------------
@@ -201,15 +177,6 @@ def flipped(content: bytearray, place: int) -> bytearray:
 
 def frame_of(length: int, seq: int) -> bytes:
     return HEADER.pack(length, 0, seq, 1, 1, 0, 0)
-
-
-def followed(number: int, start_seq: int, **fields: object) -> bytes:
-    """A FOLLOWED with whatever in it."""
-    body = {
-        "id": number, "state": "following", "start_seq": start_seq, "first_seq": 0, "next_seq": start_seq,
-        "role": "master", "history": [[1, 0, EVIL]], "path": [EVIL],
-    }  # fmt: skip
-    return pack_envelope(Op.FOLLOWED, msgpack.packb({**body, **fields}))
 
 
 Said = TypeVar("Said")
@@ -336,17 +303,13 @@ def welcome(node: str, *features: str) -> bytes:
 
 
 def test_who_begins_wrong_is_cut_off(scenes: Scenes) -> None:
-    own = node_id(scenes.slave)
+    own = id_of(scenes.slave)
 
     def play(upstream: Upstream, said: Callable[[str], bytes]) -> None:
         upstream.next(Hello)
         upstream.send(said(own))
 
     all_cut_off(scenes, "begun", WRONG_BEGINNINGS, play)
-
-
-def node_id(node: Node) -> str:
-    return open_data_dir(node.data).node_id
 
 
 def test_random_bytes_are_cut_off(scenes: Scenes) -> None:
@@ -385,7 +348,7 @@ def test_who_says_nothing_is_given_up(scenes: Scenes) -> None:
 def test_a_circle_is_not_followed(scenes: Scenes) -> None:
     """What comes of it all the same is passed over, and the connection serves other streams."""
     (scene,) = scenes.make("circle")
-    before, own = scene.copy(), node_id(scene.slave)
+    before, own = scene.copy(), id_of(scene.slave)
     with scene.gate.play() as upstream:
         asked = upstream.follow(path=(EVIL, "other", own, EVIL))
         upstream.send(chunk(asked.id, frames([b"x"], 5)))
@@ -466,9 +429,11 @@ FLOODS: dict[str, bytes] = {
     "frames of what has ended": chunk(ENDED_ID, frames([b"x" * 100_000], BEFORE)),
     "pings": pack(Ping()) * 10_000,
     "errors": b"".join(pack(Failed("usage", f"{number} " + "x" * 900, op=99)) for number in range(100)),
-    "answers to nobody": pack_published(1 << 30, [(0, 1, 0)]) * 3_000,
-    "ends of nothing": pack(Ended(1 << 30, 0, "unavailable", "x" * 300)) * 200,
-    "news of nothing": followed(1 << 30, 5, state="news") * 500,
+    "answers to nobody": (
+        pack_published(1 << 30, [(0, 1, 0)]) * 500
+        + pack(Ended(1 << 30, 0, "unavailable", "x" * 300)) * 100
+        + followed(1 << 30, 5, state="news") * 100
+    ),
 }
 
 
@@ -484,7 +449,7 @@ def test_floods(scenes: Scenes, what: str) -> None:
         held_bytes = []
         for _round in range(2):
             with upstream.pouring(FLOODS[what], FLOOD_BYTES):
-                serves_others(scene.slave)
+                serves_others(scene.slave, WORKERS)
             held_bytes.append(rss_bytes(pids))
     assert held_bytes[1] - held_bytes[0] < MARGIN_BYTES, held_bytes
     assert len(scene.logged()) < LOG_BYTES_MAX, scene.logged()[-2_000:]
@@ -500,7 +465,7 @@ def test_a_great_frame_that_never_ends_is_given_back(scenes: Scenes) -> None:
     for _round in range(2):
         with scene.gate.next() as upstream:
             upstream.send(chunk(upstream.follow().id, content)[: 50 * MIB])
-            serves_others(scene.slave)
+            serves_others(scene.slave, WORKERS)
         scene.gate.next().close()  # the slave has seen the end of it
         held_bytes.append(rss_bytes(pids))
     assert held_bytes[-1] - held_bytes[0] < MARGIN_BYTES, held_bytes
@@ -528,248 +493,3 @@ def test_streams_without_end_are_made_up_to_the_limit(folder: Path) -> None:
             assert len(streams_of(node)) <= 40 + WORKERS, "each worker sees what the others have a moment later"
             assert all(name.startswith("many") for name in streams_of(node))
         assert len(node.log()) < LOG_BYTES_MAX
-
-
-def streams_of(node: Node) -> list[str]:
-    with node.client() as client:
-        return [row["stream"] for row in rows(client.ask_table("streams"))]
-
-
-# --- slaves -----------------------------------------------------------------------------------------------------------
-
-S = "watched"
-
-
-@pytest.fixture
-def original(master: Node) -> Iterator[Original]:
-    """After each test the master is unharmed: the same workers, the same messages, and it takes more."""
-    before = lives(master)
-    original = Original(master)
-    yield original
-    assert original.messages() == original.before
-    original.publish()
-    serves_others(master)
-    assert lives(master) == before, "a worker has ended"
-
-
-class Original:
-    """A stream of the master, in which the test logs nothing."""
-
-    def __init__(self, master: Node) -> None:
-        self.master = master
-        self._log_start = len(master.log())
-        while len(self.messages()) < BEFORE:
-            self.publish()
-        self.before = self.messages()
-
-    def publish(self) -> None:
-        with self.master.client() as client:
-            client.send("ack on", f"pub {S} |x")
-            assert client.read_answers(2)[-1].startswith(f"ok pub {S} ")
-
-    def messages(self) -> list[Logged]:
-        return messages_of(self.master, S)
-
-    @property
-    def next_seq(self) -> int:
-        return len(self.before)
-
-    def last(self) -> tuple[int, int]:
-        """Epoch and checksum of the last message."""
-        with StreamReader.open(open_data_dir(self.master.data).stream_directory(S), S) as reader:
-            seq = reader.next_seq() - 1
-            return reader.entry(seq).epoch, reader.frame_crc(seq)
-
-    def logged(self) -> str:
-        return self.master.log()[self._log_start :]
-
-
-Rows = Callable[[Original], tuple[int, str, int, int]]
-# A row of HELD, and what the log says of it. `Original.next_seq` messages were sent.
-WRONG_ROWS: dict[str, tuple[Rows, str]] = {
-    "more than was sent": (lambda o: (1, EVIL, o.next_seq + 1, 0), "those before {next_seq} were sent"),
-    "all there will ever be": (lambda _: (1, EVIL, (1 << 63) - 1, 0), "those before {next_seq} were sent"),
-    "more on the disk than held": (lambda o: (1, EVIL, 2, o.next_seq), "had those before {next_seq} on its disk"),
-    "of the master itself": (lambda o: (1, node_id(o.master), o.next_seq, 0), "which is this node, follows it"),
-}
-
-
-@pytest.mark.parametrize("what", WRONG_ROWS)
-def test_who_holds_what_cannot_be_is_cut_off(original: Original, what: str) -> None:
-    """And counts for nothing: a publish that waits for a slave is not acknowledged."""
-    row, reason = WRONG_ROWS[what]
-    reason = reason.format(next_seq=original.next_seq)
-    with Slave(original.master.port) as liar:
-        assert liar.follow(1, S).state == "following"
-        liar.read_messages(1, original.next_seq)
-        liar.say(Held((row(original),)))
-        liar.read_to_end()
-        (error,) = liar.errors()
-        assert (error.code, error.fatal) == ("protocol", True) and reason in error.text
-    assert f"closing the connection of node {EVIL}: HELD: {S}: it says that" in original.logged()
-    assert reason in original.logged()
-
-
-def test_rows_of_what_is_not_followed_are_passed_over(original: Original) -> None:
-    """They may have been on their way when it ended."""
-    with Slave(original.master.port) as slave:
-        assert slave.follow(1, S).state == "following"
-        slave.say(Held(((2, EVIL, 99, 0), (1 << 31, EVIL, 0, 0)), ((3, EVIL), (1, "untold"))), Unsubscribe(1))
-        slave.wait_ended(1)
-        slave.say(Held(((1, EVIL, 99, 0),)))
-        slave.settle()
-        assert not slave.errors()
-
-
-def follow_body(**fields: object) -> bytes:
-    """A FOLLOW with whatever in it."""
-    body = {"id": 9, "stream": S, "next_seq": 0, "term": 0, "term_master": "", "from": ["seq", 0]}
-    left = {key: value for key, value in {**body, **fields}.items() if value is not None}
-    return pack_envelope(Op.FOLLOW, msgpack.packb(left))
-
-
-# What is said, and code, op and id of the error; the connection lives on.
-REFUSED_REQUESTS: dict[str, tuple[bytes, tuple[str, int, int]]] = {
-    "FOLLOW of an id in use": (follow_body(id=1), ("usage", Op.FOLLOW, 1)),
-    "FOLLOW of no name": (follow_body(stream="a b"), ("name", Op.FOLLOW, 9)),
-    "FOLLOW of the broker's own": (follow_body(stream="$x"), ("reserved", Op.FOLLOW, 9)),
-    "FOLLOW without a place": (follow_body(**{"from": None}), ("usage", Op.FOLLOW, 9)),
-    "FOLLOW with both places": (follow_body(next_seq=1, epoch=1, crc=1), ("usage", Op.FOLLOW, 9)),
-    "FOLLOW with half a message": (follow_body(next_seq=1, epoch=1, **{"from": None}), ("usage", Op.FOLLOW, 9)),
-    "FOLLOW of a last message at 0": (follow_body(epoch=1, crc=1, **{"from": None}), ("usage", Op.FOLLOW, 9)),
-    "FOLLOW with a seq below 0": (follow_body(next_seq=-1), ("usage", Op.FOLLOW, 9)),
-    "FOLLOW with a seq beyond all": (follow_body(next_seq=1 << 63), ("usage", Op.FOLLOW, 9)),
-    "FOLLOW with a term beyond all": (follow_body(term=1 << 32), ("usage", Op.FOLLOW, 9)),
-    "FOLLOW with a term made up": (follow_body(term=(1 << 32) - 1, term_master="~"), ("usage", Op.FOLLOW, 9)),
-    "FOLLOW with a master that is none": (follow_body(term_master="a b"), ("usage", Op.FOLLOW, 9)),
-    "FOLLOW of nothing": (pack_envelope(Op.FOLLOW), ("usage", Op.FOLLOW, 0)),
-    "HELD of nothing": (pack_envelope(Op.HELD), ("usage", Op.HELD, 0)),
-    "HELD by nobody": (pack(Held(((1, "", 0, 0),))), ("usage", Op.HELD, 0)),
-    "HELD below 0": (pack(Held(((1, EVIL, -1, 0),))), ("usage", Op.HELD, 0)),
-    "WATCH of no prefix": (pack(Watch(9, b"a b")), ("name", Op.WATCH, 9)),
-    "CLAIM of another's term": (pack(Claim(9, S.encode(), (EpochStart(7, 0, "other"),))), ("usage", Op.CLAIM, 9)),
-    "CLAIM of a term made up": (
-        pack(Claim(9, S.encode(), (EpochStart((1 << 32) - 1, 0, EVIL),))),
-        ("usage", Op.CLAIM, 9),
-    ),
-    "CLAIM of no term": (pack(Claim(9, S.encode(), ())), ("usage", Op.CLAIM, 9)),
-    "CLAIM with terms that go back": (
-        pack(Claim(9, S.encode(), (EpochStart(3, 9, EVIL), EpochStart(2, 9, EVIL)))),
-        ("usage", Op.CLAIM, 9),
-    ),
-    "ASK of no name": (pack_envelope(Op.ASK, msgpack.packb({"id": 9, "stream": ""})), ("name", Op.ASK, 9)),
-    "FOLLOWED": (followed(1, 0), ("protocol", Op.FOLLOWED, 0)),
-    "NAMES": (pack(Names(1, (b"x",))), ("protocol", Op.NAMES, 0)),
-}
-
-
-def test_requests_that_cannot_be_are_refused(original: Original) -> None:
-    """All on one connection, which goes on as before; and no stream is made, or changes its master."""
-    before = streams_of(original.master)
-    with Slave(original.master.port) as slave:
-        assert slave.follow(1, S).state == "following"
-        wrong = []
-        for what, (said, expected) in REFUSED_REQUESTS.items():
-            place = len(slave.answers)
-            slave.send_raw(said)
-            error = slave.next_answer(Failed, place)
-            if (error.code, error.op, error.id) != expected or error.fatal or not error.text:
-                wrong.append(f"{what}: {error}")
-        assert not wrong, "\n".join(wrong)
-        slave.settle()
-    assert streams_of(original.master) == before
-
-
-def test_copies_that_cannot_be_get_nothing(original: Original) -> None:
-    """Longer than the original, with another last message, or of a term it never had; their ends are their business."""
-    end, (epoch, crc) = original.next_seq, original.last()
-    with Slave(original.master.port) as slave:
-
-        def state(next_seq: int, last: tuple[int, int]) -> str:
-            return slave.ask(Follow(5, S.encode(), next_seq, 1, "", last, None), Followed).state
-
-        assert state(end, (epoch, crc ^ 1)) == "parted"
-        assert state(end, (epoch + 1, crc)) == "parted"
-        assert state(1, (epoch, crc)) == "parted"
-        assert state(end + 1, (epoch, crc)) == "behind"
-        assert state((1 << 63) - 1, (epoch, crc)) == "behind"
-        assert not slave.messages
-        assert state(end, (epoch, crc)) == "following"
-        assert slave.follow(6, "watched2", next_seq=(1 << 63) - 1).start_seq == 0
-
-
-@pytest.mark.parametrize(("node", "code"), [(None, "usage"), ("", "cycle")])
-def test_who_may_not_follow(original: Original, node: str | None, code: str) -> None:
-    """A program that does not say which node it is, and the master's own other self."""
-    with Slave(original.master.port, node_id(original.master) if node == "" else node) as slave:
-        error = slave.ask(Follow(1, S.encode(), 0, 0, "", None, From("seq", 0)), Failed)
-        assert (error.code, error.fatal) == (code, False)
-
-
-def test_a_claim_of_an_earlier_term_is_not_accepted(original: Original) -> None:
-    with Slave(original.master.port) as slave:
-        claimed = slave.ask(Claim(1, S.encode(), (EpochStart(1, 0, EVIL),)), Claimed)
-        assert (claimed.role, claimed.master, claimed.accepted) == ("master", node_id(original.master), False)
-
-
-@pytest.mark.parametrize("by", ["FOLLOW", "CLAIM"])
-def test_a_later_term_is_believed_and_can_be_taken_back(master: Node, by: str) -> None:
-    """A master gives in to it at once, as it must to a true one; its messages stay, and an operator has it back."""
-    stream = f"taken{by}"
-    with master.client() as client:
-        client.send("ack on", f"pub {stream} |mine")
-        client.read_answers(2)
-        before = list(read_log(master.data, stream))
-        with Slave(master.port) as slave:
-            if by == "FOLLOW":
-                slave.follow(1, stream, term=7, master=EVIL)
-            else:
-                assert slave.ask(Claim(1, stream.encode(), (EpochStart(7, 0, EVIL),)), Claimed).accepted
-        assert "term" in master.log() and "7" in master.log()
-        if by == "FOLLOW":
-            client.send(f"pub {stream} |refused")
-            assert client.read_answers(3)[-1].startswith("err disabled")
-            client.answers.pop()
-        assert client.ask(f"promote {stream}") == f"ok promote {stream} 8"
-        client.send(f"pub {stream} |mine again")
-        assert client.read_answers(4)[-1] == f"ok pub {stream} 1"
-    after = list(read_log(master.data, stream))
-    assert after[:1] == before and after[1].epoch == 8
-
-
-# --- slaves that flood ------------------------------------------------------------------------------------------------
-
-
-def follows(start: int) -> bytes:
-    return b"".join(
-        pack(Follow(number, S.encode(), 0, 0, "", None, From("new", 0))) for number in range(start, start + 500)
-    )
-
-
-SLAVE_FLOODS: dict[str, Callable[[int], bytes]] = {
-    "FOLLOW of the same": follows,
-    "WATCH": lambda start: b"".join(pack(Watch(number, b"nothing")) for number in range(start, start + 500)),
-    "ASK": lambda start: b"".join(pack(Ask(number)) for number in range(start, start + 100)),
-    "CLAIM": lambda start: b"".join(
-        pack(Claim(number, S.encode(), (EpochStart(1, 0, EVIL),))) for number in range(start, start + 500)
-    ),
-    "HELD by ever new nodes": lambda start: b"".join(
-        pack_held([(1, f"node{number}", 0, 0) for number in range(start, start + 1_000)])
-    ),
-}
-
-
-@pytest.mark.parametrize("what", SLAVE_FLOODS)
-def test_slaves_that_flood(original: Original, what: str) -> None:
-    """Whatever it is, of which more and more comes: memory stays, and others are served meanwhile."""
-    pids, held_bytes = original.master.worker_pids(), []
-    with Slave(original.master.port) as slave:
-        slave.follow(1, S)
-        for number in range(SLAVE_ROUNDS):
-            slave.send_raw(SLAVE_FLOODS[what](2 + number * 1_000))
-            slave.settle()
-            slave.answers.clear()
-            if number in (SLAVE_ROUNDS // 2, SLAVE_ROUNDS - 1):
-                serves_others(original.master)
-                held_bytes.append(rss_bytes(pids))
-    assert held_bytes[1] - held_bytes[0] < 2 * MIB, held_bytes

@@ -27,7 +27,7 @@ def is_leaving(moving: Moving) -> bool:
 
 
 def test_a_node_that_logs_nothing_of_a_stream_is_left_at_once() -> None:
-    moving = Moving(2)
+    moving = Moving(has_choice=True)
     moving.refused("s", "disabled", NOW_S)
     assert moving.is_due(NOW_S, in_flight=False) and moving.holds_back(NOW_S)
     assert not moving.is_due(NOW_S, in_flight=True) and moving.is_due(NOW_S + DRAIN_S, in_flight=True)
@@ -36,7 +36,7 @@ def test_a_node_that_logs_nothing_of_a_stream_is_left_at_once() -> None:
 
 @pytest.mark.parametrize("code", ["unavailable", "unreplicated"])
 def test_a_node_is_given_time_to_reach_others(code: str) -> None:
-    moving = Moving(2)
+    moving = Moving(has_choice=True)
     moving.refused("s", code, NOW_S)
     moving.refused("t", code, NOW_S + PATIENCE_S)
     moving.refused("s", code, NOW_S + 0.9 * PATIENCE_S)
@@ -49,7 +49,7 @@ def test_a_node_is_given_time_to_reach_others(code: str) -> None:
 
 
 def test_what_says_nothing_of_masters_moves_nobody() -> None:
-    moving = Moving(2)
+    moving = Moving(has_choice=True)
     for at_s in (NOW_S, NOW_S + 60):
         for code in ("full", "size", "overloaded", ""):
             moving.refused("s", code, at_s)
@@ -57,13 +57,13 @@ def test_what_says_nothing_of_masters_moves_nobody() -> None:
 
 
 def test_there_is_nowhere_to_go_with_one_address() -> None:
-    moving = Moving(1)
+    moving = Moving(has_choice=False)
     moving.refused("s", "disabled", NOW_S)
     assert not is_leaving(moving)
 
 
 def test_there_is_a_pause_between_two_moves() -> None:
-    moving = Moving(2)
+    moving = Moving(has_choice=True)
     moving.refused("s", "disabled", NOW_S)
     moving.moved(NOW_S)
     assert not is_leaving(moving)

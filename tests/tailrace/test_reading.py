@@ -198,18 +198,86 @@ def test_a_stream_that_has_become_shorter() -> None:
     reading = live()
     feed(reading, 0, b"0", b"1", b"2")
     reading.connection_lost()
-    assert reading.request().start == ("seq", 3)
+    assert reading.request().start == ("seq", 2)
     reading.subscribed(m.Subscribed(1, 1, 0, None))
     assert seqs_until_error(reading, StreamBehind) == [0, 1, 2]
+
+
+def resumed(*payloads: bytes, next_seq: int) -> Reading:
+    """One that has had these messages, has lost its connection, and is answered by another node."""
+    reading = live()
+    feed(reading, 0, *payloads)
+    reading.connection_lost()
+    reading.request()
+    reading.subscribed(m.Subscribed(1, next_seq, 0, None))
+    return reading
+
+
+def test_the_last_message_is_looked_at_again() -> None:
+    reading = resumed(b"0", b"1", next_seq=1)
+    feed(reading, 1, b"1")
+    feed(reading, 2, b"2")
+    assert seqs(reading) == [0, 1, 2] and reading.state is State.LIVE
+
+
+@pytest.mark.parametrize(("timestamp_us", "epoch"), [(1_000, 2), (1_001, 1)])
+def test_a_last_message_that_has_become_another_one(timestamp_us: int, epoch: int) -> None:
+    reading = resumed(b"0", b"1", next_seq=1)
+    frames = frames_of(0, b"x", b"y")[33:]
+    leaf.stamp(frames, 1, timestamp_us, epoch, 0)
+    reading.chunk(m.Chunk(1, memoryview(frames)))
+    assert seqs_until_error(reading, StreamDiverged) == [0, 1]
+    with pytest.raises(StreamDiverged, match="message 1, and perhaps some before it, are not those") as caught:
+        pop(reading)
+    assert caught.value.next_seq == 1
+
+
+def test_nothing_was_read_so_there_is_nothing_to_look_at() -> None:
+    reading = live(Seq(5), next_seq=5)
+    reading.connection_lost()
+    assert reading.request().start == ("seq", 5)
+
+
+def test_a_copy_that_lags_is_asked_again_until_it_has_what_was_read() -> None:
+    pair = Pair(addresses=2).ready()
+    pair.model.publish(b"s", b"0", b"1", b"2", b"3")
+    reading = pair.subscribe(end=Seq(6))
+    pair.run()
+    stream = pair.model.stream(b"s")
+    kept, stream.frames = stream.frames, stream.frames[:1]
+    pair.cut()
+    pair.wait(3.0)
+    assert [each.seq for each in pair.read(reading)] == [0, 1, 2, 3]
+    assert not pair.peer.cursors, "what it was answered with is not wanted"
+    stream.frames = kept
+    pair.model.publish(b"s", b"4", b"5")
+    pair.wait(10.0)
+    assert [each.seq for each in pair.read(reading)] == [4, 5]
+    assert reading.state is State.OVER
+
+
+def test_a_copy_that_lags_for_ever_is_told_in_the_end() -> None:
+    pair = Pair(addresses=2, reconnect_s=60.0).ready()
+    pair.model.publish(b"s", b"0", b"1", b"2", b"3")
+    reading = pair.subscribe()
+    pair.run()
+    del pair.model.stream(b"s").frames[1:]
+    pair.cut()
+    pair.run()
+    pair.wait(59.0)
+    assert pair.read(reading)[-1].seq == 3
+    pair.wait(2.0)
+    assert seqs_until_error(reading, StreamBehind) == []
 
 
 def seqs_until_error(reading: Reading, kind: type[Exception]) -> list[int]:
     found = []
     try:
-        while True:
-            found += [message.seq for message in pop(reading)]
+        while batch := pop(reading):
+            found += [message.seq for message in batch]
     except kind:
         return found
+    raise AssertionError(f"no {kind.__name__} after {found}")
 
 
 def test_a_stream_trimmed_while_the_connection_was_away() -> None:
@@ -252,7 +320,7 @@ def test_what_is_held_is_not_asked_for_again() -> None:
     feed(reading, 0, b"0", b"1")
     reading.connection_lost()
     asked = reading.request()
-    assert (asked.start, asked.credit) == (("seq", 2), 34)
+    assert (asked.start, asked.credit) == (("seq", 1), 34)
     assert seqs(reading) == [0, 1]
     assert reading.take_grant() == 0  # not answered yet
     reading.subscribed(m.Subscribed(1, 2, 0, None))

@@ -26,6 +26,7 @@ UNPACK: dict[int, Callable[[memoryview], Any]] = {
     sibling.GONE: sibling.unpack_gone,
     sibling.NEWS: sibling.unpack_news,
     sibling.TAKEN: sibling.unpack_taken,
+    sibling.WANT: sibling.unpack_want,
 }
 
 
@@ -85,6 +86,7 @@ def test_taken() -> None:
 def test_news() -> None:
     news = [(b"s", ["slave", [[1, 0, "node-a"]], ["here", "node-a"], 0, 9, 7])]
     assert there(sibling.pack_news(news)) == (sibling.NEWS, news)
+    assert there(sibling.pack_want([b"s", b"t"])) == (sibling.WANT, [b"s", b"t"])
 
 
 def test_handover() -> None:
@@ -93,7 +95,7 @@ def test_handover() -> None:
 
 
 def test_opcodes_differ() -> None:
-    assert len(UNPACK) == 12
+    assert len(UNPACK) == 13
 
 
 @pytest.mark.parametrize("opcode", UNPACK)
@@ -118,6 +120,7 @@ WHOLE = {
     sibling.GONE: sibling.pack_gone(1, [(b"s", "n")]),
     sibling.NEWS: sibling.pack_news([(b"s", [])]),
     sibling.TAKEN: sibling.pack_taken([9]),
+    sibling.WANT: sibling.pack_want([b"s"]),
 }
 
 

@@ -63,7 +63,10 @@ def test_nothing_is_asked_until_somebody_watches(node: World) -> None:
     peer.say(r.Watch(1, b"b"))
     assert told(node, peer) == []
     peer.say(r.Watch(1, b""))
-    assert told(node, peer) == [b"a"], "the same number watches something else now"
+    assert told(node, peer) == [b"a"]
+    peer.say(r.Watch(2, b""))
+    assert told(node, peer) == [b"a"], "from the beginning again"
+    assert len(node.workers[0].catalog._watches) == 2
     peer.peer.close()
     node.settle()
     assert not node.workers[0].catalog._watches

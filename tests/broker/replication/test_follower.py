@@ -13,7 +13,7 @@ from broker.protocol import messages as m
 from broker.protocol import replication as r
 from broker.protocol.messages import Ack, Op
 from broker.protocol.places import FROM_NEW, From
-from broker.replication.follower import compare
+from broker.replication.follower import WATCHES_MAX, compare
 from shard.epochs import EpochStart, History
 from shard.frame import IndexEntry
 from tests.broker.binary import FROM_START, BinaryPeer
@@ -402,3 +402,100 @@ def test_a_node_stays_in_its_worker(tmp_path: Path) -> None:
         node.workers[0].movers.consider(client, 1)
         node.settle()
         assert client in node.workers[0].clients.values()
+
+
+# --- what else nodes say ----------------------------------------------------------------------------------------------
+
+
+def test_a_claim_is_answered_and_obeyed(node: World, name: str) -> None:
+    node.fill(name, [b"a"])
+    here = node.directory.node_id
+    peer = follower(node)
+    history = (EpochStart(1, 0, here), EpochStart(2, 1, B))
+    assert peer.ask(r.Claim(9, name.encode(), history)) == [r.Claimed(9, "slave", 2, B, True)]
+    owner = node.workers[-1].owner
+    assert str(owner.meta(name.encode()).upstream) == "peer:5050", "where the peer is, and its own port"
+    other = follower(node, C)
+    earlier = (EpochStart(1, 0, C),)
+    (answer,) = other.ask(r.Claim(3, name.encode(), earlier))
+    assert isinstance(answer, r.Claimed) and (answer.id, answer.epoch, answer.accepted) == (3, 2, False)
+
+
+@pytest.mark.parametrize("why", ["for another", "no address"])
+def test_a_claim_that_cannot_be_obeyed_is_refused(node: World, name: str, why: str) -> None:
+    peer = follower(node)
+    if why == "no address":
+        client = node.binary_client_of(peer.peer)
+        assert client.follower is not None
+        client.follower.address = ""
+    history = (EpochStart(2, 0, C if why == "for another" else B),)
+    assert refused(peer.ask(r.Claim(1, name.encode(), history))) == ("usage", Op.CLAIM, 1)
+
+
+def test_names_are_told_with_those_to_come(node: World) -> None:
+    peer = follower(node)
+    other = node.connect()
+    node.ask(other, *(f"pub early-{number} |x" for number in range(5)), "pub else |x")
+    peer.say(r.Watch(3, b"early"))
+    assert sorted(told(node, peer)) == [(3, b"early-%d" % number) for number in range(5)]
+    node.ask(other, "pub early-9 |x", "pub else-9 |x")
+    assert told(node, peer) == [(3, b"early-9")]
+
+
+def told(node: World, peer: BinaryPeer) -> list[tuple[int, bytes]]:
+    """(id, name) of all the NAMES that come now; the timers have run."""
+    found = []
+    for _ in range(4):
+        for worker in node.workers:
+            worker.catalog.tick()
+        node.settle()
+        for answer in peer.take():
+            assert isinstance(answer, r.Names), answer
+            found += [(answer.id, each) for each in answer.names]
+    return found
+
+
+def test_watches_are_bounded(node: World) -> None:
+    peer = follower(node)
+    client = node.binary_client_of(peer.peer)
+    assert client.follower is not None
+    client.follower.watches = {b"%d" % number for number in range(WATCHES_MAX)}
+    assert refused(peer.ask(r.Watch(7, b""))) == ("subscriptions", Op.WATCH, 7)
+    assert peer.ask(r.Watch(8, b"5")) == [], "it is one of them"
+
+
+def test_how_replication_stands_is_told(node: World, name: str) -> None:
+    node.fill(name, [b"a", b"b", b"c"])
+    peer = follower(node)
+    peer.ask(new(1, name))
+    peer.ask(r.Held(((1, B, 1, 0), (1, "below", 3, 3))))
+    asker = BinaryPeer(node, node_id=C)
+    for stream, masters, nodes in ((None, 1, {B, C}), (name.encode(), 1, {B}), (b"unknown", 0, set())):
+        (answer,) = asker.ask(r.Ask(5, stream))
+        assert isinstance(answer, r.Told) and (answer.id, answer.node) == (5, node.directory.node_id)
+        assert answer.address.startswith(":") and (answer.masters, answer.slaves, answer.disabled) == (masters, 0, 0)
+        links = {link.node: link for link in answer.links}
+        assert B not in links or links[B][:7] == ("down", B, "peer:5050", "up", 1, 2, 2 * 33)
+        assert set(links) in (nodes, nodes - {C}), "who follows nothing may be left out"
+
+
+def test_a_worker_that_is_down_makes_no_answer_that_is_wrong(tmp_path: Path) -> None:
+    with world(tmp_path, workers=2) as node:
+        asker = follower(node)
+        route = node.workers[0].routes[1]
+        route.link = None
+        asker.say(r.Ask(5))
+        node.settle()
+        assert asker.take() == []
+        route.expire(float("inf"))
+        node.settle()
+        assert refused(asker.take()) == ("unavailable", Op.ASK, 5)
+
+
+def test_answers_that_come_too_late_are_nobodys(node: World, name: str) -> None:
+    peer = follower(node)
+    peer.say(new(1, name), r.Ask(2), r.Claim(3, name.encode(), (EpochStart(2, 0, B),)))
+    node.workers[0].turn()
+    peer.peer.close()
+    node.settle()
+    assert not node.workers[0].clients

@@ -99,4 +99,4 @@ def test_the_example_of_the_formats_page(tmp_path: Path) -> None:
     example = page.split("## replication.json")[1].split("```json\n")[1].split("```")[0]
     (tmp_path / NODE_FILE).write_text(example)
     upstream = Upstream("10.0.0.1", 5_050)
-    assert read_node_file(tmp_path) == NodeFile((Rule(b"local.*", None), Rule(b"*", upstream)), True)
+    assert read_node_file(tmp_path) == NodeFile((Rule(b"local.*", None), Rule(b"*", upstream)), True, (b"log.*",))

@@ -12,10 +12,10 @@ from broker.owner import Owner, Refused
 from broker.owner_calls import call
 from broker.protocol.errors import Code
 from broker.replication.node_file import NODE_FILE, NodeFile, read_node_file, write_node_file
-from broker.replication.rules import Rule
+from broker.replication.rules import RULES_MAX, Rule
 from broker.replication.ruling import Outcome, together
 from broker.settings import SlaveRule
-from shard.meta import Role, Upstream
+from shard.meta import Role, Upstream, read_meta
 from shard.stream_files import stream_paths
 from tests.broker.owning import make_owner, publish
 
@@ -145,3 +145,94 @@ def test_a_file_that_is_damaged_or_cannot_be_written_refuses(owner: Owner) -> No
 def test_outcomes_together() -> None:
     assert together([]) == Outcome(0)
     assert together([[1, 0, "", ""], [2, 1, "damaged", "a"], [3, 2, "full", "b"]]) == Outcome(6, 3, "damaged", "a")
+
+
+def test_a_section_that_is_gone_makes_no_master_of_what_followed_by_it(tmp_path: Path) -> None:
+    """Nobody promoted it: it follows nobody, takes no messages, and a command says what it is to be."""
+    names = (b"a", b"b", b"c", b"d")
+    owner = make_owner(tmp_path, slaves=(SlaveRule("d", ""), SlaveRule("*", "10.0.0.1:5050")))
+    for name in names:
+        owner.create(name, by_command=True)
+    assert [owner.role(name) for name in names] == [Role.SLAVE, Role.SLAVE, Role.SLAVE, Role.MASTER]
+    owner.release()
+
+    owner = make_owner(tmp_path)
+    assert [owner.role(name) for name in names] == [Role.DISABLED] * 4
+    assert publish(owner, b"a").refusals[0][0] is Code.DISABLED
+    assert call(owner, "promote", [b"a"]) == 2, "a term of its own"
+    assert say(owner, "unslave", b"b*").changed == 1
+    assert say(owner, "promote", b"c*").changed == 1
+    assert say(owner, "promote", b"*").changed == 1
+    assert not read_node_file(owner.directory.path).configured
+    owner.release()
+
+    owner = make_owner(tmp_path)
+    assert [owner.role(name) for name in names] == [Role.MASTER, Role.DISABLED, Role.MASTER, Role.MASTER]
+    assert [owner.epoch(name) for name in names] == [2, 1, 2, 2]
+    owner.release()
+
+
+# --- step by step -----------------------------------------------------------------------------------------------------
+
+
+def test_a_rule_is_on_the_disk_before_it_is_obeyed(owner: Owner) -> None:
+    publish(owner, b"s")
+    call(owner, "rule", [b"*", *UP])
+    assert read_node_file(owner.directory.path).rules == (Rule(b"*", Upstream(*UP)),)
+    assert roles(owner) == {"s": ("master", 1)} and not owner.rules.commands
+
+
+@pytest.mark.parametrize(("verb", "role", "epoch"), [("promote", Role.MASTER, 2), ("unslave", Role.DISABLED, 1)])
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_whenever_the_worker_dies_nobody_is_master_of_the_term_it_followed_in(
+    tmp_path: Path, verb: str, role: Role, epoch: int, steps: int
+) -> None:
+    """Each stream's role is written down before the rule that made it a slave goes."""
+    owner = make_owner(tmp_path)
+    say(owner, "slave", b"*", UP)
+    owner.create(b"by-rule")
+    for command, args in (("rules", [verb, b"*", *NONE]), ("rule", [b"*", *NONE]), ("rules", [verb, b"*", *NONE]))[
+        :steps
+    ]:
+        call(owner, command, args)
+    assert read_meta(owner.shard_path(b"by-rule"), "by-rule").role is role
+    owner.release()
+    again = make_owner(tmp_path)
+    assert (again.role(b"by-rule"), again.epoch(b"by-rule")) == (role, epoch)
+    assert bool(again.rules.commands) is (steps == 1)
+    again.release()
+
+
+def test_what_is_made_between_the_two_rounds_is_seen_to_in_the_second(owner: Owner) -> None:
+    say(owner, "slave", b"*", UP)
+    call(owner, "rules", ["promote", b"*", *NONE])
+    owner.create(b"meanwhile")
+    call(owner, "rule", [b"*", *NONE])
+    assert owner.role(b"meanwhile") is Role.SLAVE, "this worker obeys the rule still"
+    assert Outcome(*call(owner, "rules", ["promote", b"*", *NONE])) == Outcome(1)
+    assert roles(owner) == {"meanwhile": ("master", 2)}
+
+
+def test_the_brokers_own_streams_are_not_meant(owner: Owner) -> None:
+    owner.create(b"$own", by_command=True)
+    publish(owner, b"s")
+    assert say(owner, "slave", b"*", UP) == Outcome(1)
+    assert say(owner, "promote", b"*") == Outcome(1)
+    assert roles(owner) == {"$own": ("master", 1), "s": ("master", 2)}
+
+
+def test_who_listens_hears_of_the_rules_when_they_have_been_read(owner: Owner) -> None:
+    heard: list[tuple[Rule, ...]] = []
+    signs: list[int] = []
+    owner.on_rules = lambda: heard.append(owner.rules.commands)
+    owner.on_pause = lambda: signs.append(1)
+    publish(owner, b"s")
+    say(owner, "slave", b"*", UP)
+    assert heard == [(Rule(b"*", Upstream(*UP)),)] and signs, "and the supervisor of a sign of life"
+
+
+def test_rules_have_a_bound(owner: Owner) -> None:
+    write_node_file(owner.directory.path, NodeFile(tuple(Rule(b"p%d.*" % n, Upstream(*UP)) for n in range(RULES_MAX))))
+    with pytest.raises(Refused) as caught:
+        call(owner, "rule", [b"one-more*", *UP])
+    assert caught.value.code is Code.OVERLOADED

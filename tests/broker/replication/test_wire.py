@@ -13,7 +13,7 @@ import pytest
 
 from broker.protocol import messages as m
 from broker.protocol.messages import CHUNK_HEAD, Op, pack
-from broker.replication.wire import SEND_BUFFERS_MAX, Wire, WireClosed, look_up, numeric_address
+from broker.replication.wire import RECEIVE_MIN_BYTES, SEND_BUFFERS_MAX, Wire, WireClosed, look_up, numeric_address
 from shard.frame import pack_frame
 
 PATIENCE_S = 5.0
@@ -172,6 +172,35 @@ def test_frames_larger_than_one_read(pair: Pair) -> None:
             sent += pair.far.send(data[sent:])
         got = [(each.id, bytes(each.frames)) for each in pair.wire.receive() if isinstance(each, m.Chunk)]
     assert got == [(9, frames)]
+
+
+def test_a_flood_of_small_messages_is_read_in_small_parts(pair: Pair) -> None:
+    """So that a turn takes no longer for it; what is large is read in large parts again."""
+    ping, wire = pack(m.Ping()), pair.wire
+    pings, sizes, sent = ping * 50_000, list[int](), 0
+
+    def read() -> int:
+        wait_for(wire, select.POLLIN)
+        before = wire.received_bytes
+        assert all(isinstance(message, (m.Ping, m.Chunk)) for message in wire.receive())
+        return wire.received_bytes - before
+
+    while len(sizes) < 30:
+        with contextlib.suppress(BlockingIOError):
+            sent += pair.far.send(pings[sent % len(ping) :])
+        sizes.append(read())
+    assert sizes[0] > RECEIVE_MIN_BYTES >= sizes[-1]
+    while wire.received_bytes < sent:
+        read()
+    frames = pack_frame(b"x" * (1 << 20))
+    large = (
+        pings[sent % len(ping) :][: -sent % len(ping)] + (CHUNK_HEAD.pack(Op.CHUNK, 4 + len(frames), 9) + frames) * 20
+    )
+    while large:
+        with contextlib.suppress(BlockingIOError):
+            large = large[pair.far.send(large) :]
+        sizes.append(read())
+    assert max(sizes[-10:]) > 4 * RECEIVE_MIN_BYTES
 
 
 def test_the_end_closes_behind_what_came_before_it(pair: Pair) -> None:

@@ -76,9 +76,7 @@ def test_each_payload_is_a_line(data: DataDirectory, capfdbinary: Captured) -> N
         (("--from", "1h ago"), 10, 10),
     ],
 )
-def test_a_range(
-    data: DataDirectory, capfdbinary: Captured, options: tuple[str, ...], first: int, end: int
-) -> None:
+def test_a_range(data: DataDirectory, capfdbinary: Captured, options: tuple[str, ...], first: int, end: int) -> None:
     expected = b"".join(payload + b"\n" for payload in PAYLOADS[first:end])
     assert dumped(capfdbinary, data.path, "orders", *options) == (expected, "")
 
@@ -144,9 +142,7 @@ def test_what_was_set_aside(data: DataDirectory, capfdbinary: Captured) -> None:
     assert err == "tailrace: there is no part 3 with messages; there are 1, 2\n"
 
 
-def test_damage_ends_it_unless_it_is_to_be_skipped(
-    data: DataDirectory, capfdbinary: Captured
-) -> None:
+def test_damage_ends_it_unless_it_is_to_be_skipped(data: DataDirectory, capfdbinary: Captured) -> None:
     file = beside(data, ".content")
     overwrite(file, 4_096 + 3 * FRAME + 35, b"?")
     out, err = dumped(capfdbinary, data.path, "orders", code=REFUSED)
@@ -180,9 +176,7 @@ def test_a_long_name(tmp_path: Path, capfdbinary: Captured) -> None:
     assert dumped(capfdbinary, beside(directory, ".diverged", name))[0] == b"two\n"
 
 
-def test_beside_a_broker_and_before_one_was_there_after_a_crash(
-    data: DataDirectory, capfdbinary: Captured
-) -> None:
+def test_beside_a_broker_and_before_one_was_there_after_a_crash(data: DataDirectory, capfdbinary: Captured) -> None:
     with DirectoryLock(data.path):
         assert dumped(capfdbinary, data.path, "orders")[1] == ""
     log = open_log(data, "crashed", "another boot")
@@ -215,9 +209,7 @@ def test_what_is_not_there(data: DataDirectory, tmp_path: Path, capfdbinary: Cap
         assert err.count("\n") == 1
 
 
-def test_files_that_are_damaged_beyond_reading(
-    data: DataDirectory, capfdbinary: Captured
-) -> None:
+def test_files_that_are_damaged_beyond_reading(data: DataDirectory, capfdbinary: Captured) -> None:
     log = open_log(data)
     log.set_aside(8)
     log.close()

@@ -1,0 +1,97 @@
+"""A chain of tailrace nodes: a master, its slave, that one's slave. Publishes go to the master, in binary batches."""
+
+from __future__ import annotations
+
+import copy
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Self
+
+from bench.peers.base import Site, Step
+from bench.peers.tailrace import tailrace_command
+from bench.peers.tailrace_binary import TailraceBinary, handle_of
+from broker.protocol.envelope import HEAD_BYTES
+from broker.protocol.messages import PUBLISHED_HEAD, Ack, pack_publish, pack_published
+from shard.frame import pack_frame
+
+NODES_MAX = 3
+_ROOT = Path(__file__).resolve().parent.parent.parent
+_SETTLE_NAME = "b.999998"  # of a stream that no row uses
+_ANSWER_BEGINS = pack_published(0, [(0, 0, 0)])[: HEAD_BYTES + PUBLISHED_HEAD.size]
+_CONFIG = """
+[timing]
+replication_timeout_s = 300
+"""
+_FOLLOW = """
+[[slave]]
+streams = "*"
+upstream = "127.0.0.1:{port}"
+"""
+
+
+class TailraceNodes(TailraceBinary):
+    def __init__(self, *, replicas: int = 0, interpreted: bool = False, workers: int = 2) -> None:
+        """`replicas`: how many slaves hold a message before it is acknowledged."""
+        super().__init__(acked=True, interpreted=interpreted, workers=workers)
+        self.name = "tailrace-slaves-held" if replicas else "tailrace-slaves"
+        self.title = f"tailrace, replicated {replicas}" if replicas else "tailrace and slaves"
+        self.kinds = frozenset({"replicated"} if replicas else {"replicated", "hop", "catch-up"})
+        self.replicas = replicas
+        self.nodes = 2
+        self.following = True
+
+    def with_nodes(self, nodes: int) -> Self:
+        """The same with so many nodes, in a chain. The tree is as deep as it has nodes."""
+        changed = copy.copy(self)
+        changed.nodes = nodes
+        return changed
+
+    def not_following(self) -> Self:
+        """The same, whose nodes know nothing of each other until they are told."""
+        changed = copy.copy(self)
+        changed.following = False
+        return changed
+
+    def held_by_all(self) -> Self:
+        """The same, whose publishes are acknowledged when every node has them."""
+        changed = copy.copy(self)
+        changed.replicas = self.nodes - 1
+        return changed
+
+    def slave_ports(self, site: Site) -> list[int]:
+        """Of the nodes behind the master, in the order of the chain."""
+        return [site.further[2 * number] for number in range(self.nodes - 1)]
+
+    def command(self, site: Site) -> list[str]:
+        ports = [site.port, *self.slave_ports(site)]
+        metrics_ports = [site.spare_port, *(site.further[2 * number + 1] for number in range(self.nodes - 1))]
+        commands = []
+        for number, (port, metrics_port) in enumerate(zip(ports, metrics_ports, strict=True)):
+            path = site.directory / f"node-{number}.toml"
+            follow = _FOLLOW.format(port=ports[number - 1]) if number and self.following else ""
+            path.write_text(_CONFIG + follow)
+            command = tailrace_command(site.directory / f"data-{number}", port, metrics_port, self.workers)
+            commands.append([*command, "--config", str(path)])
+        file = site.directory / "commands.json"
+        file.write_text(json.dumps(commands))
+        return [sys.executable, "-m", "bench.load.together", str(file)]
+
+    def environment(self) -> Mapping[str, str]:
+        return {**super().environment(), "PYTHONPATH": str(_ROOT)}
+
+    def prepare(self) -> list[Step]:
+        """Until all nodes follow."""
+        if not self.following:
+            return []
+        return self.publish_to_all(_SETTLE_NAME, b"settled")
+
+    def publish_to_all(self, name: str, payload: bytes) -> list[Step]:
+        """One message; over when every node has it, and so everything before it."""
+        return [*self.publisher(0, [name]), Step(self.held_by_all().publish(name, payload), _ANSWER_BEGINS)]
+
+    def publish_many(self, name: str, payload: bytes, count: int, serial: int = 0) -> bytes:
+        frames = pack_frame(payload) * count
+        ack = Ack.REPLICATED if self.replicas else Ack.APPENDED
+        return pack_publish(serial, ack, [handle_of(name)], frames, self.replicas) + frames

@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from bench.load.catchup import catch_up, touch_memory
+from bench.load.ingest import Target
+from bench.load.limits import Deadline, LoadTimeout
+from bench.peers.base import Step
+from tests.bench.load.serving import serving
+
+LAST = [Step(b"last", b"held")]
+
+
+def test_the_slave_is_told_to_follow_before_the_last_publish() -> None:
+    heard: list[bytes] = []
+
+    def slave(sock: socket.socket) -> None:
+        heard.append(sock.recv(100))
+        sock.sendall(b"ok slave b.000000 127.0.0.1:1\r\n")
+
+    def master(sock: socket.socket) -> None:
+        heard.append(sock.recv(100))
+        sock.sendall(b"held")
+
+    with serving(master) as port, serving(slave) as slave_port:
+        spent = catch_up(Target(port, os.getpid()), slave_port, "b.000000", LAST, Deadline(10))
+    assert heard == [b"slave 127.0.0.1 %d b.000000 0\r\n" % port, b"last"]
+    assert spent.wall_s > 0
+
+
+def test_a_slave_that_refuses_ends_in_a_timeout() -> None:
+    def slave(sock: socket.socket) -> None:
+        sock.sendall(b"err denied\r\n")
+        while sock.recv(100):
+            pass
+
+    with serving(slave) as port, pytest.raises(LoadTimeout, match="err denied"):
+        catch_up(Target(port, os.getpid()), port, "b.000000", LAST, Deadline(0.3))
+
+
+def test_touched_memory_is_given_back(tmp_path: Path) -> None:
+    touch_memory(tmp_path, 3_000_000)
+    assert list(tmp_path.iterdir()) == []
