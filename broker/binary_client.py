@@ -73,7 +73,7 @@ class BinaryClient(Client):
                 if self.closed or self.lingering_since_s:
                     return
         if count == self._read_bytes < READ_BYTES_MAX or self.codec.pending_bytes != self._pending_bytes:
-            self.read_more(count, published=published)
+            self.read_more(count, int(published))
 
     def _execute(self, message: object) -> None:
         """Anything but a publish, after everything this connection published before it."""
@@ -408,7 +408,7 @@ class BinaryClient(Client):
 
     def _is_pong(self) -> bool:
         """Whether a read of the length of a PONG is one, and nothing else: all there is to do then has been done."""
-        return not self._pending_bytes and self.worker.receive_buffer.startswith(_PONG)
+        return not self._pending_bytes and self.worker.receive_buffer[:HEAD_BYTES] == _PONG
 
     def drop_silent(self) -> None:
         self.close("silent")

@@ -22,6 +22,10 @@ ANSWERS_PENDING_MAX = 4_096  # answers not known yet; reading pauses above it
 # A read is small after anything but a publish, so that little input cannot ask for much output before it is noticed;
 # it doubles with each full read of publishes.
 READ_BYTES_MIN, READ_BYTES_MAX = 16 << 10, 1 << 20
+# More of what is for many streams, and is not to be answered: it is appended stream by stream, and an append costs as
+# much as a hundred messages.
+READ_BYTES_SCATTERED_MAX = 4 << 20
+STREAM_BYTES = 8 << 10  # a read that holds less for each of its streams is scattered
 
 
 class Client(Connection):
@@ -132,11 +136,14 @@ class Client(Connection):
             self.hold(0)
         super()._read_after_the_end(count)
 
-    def read_more(self, count: int, *, published: bool) -> None:
-        """After a read of `count` bytes: read more at once from whoever fills a read with publishes."""
+    def read_more(self, count: int, streams: int) -> None:
+        """After a read of `count` bytes: read more at once from whoever fills a read with publishes, to `streams` of
+        them (0 where it ended in anything else).
+        """
         pending = self.pending_bytes
-        if count == self._read_bytes < READ_BYTES_MAX and (published or pending >= count):
-            self._read_bytes *= 2
+        if count == self._read_bytes and (streams or pending >= count):
+            bytes_max = READ_BYTES_SCATTERED_MAX if count < streams * STREAM_BYTES else READ_BYTES_MAX
+            self._read_bytes = min(2 * count, bytes_max)
         if pending != self._pending_bytes:
             self.hold(pending)
 

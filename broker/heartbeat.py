@@ -8,8 +8,8 @@ tick costs what is in its bucket, not what is connected.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
+from math import ceil, floor
 from typing import Protocol
 
 TICKS_AN_INTERVAL = 30  # few: pings that are sent together are answered together, and read in few turns
@@ -47,14 +47,17 @@ class Wheel:
     def __len__(self) -> int:
         return len(self._slot_of)
 
-    def place(self, peer: Peer, due_s: float) -> None:
-        """Put a peer under the first tick at or after `due_s`, or a later one where that is being looked at or over."""
-        self.discard(peer)
-        ahead = math.ceil((due_s - self._origin_s) / self._tick_s) - self._tick
-        slots = len(self._buckets)
-        slot = (self._tick + min(max(ahead, 1), slots - 1)) % slots
-        self._slot_of[peer] = slot
-        self._buckets[slot][peer] = due_s
+    def place(self, peer: Peer, due_s: float, ticks_later: int = 0) -> None:
+        """Put a peer under the first tick at or after `due_s`, or so many later; under one that is still to come."""
+        slot_of, buckets, tick = self._slot_of, self._buckets, self._tick
+        if peer in slot_of:
+            self.discard(peer)
+        slots = len(buckets)
+        ahead = ceil((due_s - self._origin_s) / self._tick_s) + ticks_later - tick
+        if not 0 < ahead < slots:
+            ahead = 1 if ahead < 1 else slots - 1
+        slot_of[peer] = slot = (tick + ahead) % slots
+        buckets[slot][peer] = due_s
 
     def discard(self, peer: Peer) -> None:
         """Take a peer off; one that is not on the wheel is no error."""
@@ -69,7 +72,7 @@ class Wheel:
         for no more finds the others here at the next call.
         """
         slots = len(self._buckets)
-        last_tick = math.floor((now_s - self._origin_s) / self._tick_s)
+        last_tick = floor((now_s - self._origin_s) / self._tick_s)
         self._tick = max(self._tick, last_tick - slots + 1)  # a round holds everybody
         while True:
             bucket = self._buckets[self._tick % slots]
@@ -94,7 +97,7 @@ class Heartbeats:
             raise ValueError(f"a heartbeat needs an interval over 0 s and a ping, not {interval_s} s, {unanswered_max}")
         self._interval_s = interval_s
         self._unanswered_max = unanswered_max
-        self._wheel = Wheel(interval_s / TICKS_AN_INTERVAL, TICKS_AN_INTERVAL + 2, clock())
+        self._wheel = Wheel(interval_s / TICKS_AN_INTERVAL, TICKS_AN_INTERVAL + 3, clock())
 
     def __len__(self) -> int:
         return len(self._wheel)
@@ -128,7 +131,9 @@ class Heartbeats:
             self._wheel.place(peer, due_s)
         elif peer.pings < self._unanswered_max:
             peer.pings += 1
-            self._wheel.place(peer, now_s + self._interval_s)  # before the ping, which may find the peer gone
+            # Before the ping, which may find the peer gone. A tick later than it is due, so that one that answers at
+            # once has been silent for an interval by then, and is touched no more often than that.
+            self._wheel.place(peer, now_s + self._interval_s, 1)
             peer.send_ping()
         else:
             peer.drop_silent()

@@ -10,7 +10,7 @@ import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from broker.client import READ_BYTES_MAX, Client
+from broker.client import Client
 from broker.fanout import Cursor
 from broker.protocol import answers
 from broker.protocol.commands import Close, Invalid, Reply, Staged
@@ -55,9 +55,8 @@ class LineClient(Client):
                 self._execute(command)
                 if self.closed or self.lingering_since_s:
                     return
-        pending = self.codec.pending_bytes
-        if count == self._read_bytes < READ_BYTES_MAX or pending != self._pending_bytes:
-            self.read_more(count, published=type(command) is Staged)
+        if count == self._read_bytes or self.codec.pending_bytes != self._pending_bytes:
+            self.read_more(count, _streams_of(command))
 
     def _execute(self, command: object) -> None:
         """Any command but a publish, after everything this connection published before it."""
@@ -162,3 +161,10 @@ class LineClient(Client):
 
     def lose(self, key: bytes, name: bytes, next_seq: int, why: str) -> None:
         self.refuse(Code.UNAVAILABLE, f"{name.decode()}: {why}; the subscription has ended")
+
+
+def _streams_of(command: object) -> int:
+    """How many streams a run of `pub` lines is for, as `read_more` takes it: answers would be too many at once."""
+    if type(command) is not Staged:
+        return 0
+    return 1 if command.order else len(command.groups)

@@ -24,8 +24,9 @@ from shard.names import shard_of
 CODES = {code.value: code for code in Code}
 WINDOW_MESSAGES = 64  # of one client, over which it is seen where its streams live
 UP_BATCH_BYTES = 4 << 20  # a batch for another node's stream grows no further: it is one PUBLISH there
-SCATTERED_STREAMS, SCATTERED_BYTES = 64, 4 << 10  # more streams than this, less than that for each
+SCATTERED_STREAMS, SCATTERED_BYTES = 64, 16 << 10  # more streams than this, less than that for each
 AWAY_SHARE = 0.75  # of a window, to one sibling: the client belongs there
+FORWARD_BYTES = 512 << 10  # about, of one request: the owner appends its first streams while the others are on the way
 CALL_BYTES = 256  # what a call counts for in its route's window
 
 Done = Callable[[Any | Refused], None]
@@ -189,22 +190,26 @@ class Router:
             batch.sync |= sync
             self.staged_bytes += len(frames)
             if batch.route is not None:
-                self._note_remote(client, batch, batch.route, messages)
+                self._note_remote(client, batch.route, messages)
         self._count(client, messages * len(names))
 
     def _publish_awaited(self, client: Publisher, groups: list[tuple[bytes, int, bytearray]], order: list[int]) -> None:
         publication = Publication(client.answers_ready, client, groups, order)
         client.pend(publication)
+        away: dict[Route, int] = {}
         for key, (name, messages, frames) in enumerate(groups):
             batch = self.batch(name)
             batch.add(publication, key, messages, frames)
             self.staged_bytes += len(frames)
-            if batch.route is not None:
-                self._note_remote(client, batch, batch.route, messages)
+            route = batch.route
+            if route is not None:
+                away[route] = away.get(route, 0) + messages
+        for route, messages in away.items():
+            self._note_remote(client, route, messages)
 
-    def _note_remote(self, client: Publishing, batch: Batch, route: Route, messages: int) -> None:
-        slot = batch.slot
-        if slot in self.routes and (client.window_slot == slot or not client.window_away):
+    def _note_remote(self, client: Publishing, route: Route, messages: int) -> None:
+        slot = route.slot
+        if self.routes.get(slot) is route and (client.window_slot == slot or not client.window_away):
             client.window_slot = slot
             client.window_away += messages
         if route.congested:
@@ -274,15 +279,19 @@ class Router:
 
 
 def _answered_together(batches: list[Batch]) -> Iterator[list[Batch]]:
-    """In their order; each that waits for replicas by itself, so that no other's answer waits for them too."""
+    """In their order, about FORWARD_BYTES of them; each that waits for replicas by itself, so that no other's answer
+    waits for them too.
+    """
     together: list[Batch] = []
+    nbytes = 0
     for batch in batches:
-        if not batch.replicas:
-            together.append(batch)
-            continue
-        if together:
+        if together and (batch.replicas or nbytes >= FORWARD_BYTES):
             yield together
-            together = []
-        yield [batch]
+            together, nbytes = [], 0
+        if batch.replicas:
+            yield [batch]
+        else:
+            together.append(batch)
+            nbytes += batch.nbytes
     if together:
         yield together

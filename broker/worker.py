@@ -9,6 +9,7 @@ from __future__ import annotations
 import faulthandler
 import gc
 import logging
+import mmap
 import select
 import signal
 import socket
@@ -24,7 +25,7 @@ from broker import roster
 from broker.acceptor import Acceptor
 from broker.affinity import Movers
 from broker.board import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
-from broker.client import READ_BYTES_MAX
+from broker.client import READ_BYTES_SCATTERED_MAX
 from broker.commands import Commands
 from broker.connection import Connection
 from broker.control import ControlChannel, ControlClosed, ControlMessage
@@ -60,6 +61,7 @@ STAGED_MAX_BYTES = 8 << 20  # published and answered in one turn; the connection
 # An append costs much and a message little: where a turn's publishes are to many streams, a few messages each, it first
 # reads what else has come meanwhile.
 GATHER_ROUNDS_MAX = 16
+GATHERED_MAX_BYTES = 16 << 20
 GC_ALLOCATIONS = 50_000  # containers made and not freed between two looks for cycles
 PUMP_BYTES = 4 << 20  # sent to subscribers in one turn, about
 IDLE_S = 0.25  # the longest wait for events, and so the longest time between two beats of a healthy worker
@@ -110,7 +112,8 @@ class Worker:
         self.phase = Phase.STANDBY
         self.now_s = time.monotonic()
         self.drain_began_s = self.drain_deadline_s = float("inf")
-        self.receive_buffer = bytearray(READ_BYTES_MAX)
+        # A mapping, which is memory only where it was written to: few workers ever read that much at once.
+        self.receive_buffer = mmap.mmap(-1, READ_BYTES_SCATTERED_MAX, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         self.receive_view = memoryview(self.receive_buffer)
         self.partial_bytes = 0
         self.unsent_bytes = 0
@@ -194,7 +197,7 @@ class Worker:
         self._handle(self.poller.poll(0 if busy else IDLE_S))
         router = self.router
         rounds = 1
-        while router.scattered and rounds < GATHER_ROUNDS_MAX and self._has_room():
+        while router.scattered and rounds < GATHER_ROUNDS_MAX and self._under(GATHERED_MAX_BYTES):
             events = self.poller.poll(0)
             if not events:
                 break
@@ -220,17 +223,17 @@ class Worker:
 
     def _handle(self, events: list[tuple[int, int]]) -> None:
         self.now_s = time.monotonic()
-        handlers = self.poller.handlers
+        handlers, router = self.poller.handlers, self.router
         for fd, mask in events:
             handler = handlers.get(fd)
             if handler is not None:
                 handler(mask)
-                if not self._has_room():
+                if router.staged_bytes + self.answered_bytes > STAGED_MAX_BYTES:
                     break
 
-    def _has_room(self) -> bool:
-        """Whether more may be published and answered in this turn."""
-        return self.router.staged_bytes + self.answered_bytes <= STAGED_MAX_BYTES
+    def _under(self, bytes_max: int) -> bool:
+        """Whether so much has not been published and answered in this turn yet."""
+        return self.router.staged_bytes + self.answered_bytes < bytes_max
 
     def _announce(self) -> None:
         grown = self.owner.take_grown()

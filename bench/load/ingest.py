@@ -44,7 +44,7 @@ class Pushed:
 def ingest(
     peer: Peer, target: Target, names: list[str], feed: Feed, stop: Stop, deadline: Deadline, warm: Feed | None = None
 ) -> Pushed:
-    """Publish `feed` again and again on one connection; over when everything was answered, or the barrier was.
+    """Publish `feed` again and again on one connection; over when everything was answered, or the barriers were.
 
     `names` are the streams of the feed, fresh ones. `warm` is published before the measurement begins, so that the
     making of the streams is not in it. LoadError if the server answers anything else than it should.
@@ -121,9 +121,10 @@ class _Publisher:
         self._send(feed.data)
 
     def await_all(self) -> None:
-        """Until every message was answered, or the barrier that is sent after them."""
+        """Until every message was answered, or the barriers that are sent after them."""
         if not self._peer.acked:
-            self._await_barrier()
+            for name in self._peer.ends(self._names):
+                self._await_barrier(name)
             return
         due = self._requests if self._peer.answer_mark else self._peer.answers_bytes(self._names, self._requests)
         self._await_units(due)
@@ -148,8 +149,8 @@ class _Publisher:
             self._wait(f"{self._answers.units} of {units} of the answers have come")
             self._answers.take(self._sock)
 
-    def _await_barrier(self) -> None:
-        step, seen = self._peer.barrier(), b""
+    def _await_barrier(self, name: str) -> None:
+        step, seen = self._peer.barrier(name), b""
         self._send(step.send)
         self._poller.modify(self._sock, select.POLLIN)
         while seen != step.until:

@@ -16,7 +16,7 @@ from bench.load.drain import drain, read
 from bench.load.ingest import Pushed, Stop, Target
 from bench.load.limits import Deadline, LoadError, PeerClosed
 from bench.load.meter import Meter
-from bench.peers.base import Peer
+from bench.peers.base import Peer, Step
 
 _WAIT_S = 0.25
 
@@ -30,7 +30,8 @@ def turns(
     with dialled(target.port, scripts, deadline) as socks, select.epoll() as poller:
         for sock in socks:
             poller.register(sock.fileno(), select.EPOLLIN)
-        ring = _Ring(peer, socks, publishes, poller, deadline)
+        barriers = [peer.barrier(names[client % len(names)]) for client in range(connections)]
+        ring = _Ring(peer, socks, publishes, barriers, poller, deadline)
         # The first turn makes the streams and is not timed.
         ring.turn(names)
         ring.finish()
@@ -49,12 +50,13 @@ class _Ring:
         peer: Peer,
         socks: list[socket.socket],
         publishes: list[bytes],
+        barriers: list[Step],
         poller: select.epoll,
         deadline: Deadline,
     ) -> None:
         self.messages = 0
         self._peer = peer
-        self._all = socks
+        self._barriers = list(zip(socks, barriers, strict=True))
         self._socks = {sock.fileno(): sock for sock in socks}
         self._sends = [(sock.send, publish) for sock, publish in zip(socks, publishes, strict=True)]
         self._poller = poller
@@ -72,12 +74,12 @@ class _Ring:
         if self._peer.acked:
             self._await_answers(names)
         else:
-            self._await_barriers([self._all[self._next_asked]])
-            self._next_asked = (self._next_asked + 1) % len(self._all)
+            self._await_barriers([self._barriers[self._next_asked]])
+            self._next_asked = (self._next_asked + 1) % len(self._barriers)
 
     def finish(self) -> None:
         if not self._peer.acked:
-            self._await_barriers(self._all)
+            self._await_barriers(self._barriers)
 
     def _await_answers(self, names: list[str]) -> None:
         mark = self._peer.answer_mark
@@ -88,18 +90,17 @@ class _Ring:
         if self._units > due:
             raise LoadError(f"{self._units} came as answers where {due} were due: something else was said")
 
-    def _await_barriers(self, asked: list[socket.socket]) -> None:
-        step = self._peer.barrier()
-        for sock in asked:
+    def _await_barriers(self, asked: list[tuple[socket.socket, Step]]) -> None:
+        for sock, step in asked:
             sock.send(step.send)
-        waiting = dict.fromkeys(asked, b"")
+        waiting = {sock: step.until for sock, step in asked}
         while waiting:
-            for sock in self._readable(f"{len(waiting)} connections wait for {step.until!r}"):
-                seen = waiting.get(sock, b"") + read(sock)
-                if sock not in waiting or not step.until.startswith(seen):
-                    raise LoadError(f"the server should have said nothing but {step.until!r}, but said {seen[:200]!r}")
-                waiting[sock] = seen
-                if seen == step.until:
+            for sock in self._readable(f"{len(waiting)} connections wait for their barriers' answers"):
+                until, seen = waiting.get(sock, b""), read(sock)
+                if not until.startswith(seen):
+                    raise LoadError(f"the server should have said nothing but {until!r}, but said {seen[:200]!r}")
+                waiting[sock] = until[len(seen) :]
+                if not waiting[sock]:
                     del waiting[sock]
 
     def _readable(self, doing: str) -> list[socket.socket]:

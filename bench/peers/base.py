@@ -129,8 +129,12 @@ class Peer(ABC):
         return self.publish(name, payload, serial)
 
     @abstractmethod
-    def barrier(self) -> Step:
-        """Answered once everything sent before it on this connection has been executed."""
+    def barrier(self, name: str) -> Step:
+        """Answered once everything sent before it on this connection to stream `name` has been executed."""
+
+    def ends(self, names: Sequence[str]) -> Sequence[str]:
+        """The streams whose barriers, one after the other, stand for all that was sent to `names`."""
+        return names[-1:]
 
     def answers_bytes(self, names: Sequence[str], requests: int) -> int:
         """All answers to the first `requests`, round-robin over fresh streams. Acknowledged variants only."""

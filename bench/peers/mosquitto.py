@@ -53,7 +53,7 @@ class Mosquitto(Peer):
         identifier = (1 + serial % 0xFFFF).to_bytes(2, "big") if self.qos else b""
         return _packet(0x30 | self.qos << 1, topic + identifier + payload)
 
-    def barrier(self) -> Step:
+    def barrier(self, name: str) -> Step:
         return Step(_packet(0xC0, b""), b"\xd0\x00")
 
     def answers_bytes(self, names: Sequence[str], requests: int) -> int:

@@ -50,7 +50,7 @@ class Nats(Peer):
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
         return b"PUB %s %d\r\n%s\r\n" % (name.encode(), len(payload), payload)
 
-    def barrier(self) -> Step:
+    def barrier(self, name: str) -> Step:
         return Step(b"PING\r\n", b"PONG\r\n")
 
     def subscriber(self, name: str, client: int) -> list[Step]:

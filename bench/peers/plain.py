@@ -39,7 +39,7 @@ class Plain(Peer):
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
         return payload.ljust(self._message_bytes, b"\n")
 
-    def barrier(self) -> Step:
+    def barrier(self, name: str) -> Step:
         return Step(b"!", b"done")
 
     def answers_bytes(self, names: Sequence[str], requests: int) -> int:
@@ -87,7 +87,7 @@ class BareSendfile(Peer):
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
         raise NotImplementedError("nothing is published to bare sendfile: its file is there")
 
-    def barrier(self) -> Step:
+    def barrier(self, name: str) -> Step:
         return self.ready()[0]
 
     def replay_request(self, name: str) -> bytes:

@@ -48,7 +48,7 @@ class Redis(Peer):
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
         return _command(b"XADD", name.encode(), b"*", b"d", payload)
 
-    def barrier(self) -> Step:
+    def barrier(self, name: str) -> Step:
         if self.acked:
             return self.ready()[0]
         return Step(_command(b"CLIENT", b"REPLY", b"ON") + _command(b"CLIENT", b"REPLY", b"OFF"), b"+OK\r\n")

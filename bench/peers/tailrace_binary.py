@@ -7,10 +7,13 @@ from types import MappingProxyType
 
 from bench.peers.base import SUBSCRIPTION, Step
 from bench.peers.tailrace import Tailrace
+from broker.protocol.errors import Code
 from broker.protocol.messages import (
     VERSION,
     Ack,
+    Failed,
     Hello,
+    Op,
     Open,
     Opened,
     Ping,
@@ -23,7 +26,13 @@ from broker.protocol.messages import (
 )
 from broker.protocol.places import FROM_NEW, From
 from shard.frame import HEADER_BYTES, pack_frame
+from shard.names import shard_of
 
+# An end that no clock has come to, and what is said to it when the stream's owner has been asked.
+_LATER = ("time", 1 << 62)
+_NOT_YET = Failed(
+    Code.FROM, "the time at which this subscription is to end has not come yet", False, Op.SUBSCRIBE, SUBSCRIPTION
+)
 _HELLO = pack(Hello(VERSION, (), "bench"))
 _PUBLISHED_BYTES = len(pack(Published(0, ((0, 0, 0),))))
 
@@ -55,8 +64,16 @@ class TailraceBinary(Tailrace):
         frames = pack_frame(payload) * count
         return pack_publish(serial, Ack.APPENDED if self.acked else Ack.NONE, [handle_of(name)], frames) + frames
 
-    def barrier(self) -> Step:
-        return Step(pack(Ping()), pack(Pong()))
+    def barrier(self, name: str) -> Step:
+        """A subscription: to its owner it goes behind the publishes, where a PING is answered at once.
+
+        The owner's answer is an error of known bytes, since the end that is asked for has not come yet.
+        """
+        return Step(pack(Subscribe(SUBSCRIPTION, name.encode(), FROM_NEW, end=_LATER)), pack(_NOT_YET))
+
+    def ends(self, names: Sequence[str]) -> Sequence[str]:
+        """One stream of each worker: what goes to one worker stays in order."""
+        return list({shard_of(name.encode()) % self.workers: name for name in names}.values())
 
     def answers_bytes(self, names: Sequence[str], requests: int) -> int:
         return requests * _PUBLISHED_BYTES

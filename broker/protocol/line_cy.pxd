@@ -31,17 +31,24 @@ cdef extern from *:
     static inline int tr_is_pub(const uint8_t *p) {
         return (p[0] | 0x20) == 'p' && (p[1] | 0x20) == 'u' && (p[2] | 0x20) == 'b' && (p[3] == ' ' || p[3] == '\t');
     }
+
+    static inline void tr_prefetch(const void *p) { __builtin_prefetch(p, 1); }
     """
     uint64_t tr_name_hash(const uint8_t *p, size_t length, uint64_t key) noexcept nogil
     bint tr_is_pub(const uint8_t *p) noexcept nogil
+    void tr_prefetch(const void *p) noexcept nogil
 
 cdef struct Message:
     const uint8_t *payload
     uint32_t length
     uint32_t group
 
+# `head` is how the stream's last line began, up to and with the bar; `next` the group of the line after that.
 cdef struct Group:
     const uint8_t *name
+    const uint8_t *head
+    Py_ssize_t head_bytes
+    Py_ssize_t next
     uint64_t hash
     Py_ssize_t count
     Py_ssize_t nbytes

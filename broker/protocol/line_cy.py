@@ -40,12 +40,14 @@ if TYPE_CHECKING:
     realloc: Any
     tr_is_pub: Any
     tr_name_hash: Any
+    tr_prefetch: Any
     tr_store32: Any
 
 HEAD_BYTES_MAX = 240
 """The longest `pub NAME |`, bar included, that `stage` takes; only a line with very many blanks has a longer one."""
 
 _HEAD_MAX = cython.declare(cython.Py_ssize_t, HEAD_BYTES_MAX)
+_AHEAD = cython.declare(cython.Py_ssize_t, 8)
 _KEY = cython.declare(cython.ulonglong, int.from_bytes(os.urandom(8), "little"))
 
 
@@ -324,19 +326,24 @@ def _find_messages(
     """Fill `staging.messages`; returns where the run of lines for `stage` ends."""
     line: cython.p_const_uchar = first + start
     limit: cython.p_const_uchar = first + end
-    last_head: cython.p_const_uchar = cython.NULL
-    head_bytes: cython.Py_ssize_t = 0
-    group: cython.Py_ssize_t = 0
+    last: cython.Py_ssize_t = -1  # the group of the line before, and the one that followed it the last time
+    group: cython.Py_ssize_t = -1
     head: Head
     payload: cython.p_const_uchar
     line_end: cython.p_const_uchar
     length: cython.Py_ssize_t
-    same: cython.bint
+    known: cython.bint
     while line < limit:
-        # Most lines are for the same stream as the one before, written in the same way.
-        same = head_bytes != 0 and limit - line >= head_bytes and memcmp(line, last_head, head_bytes) == 0
-        if same:
-            payload = line + head_bytes
+        # Most lines are for the stream of the line before, or for the one that followed it before, and written alike.
+        known = True
+        if last >= 0 and _begins_as(line, limit, cython.address(staging.groups[last])):
+            group = last
+        elif last >= 0 and _begins_as(line, limit, cython.address(staging.groups[staging.groups[last].next])):
+            group = staging.groups[last].next
+        else:
+            known = False
+        if known:
+            payload = line + staging.groups[group].head_bytes
         else:
             _cut_head(line, limit, cython.address(head))
             payload = head.payload
@@ -350,15 +357,26 @@ def _find_messages(
             length -= 1
         if length > max_message_bytes:
             break
-        if not same:
+        if not known:
             group = _group_of(staging, cython.address(head))
             if group < 0:
                 break
-            last_head = line
-            head_bytes = payload - line
+            staging.groups[group].head = line
+            staging.groups[group].head_bytes = payload - line
+            if last >= 0:
+                staging.groups[last].next = group
+        last = group
         _add_message(staging, payload, length, group)
         line = line_end + 1
     return line - first
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _begins_as(line: cython.p_const_uchar, limit: cython.p_const_uchar, group: cython.pointer(Group)) -> cython.bint:
+    """Whether a line has the very head of the last one of this group that was taken apart."""
+    return limit - line >= group.head_bytes and memcmp(line, group.head, group.head_bytes) == 0
 
 
 @cython.cfunc
@@ -434,6 +452,7 @@ def _new_group(
     group.name_length = head.name_length
     group.hash = hashed
     group.count = group.nbytes = 0
+    group.next = index
     staging.group_count = index + 1
     if staging.slots != cython.NULL:
         _take_slot(staging, index)
@@ -535,7 +554,14 @@ def _write_frames(staging: cython.pointer(Staging)) -> cython.void:
     message: cython.pointer(Message)
     group: cython.pointer(Group)
     out: cython.p_uchar
+    # With many streams each message goes to another place in memory: it is asked for a few messages before.
+    near: cython.Py_ssize_t = staging.message_count - _AHEAD if staging.group_count > 1 else 0
     for index in range(staging.message_count):
+        if index < near:
+            out = staging.groups[staging.messages[index + _AHEAD].group].out
+            tr_prefetch(out)
+            tr_prefetch(out + 64)
+            tr_prefetch(out + 128)
         message = cython.address(staging.messages[index])
         group = cython.address(staging.groups[message.group])
         out = group.out

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.client import Client
+from broker.client import READ_BYTES_MAX, READ_BYTES_SCATTERED_MAX, Client
 from broker.protocol.binary import ClientCodec
 from broker.protocol.messages import Failed, Subscribe, pack
 from broker.protocol.places import From
@@ -30,6 +30,17 @@ def codes(kind: str, peer: Peer) -> list[str]:
     if kind == "line":
         return [line.split()[1] for line in peer.lines]
     return [each.code for each in ClientCodec().feed(bytes(peer.received)) if isinstance(each, Failed)]
+
+
+def test_more_is_read_at_once_of_what_is_for_many_streams(tmp_path: Path) -> None:
+    with world(tmp_path) as node:
+        _peer, client = speak(node, "line")
+        for streams, bytes_max in ((1_000, READ_BYTES_SCATTERED_MAX), (10, READ_BYTES_MAX)):
+            for _ in range(12):
+                client.read_more(client._read_bytes, streams)
+            assert client._read_bytes == bytes_max
+        client.read_more(client._read_bytes, 0)
+        assert client._read_bytes == READ_BYTES_MAX
 
 
 @pytest.mark.parametrize("kind", ["line", "binary"])

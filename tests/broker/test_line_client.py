@@ -7,6 +7,8 @@ from pathlib import Path
 
 from broker.client import READ_BYTES_MAX, READ_BYTES_MIN
 from broker.connection import OUT_HIGH_BYTES, Pause
+from broker.line_client import _streams_of
+from broker.protocol.commands import Ping, Staged
 from broker.publish import Pending
 from tests.broker.world import world
 
@@ -49,6 +51,13 @@ def test_reads_grow_with_publishes_and_shrink_after_anything_else(tmp_path: Path
         peer.send_raw(b"\r\n" * 60_000)
         node.settle()
         assert client._read_bytes == READ_BYTES_MIN, "empty lines ask for nothing, but cost"
+
+
+def test_publishes_that_are_answered_are_no_reason_to_read_more() -> None:
+    groups = [(b"a", 1, bytearray()), (b"b", 1, bytearray())]
+    assert _streams_of(Staged(groups, [])) == 2
+    assert _streams_of(Staged(groups, [0, 1])) == 1
+    assert _streams_of(Ping()) == 0
 
 
 def test_lines_that_have_begun_are_counted_and_forgotten(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from broker.owner import Refused
 from broker.protocol.commands import Staged
 from broker.protocol.errors import Code
 from broker.publish import Batch, FramePublication, Pending
-from broker.router import WINDOW_MESSAGES, Router
+from broker.router import FORWARD_BYTES, WINDOW_MESSAGES, Router
 from broker.routes import Route
 from shard.frame import pack_frame
 from tests.broker.world import World, world
@@ -113,6 +113,18 @@ def test_publishes_for_a_sibling_are_forwarded_and_answered(node: World, router:
     metrics = node.workers[0].metrics
     assert (metrics.forwarded_messages, metrics.forwarded_bytes) == (3, 3 * 33)
     assert router.routes[1].bytes_held == 0
+
+
+def test_much_for_a_sibling_goes_in_several_forwards(node: World, router: Router) -> None:
+    """So that it appends the first of it while the rest is on the way."""
+    names = [node.name(1, str(number)) for number in range(5)]
+    publisher = FakePublisher()
+    router.publish(publisher, staged(*((name, bytes(FORWARD_BYTES // 3)) for name in names), ack=True))
+    router.flush()
+    assert len(router.routes[1].inflight) == 2
+    node.settle()
+    assert publisher.answers() == [f"ok pub {name} 0" for name in names]
+    assert node.workers[0].metrics.forwarded_messages == 5
 
 
 def test_refusals_find_their_messages(node: World, router: Router) -> None:

@@ -20,7 +20,7 @@ from broker.protocol import sibling
 from broker.protocol.messages import Ended
 from broker.protocol.places import From
 from broker.settings import Settings, StreamPolicy
-from broker.worker import SUPERVISORS_SIGNALS, Phase, Worker, WorkerBoot
+from broker.worker import GATHERED_MAX_BYTES, SUPERVISORS_SIGNALS, Phase, Worker, WorkerBoot
 from shard.directory import data_dir_exists, make_data_dir, open_data_dir
 from shard.frame import pack_frame
 from tests.broker import world as nodes
@@ -159,6 +159,22 @@ def test_a_retired_worker_touches_neither_streams_nor_board(make: Callable[..., 
         assert not old.worker.owner.open, "retention is its successor's"
         assert (cells.beat_ns, cells.state, cells.connections) == (7, STATE_READY, 0)
         assert old.worker.phase is Phase.RETIRED, "its client has not moved yet"
+
+
+@pytest.mark.parametrize(("bytes_max", "turns"), [(GATHERED_MAX_BYTES, 1), (20_000, 2)])
+def test_a_turn_of_publishes_to_many_streams_reads_on(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch, bytes_max: int, turns: int
+) -> None:
+    """One append a stream, not one for each read; up to a bound."""
+    monkeypatch.setattr("broker.worker.GATHERED_MAX_BYTES", bytes_max)
+    world = make()
+    with world.connect() as client:
+        world.ask(client, b"ping")
+        client.sendall(b"".join(b"pub s%d |%s\r\n" % (number % 100, b"x" * 50) for number in range(500)))
+        counted = world.worker.metrics
+        before = sum(counted.append.counts)
+        world.turn_until(lambda: counted.appended_messages == 500)
+        assert sum(counted.append.counts) - before == turns
 
 
 def test_what_a_client_sent_before_a_drain_is_answered(make: Callable[..., World]) -> None:

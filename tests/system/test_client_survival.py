@@ -269,7 +269,7 @@ class Load:
             self._finish()
 
     def progress(self, messages: int = 100) -> None:
-        """Until each publisher has that many more acknowledgements."""
+        """Until each publisher has that many more acknowledgements, and each subscriber a message."""
         parties = [*self.publishers, self.batching]
         goals = [len(party.acknowledged) + messages // (20 if party is self.batching else 1) for party in parties]
 
@@ -279,6 +279,7 @@ class Load:
             )
 
         wait_for(reached, "publishes are acknowledged")
+        wait_for(lambda: all(each.log or each.failure for each in self.subscribers), "subscribers have messages")
 
     def _finish(self) -> None:
         for party in (*self.publishers, self.batching):
@@ -306,12 +307,15 @@ STREAMS = [f"s{number}" for number in range(4)]
 
 
 def test_workers_are_killed(tmp_path: Path) -> None:
+    """In any order, but each of them once at least: whichever has the subscribers, they lose it."""
     chance = random.Random(seed())
+    slots = [*range(WORKERS), *(chance.randrange(WORKERS) for _ in range(5 - WORKERS))]
+    chance.shuffle(slots)
     with running(tmp_path / "data", workers=WORKERS) as node:
         with Load(node, STREAMS) as load:
             load.progress()
-            for _ in range(5):
-                os.kill(worker_pid(node, chance.randrange(WORKERS)), signal.SIGKILL)
+            for slot in slots:
+                os.kill(worker_pid(node, slot), signal.SIGKILL)
                 load.progress()
         assert max(load.connections) > 1, "some have lost their worker"
 

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import signal
+from pathlib import Path
+
 import pytest
 
+from bench.load.dial import steps_succeed
 from bench.peers.base import make_feed, make_payload, stream_names
 from bench.peers.tailrace_binary import TailraceBinary
 from broker.protocol.binary import ServerCodec
 from broker.protocol.messages import (
     Ack,
+    Failed,
     Hello,
     Malformed,
     Open,
     Ping,
+    Pong,
     Publish,
     Published,
     Request,
@@ -21,6 +28,10 @@ from broker.protocol.messages import (
     pack,
 )
 from broker.protocol.places import From
+from shard.names import shard_of
+from tests.system.binary_peer import peer_of
+from tests.system.node import PATIENCE_S, running
+from tests.system.processes import worker_pid
 
 NAME = "b.000000"
 PAYLOAD = make_payload(100)
@@ -77,6 +88,33 @@ def test_subscribers_are_answered_with_where_they_begin() -> None:
     assert peer.stored(NAME, 1_234).until == pack(Subscribed(1, 1_234, 0))
     _, _, replay = _read(peer.replayer(NAME, 0)[0].send, peer.replay_request(NAME))
     assert replay == Subscribe(1, NAME.encode(), From("seq", 0))
+
+
+def test_a_connection_to_many_streams_has_a_barrier_for_each_worker() -> None:
+    names = stream_names(1_000)
+    ends = TailraceBinary(workers=3).ends(names)
+    assert sorted(shard_of(name.encode()) % 3 for name in ends) == [0, 1, 2]
+    assert TailraceBinary(workers=3).ends(names[:1]) == names[:1]
+
+
+@pytest.mark.system
+def test_a_barrier_waits_for_an_owner_that_stands_still(tmp_path: Path) -> None:
+    """Where a PING is answered at once, though what was published before it is not in the log."""
+    described = TailraceBinary()
+    owner = shard_of(NAME.encode()) % described.workers
+    barrier = described.barrier(NAME)
+    with running(tmp_path / "data", workers=described.workers) as node, peer_of(node, 1 - owner) as client:
+        pid = worker_pid(node, owner)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            opens = described.publisher(0, [NAME])[-1]
+            client.send_raw(opens.send + described.publish_many(NAME, PAYLOAD, 10) + barrier.send)
+            client.say(Ping())
+            client.next_answer(Pong, 2)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+        assert pack(client.next_answer(Failed, 3)) == barrier.until
+        assert steps_succeed(node.port, [described.stored(NAME, 10)], PATIENCE_S)
 
 
 def test_deliveries_are_frames() -> None:
