@@ -34,6 +34,7 @@ from tests.system.tree_check import Logged, read_log
 MESSAGE_MAX_BYTES = 1 << 20
 PIECE_BYTES = 1 << 16
 CUT_S = 8.0  # longer than the slave takes to find that nobody is there
+WAITED_S = 2.0  # before a slave gives up an upstream that does not answer
 EVIL = "!evil"  # the id of the node that is played; it is before those of real nodes
 LATER_US = 4_000_000_000_000_000  # a timestamp that no clock of a test has passed
 TERM_ONE: History = (EpochStart(1, 0, EVIL),)
@@ -232,7 +233,7 @@ class Gate:
         self._lock = threading.Lock()
         self._open = True
         self._passing: list[socket.socket] = []
-        self._arrived: queue.Queue[socket.socket] = queue.Queue()
+        self._arrived: queue.Queue[tuple[socket.socket, float]] = queue.Queue()
         threading.Thread(target=self._accept, name="gate", daemon=True).start()
 
     def play(self) -> Upstream:
@@ -250,22 +251,29 @@ class Gate:
             self._passing.clear()
 
     def next(self) -> Upstream:
-        """The next who comes to the test."""
-        return Upstream(self._arrived.get(timeout=PATIENCE_S))
+        """The next who comes to the test. One that has waited is about to give up, and comes again."""
+        deadline_s = time.monotonic() + PATIENCE_S
+        while True:
+            sock, since_s = self._arrived.get(timeout=max(deadline_s - time.monotonic(), 0.001))
+            if time.monotonic() - since_s < WAITED_S:
+                return Upstream(sock)
+            sock.close()
 
     def open(self) -> None:
         """From now on who comes is let through to the real node, who waits too."""
         with self._lock:
             self._open = True
-            while not self._arrived.empty():
-                self._arrived.get_nowait().close()
+            self._send_away()
 
     def close(self) -> None:
         self.shut()
         _end(self._listener)
         self._listener.close()
+        self._send_away()
+
+    def _send_away(self) -> None:
         while not self._arrived.empty():
-            self._arrived.get_nowait().close()
+            self._arrived.get_nowait()[0].close()
 
     def __enter__(self) -> Gate:
         return self
@@ -282,7 +290,7 @@ class Gate:
                     if self._open:
                         self._let_through(sock)
                     else:
-                        self._arrived.put(sock)
+                        self._arrived.put((sock, time.monotonic()))
 
     def _let_through(self, near: socket.socket) -> None:
         far = socket.create_connection(("127.0.0.1", self._target_port))
