@@ -46,7 +46,7 @@ class SparkSession(Peer):
     def ready(self) -> list[Step]:
         return [Step(b"ready\n", b"!\n")]
 
-    def barrier(self) -> Step:
+    def barrier(self, name: str) -> Step:
         return self.ready()[0]
 
     def publisher(self, client: int, names: Sequence[str] = ()) -> list[Step]:
