@@ -22,7 +22,7 @@ from spark.columns import BatchMaker, Part, gather
 from spark.offsets import DataLoss, Mark, Offset, advance, pack_offset, parse_offset
 from spark.options import InvalidOption, Options
 from spark.places import Range
-from spark.plan import resolve
+from spark.plan import is_unborn, resolve
 from spark.planning import cut, pack, rows_for
 from spark.reading import LOG, read_slice
 from spark.slices import BadStream, BadStreams, Slice
@@ -106,7 +106,8 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except CONNECTION_ERRORS:
                 raise
             except STREAM_ERRORS as error:
-                bad.append(BadStream(ref.stream, str(error)))
+                if not is_unborn(error, ref, self._options.streams):
+                    bad.append(BadStream(ref.stream, str(error)))
         if bad and not self._options.skip_bad:
             raise BadStreams(bad)
         for each in bad:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from shard.errors import StreamMissing
 from spark.places import EVERYTHING, Place, Range
 from spark.planning import ROWS_PER_TASK, cut, cut_aligned, pack, rows_for
 from spark.slices import BadStream, Slice, Task
@@ -42,10 +43,16 @@ def make_plan(
         except CONNECTION_ERRORS:
             raise
         except STREAM_ERRORS as error:
-            bad.append(BadStream(ref.stream, str(error)))
+            if not is_unborn(error, ref, patterns):
+                bad.append(BadStream(ref.stream, str(error)))
     rows = rows_per_task or rows_for(slices, os.cpu_count() or 1)
     parts = slices if align_us else [part for slice_ in slices for part in cut(slice_, rows)]
     return Plan(pack(parts, rows), bad)
+
+
+def is_unborn(error: Exception, ref: StreamRef, patterns: Sequence[str]) -> bool:
+    """Whether the stream was only being made, or a crash left it so, and nobody has named it: then it is not there."""
+    return isinstance(error, StreamMissing) and ref.stream not in patterns
 
 
 def stream_slices(source: Source, ref: StreamRef, range_: Range, rows: int, align_us: int) -> list[Slice]:

@@ -7,10 +7,12 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
 
 JAVA_MAJOR_MIN: Final = 17
 """What Spark 4 asks for."""
@@ -54,21 +56,23 @@ def local_session(
     builder = SparkSession.builder.appName(app).master(f"local[{cores}]").config("spark.driver.memory", memory)
     for name, value in {**_SETTINGS, **(settings or {})}.items():
         builder = builder.config(name, value)
-    with _idle() if background else nullcontext():
-        session = builder.getOrCreate()
+    session = idle(builder.getOrCreate) if background else builder.getOrCreate()
     session.dataSource.register(TailraceDataSource)
     return session
 
 
-@contextmanager
-def _idle() -> Iterator[None]:
-    """What is started by this thread meanwhile keeps the scheduling policy IDLE; the thread itself does not."""
-    before = os.sched_getscheduler(0)
-    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    try:
-        yield
-    finally:
-        os.sched_setscheduler(0, before, os.sched_param(0))
+def idle(make: Callable[[], T]) -> T:
+    """What `make` gives, which it makes in a thread of its own: what it starts keeps the scheduling policy IDLE.
+
+    No thread goes back from that policy, as only root may.
+    """
+
+    def run() -> T:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        return make()
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(run).result()
 
 
 def java_home() -> Path:

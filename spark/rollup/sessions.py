@@ -19,17 +19,25 @@ _CLUSTER_SETTINGS: Final = {
 
 
 def make_session(
-    master: str, cores: str, memory: str, py_files: Sequence[str] = (), settings: Mapping[str, str] | None = None
+    master: str,
+    cores: str,
+    memory: str,
+    py_files: Sequence[str] = (),
+    settings: Mapping[str, str] | None = None,
+    *,
+    background: bool = False,
 ) -> Any:
-    """A session with the rollup's source registered. `master` is LOCAL, for `cores` processors of this machine, or the
-    URL of a cluster; `py_files` are zips that its nodes need. `settings` go over those that are made here.
+    """A session with the rollup's source registered.
+
+    `master` is LOCAL, for `cores` processors of this machine, or the URL of a cluster; `py_files` are zips that its
+    nodes need. `settings` go over those that are made here. `background`: on this machine, others come first.
 
     Raises RuntimeError where there is no Java.
     """
     from spark.rollup.source import RollupDataSource
 
     if master == LOCAL:
-        session = local_session(APP, cores=cores, memory=memory, settings=dict(settings or {}), background=True)
+        session = local_session(APP, cores=cores, memory=memory, settings=dict(settings or {}), background=background)
     else:
         session = _cluster_session(master, memory, settings or {})
     for path in py_files:

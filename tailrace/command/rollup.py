@@ -63,6 +63,7 @@ another rollup writes to OUT, 4 no connection to the brokers, 5 DATA is unusable
 @click.option("--master", default="local", show_default=True, help="A Spark cluster's URL, or this machine.")
 @click.option("--py-files", default="", metavar="ZIP,…", help="What the nodes of the cluster need.")
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
+@click.option("--background", is_flag=True, help="Use only what others leave of the processors.")
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
 def command(
     data: str,
@@ -80,6 +81,7 @@ def command(
     master: str,
     py_files: str,
     conf: tuple[str, ...],
+    background: bool,
     log_level: str,
 ) -> int:
     """Roll a day of the streams in DATA up into OUT."""
@@ -97,7 +99,7 @@ def command(
     job = Job(source, out.resolve(), parse_day(day), streams, verify)
     zips, settings = [path for path in py_files.split(",") if path], parse_settings(conf)
     night = Night(job, load_policies(config), metrics, not no_report)
-    outcome, report = run(night, lambda: make_session(master, cores, memory, zips, settings))
+    outcome, report = run(night, lambda: make_session(master, cores, memory, zips, settings, background=background))
     tell(outcome, job.day, report)
     return REFUSED if outcome.failures else OK
 

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -104,9 +105,9 @@ class Box:
         return self.run(str(COMMAND), "tail", stream, "--no-follow").encode()
 
 
-def start_box(folder: Path) -> subprocess.Popen[bytes]:
+def start_box(folder: Path, script: str) -> subprocess.Popen[bytes]:
     install = folder / "install"
-    install.write_text(INSTALL)
+    install.write_text(script)
     namespaces = ["--mount", "--pid", "--fork", "--kill-child", "--uts", "--ipc", "--net", "--cgroup"]
     command = ["unshare", *namespaces, str(BOX), str(folder), str(install), "box.target"]
     with (folder / "log").open("wb") as log:
@@ -132,17 +133,15 @@ def reason_not_to_run() -> str:
     return ""
 
 
-@pytest.fixture
-def box(tmp_path: Path) -> Iterator[Box]:
-    reason = reason_not_to_run()
-    if reason:
-        pytest.skip(reason)
-    outer = start_box(tmp_path)
+@contextmanager
+def running_box(folder: Path, script: str) -> Iterator[Box]:
+    """A container in which the script has installed what systemd is to start."""
+    outer = start_box(folder, script)
     try:
         deadline_s = time.monotonic() + WAIT_S
         while True:
             ended = outer.poll() is not None
-            assert not ended, f"the container cannot be made: {(tmp_path / 'log').read_text()}"
+            assert not ended, f"the container cannot be made: {(folder / 'log').read_text()}"
             pid = find_child(outer.pid)
             if pid and Path(f"/proc/{pid}/comm").read_text().strip() == "systemd":
                 break
@@ -152,6 +151,15 @@ def box(tmp_path: Path) -> Iterator[Box]:
     finally:
         outer.kill()  # and with it, by --kill-child, everything in the container
         outer.wait()
+
+
+@pytest.fixture
+def box(tmp_path: Path) -> Iterator[Box]:
+    reason = reason_not_to_run()
+    if reason:
+        pytest.skip(reason)
+    with running_box(tmp_path, INSTALL) as found:
+        yield found
 
 
 def test_the_unit_under_systemd(box: Box) -> None:

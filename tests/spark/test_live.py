@@ -212,6 +212,12 @@ def test_a_damaged_stream_stops_the_query_or_waits(data: DataDirectory) -> None:
     assert query.batch() == seqs("a", 0, 10)
 
 
+def test_a_stream_that_is_only_being_made_stops_nothing(data: DataDirectory) -> None:
+    add_stream(data, "new", [])
+    next(data.path.glob("shard-*/new.indx")).unlink()
+    assert Query(data).batch() == seqs("a", 0, 10) + seqs("b", 0, 4)
+
+
 def test_another_sources_checkpoint_is_refused(data: DataDirectory) -> None:
     query = Query(data)
     query.done = json.dumps({"partition-1": 5})

@@ -1,18 +1,20 @@
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 
+from shard.directory import open_data_dir
 from shard.stream_files import stream_paths
 from spark.directory_source import DirectorySource
 from spark.places import Place, Range
 from spark.plan import make_plan, resolve
 from spark.source import Source, SourceOptions, StreamRef, open_source
 from tailrace.errors import ConnectFailed
-from tests.spark.data import START_US, make_directory, plain, trim
+from tests.spark.data import START_US, add_stream, make_directory, plain, trim
 
-HOUR_US = 3_600_000_000
+MADE = 150
 
 
 @pytest.fixture
@@ -82,6 +84,28 @@ def test_bad_streams_are_named_and_others_are_planned(source: Source, tmp_path: 
     assert [bad.stream for bad in plan.bad] == ["b", "nowhere"]
     assert "stream 'b' is damaged" in plan.bad[0].cause
     assert "no stream 'nowhere'" in plan.bad[1].cause
+
+
+def test_a_stream_that_is_only_being_made_is_bad_where_it_was_named(source: Source, tmp_path: Path) -> None:
+    next((tmp_path / "data").glob("shard-*/empty.indx")).unlink()
+    assert make_plan(source, ()).bad == []
+    assert [bad.stream for bad in make_plan(source, ("empty",)).bad] == ["empty"]
+
+
+def test_streams_that_are_made_while_one_looks_are_never_bad(source: Source, tmp_path: Path) -> None:
+    data = open_data_dir(tmp_path / "data")
+
+    def make() -> None:
+        for i in range(MADE):
+            add_stream(data, f"made-{i}", plain(1))
+
+    making = threading.Thread(target=make)
+    making.start()
+    seen = 0
+    while making.is_alive() or seen < MADE + 3:
+        assert make_plan(source, ()).bad == []
+        seen = len(source.streams(()))
+    making.join()
 
 
 def test_a_broker_that_is_away_makes_no_stream_bad(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:

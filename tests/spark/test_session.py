@@ -55,8 +55,7 @@ def test_one_that_is_too_old_is_passed_over(tmp_path: Path, monkeypatch: pytest.
 
 def test_what_is_started_in_the_background_stays_there() -> None:
     program = [sys.executable, "-c", "import os; print(os.sched_getscheduler(0))"]
-    with session._idle():
-        inside = subprocess.run(program, capture_output=True, text=True, check=True).stdout
+    inside = session.idle(lambda: subprocess.run(program, capture_output=True, text=True, check=True).stdout)
     outside = subprocess.run(program, capture_output=True, text=True, check=True).stdout
     assert (int(inside), int(outside)) == (os.SCHED_IDLE, os.sched_getscheduler(0))
     assert os.sched_getscheduler(0) != os.SCHED_IDLE
