@@ -18,7 +18,6 @@ from broker.owner import Grown, Refused
 from broker.protocol import sibling
 from broker.protocol.errors import Code
 from broker.publish import Batch
-from broker.replication import lineage
 from broker.router import CALL_BYTES, Call, Forward
 from broker.routes import Route
 
@@ -371,8 +370,7 @@ class Siblings:
         self.worker.owner.replicas.gone(link.slot, link.generation, *sibling.unpack_gone(body))
 
     def _want(self, link: Link, body: memoryview) -> None:
-        link.queue(sibling.pack_news(lineage.lineages(self.worker.owner, sibling.unpack_want(body))))
-        self.touch(link)
+        self.worker.followers.want(link, sibling.unpack_want(body))
 
     # --- connections ------------------------------------------------------------------------------------------------
 

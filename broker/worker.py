@@ -193,7 +193,7 @@ class Worker:
         self._leave()
 
     def turn(self) -> None:
-        busy = self.fanout.runnable or self._answered
+        busy = self.fanout.runnable or self._answered or self.followers.busy
         self._handle(self.poller.poll(0 if busy else IDLE_S))
         router = self.router
         rounds = 1

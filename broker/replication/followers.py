@@ -7,9 +7,10 @@ changes. An owner that is new is told everything again, and asked.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Sized
 from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from broker.owner import Refused
 from broker.protocol import sibling
@@ -25,8 +26,12 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_Item = TypeVar("_Item")
+
 HELD_ROWS_MAX = 4_096
 """Rows of one HELD to a sibling."""
+SLICE_STREAMS = 64
+"""Streams that are looked at for others in one go; each may have to be opened for that."""
 FOLLOWED_SLOT = 0
 """Whose worker writes down what the node is to remember of its followers."""
 DEPOSED_TEXT = "logged here, but this node is not the stream's master any more"
@@ -42,7 +47,8 @@ class Followers:
         self._expected = False
         self._of: dict[bytes, dict[Following, None]] = {}
         self._held: dict[tuple[bytes, int, str], Following] = {}  # to be told to the owners in this turn
-        self._changed: dict[bytes, None] = {}  # streams of this worker, of which there is news in this turn
+        self._changed: dict[bytes, None] = {}  # streams of this worker, of which there is news to be told
+        self._wanted: deque[tuple[Link, bytes]] = deque()  # streams of this worker, and who wants to hear of them
 
     def admit(self, follower: Follower) -> int:
         """The number of its connection. A node that may follow streams of this one is written down for ever."""
@@ -111,6 +117,13 @@ class Followers:
             self._flush_held()
         if self._changed:
             self._flush_news()
+        if self._wanted:
+            self._flush_wanted()
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is more to be told than one turn tells."""
+        return bool(self._changed or self._wanted)
 
     def _flush_held(self) -> None:
         held, self._held = self._held, {}
@@ -182,14 +195,40 @@ class Followers:
             self._changed[name] = None
 
     def _flush_news(self) -> None:
+        """Of a part of them, where they are many: a stream may have to be opened for this."""
         worker = self._worker
-        changed, self._changed = self._changed, {}
         if not worker.owner.owning:
+            self._changed.clear()
             return
-        news = lineage.lineages(worker.owner, list(changed))
+        news = lineage.lineages(worker.owner, _some(self._changed, lambda: self._changed.popitem()[0]))
         self.hear_news(news)
         for start in range(0, len(news), LINEAGES_MAX):
             envelope = sibling.pack_news(news[start : start + LINEAGES_MAX])
             for link in worker.siblings.links.values():
                 link.queue(envelope)
                 worker.siblings.touch(link)
+
+    def want(self, link: Link, names: list[bytes]) -> None:
+        """Nodes follow these streams of this worker through a sibling, which is to hear of them: at once of those that
+        are open, and so in use.
+        """
+        found = self._worker.owner.open
+        self._tell_wanted(link, [name for name in names if name in found])
+        self._wanted.extend((link, name) for name in names if name not in found)
+
+    def _flush_wanted(self) -> None:
+        wanted: dict[Link, list[bytes]] = {}
+        for link, name in _some(self._wanted, self._wanted.popleft):
+            wanted.setdefault(link, []).append(name)
+        for link, names in wanted.items():
+            self._tell_wanted(link, names)
+
+    def _tell_wanted(self, link: Link, names: list[bytes]) -> None:
+        if names and not link.closed:
+            link.queue(sibling.pack_news(lineage.lineages(self._worker.owner, names)))
+            self._worker.siblings.touch(link)
+
+
+def _some(row: Sized, take: Callable[[], _Item]) -> list[_Item]:
+    """What is taken from a row until it is empty, or a slice of it is."""
+    return [take() for _ in range(min(len(row), SLICE_STREAMS))]

@@ -9,6 +9,7 @@ import pytest
 
 from broker.protocol import messages as m
 from broker.protocol import replication as r
+from broker.replication import followers as followers_module
 from broker.replication.holders import Holders
 from tests.broker.binary import FROM_START, BinaryPeer
 from tests.broker.world import World, world
@@ -80,6 +81,30 @@ def test_a_new_owner_is_told_everything(node: World) -> None:
         (1, "news", ("node-a",)),
         (2, "news", ("node-a",)),
     ]
+
+
+def test_many_streams_are_told_of_bit_by_bit(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(followers_module, "SLICE_STREAMS", 2)
+    names = [node.name(1, prefix) for prefix in "abcde"]
+    peer = following(node, *names)
+    owner = node.workers[1].owner
+    owner.close_logs()
+    owner.stream(names[4].encode())
+    owner.replicas.streams.clear()
+    node.workers[0].siblings.owner_is(1, 2)
+    node.workers[0].turn()
+    opened = []
+    for _ in range(3):
+        node.workers[1].turn()
+        opened.append(len(owner.open))
+    assert opened == [3, 5, 5], "what is open comes first"
+    node.settle()
+    assert [held(node, name) for name in names] == [{B: (2, 1)}] * 5
+    owner.path_above = lambda _name: ("node-a",)
+    for name in names:
+        owner.on_path(name.encode())
+    node.settle()
+    assert sorted(each.id for each in peer.take() if isinstance(each, r.Followed)) == [1, 2, 3, 4, 5]
 
 
 def test_nothing_is_told_of_what_has_ended(node: World, name: str) -> None:
