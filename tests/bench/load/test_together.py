@@ -6,7 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-SLEEP = [sys.executable, "-c", "import sys, time; print('up', flush=True); time.sleep(60)"]
+SLEEP = [sys.executable, "-c", "import os, time; os.write(1, b'up\\n'); time.sleep(60)"]  # one write, one line
 ENDS = [sys.executable, "-c", "raise SystemExit(3)"]
 
 
