@@ -25,11 +25,12 @@ from broker.replication.rules import Rules, configured
 from broker.settings import Durability, Settings, StreamPolicy
 from shard.catalog import stream_names
 from shard.directory import DataDirectory
+from shard.epochs import History
 from shard.errors import MetaDamaged, ShardLocked, StorageError, StorageFull, StreamDamaged
 from shard.files import Replacements
 from shard.lock import ShardLock
 from shard.log import StreamLog
-from shard.meta import META_SUFFIX, Role, StreamMeta, read_meta_file, write_meta
+from shard.meta import META_SUFFIX, Role, StreamMeta, Upstream, read_meta_file, write_meta
 from shard.names import name_of_stem, shard_of
 
 if TYPE_CHECKING:
@@ -128,6 +129,8 @@ class Owner:
         self.was_followed = False  # by another node, before this worker took its shards
         self.on_open: Callable[[OpenStream], None] = lambda _stream: None
         self.on_role: Callable[[bytes], None] = lambda _name: None  # a stream's role, upstream or history has changed
+        # A stream that followed this upstream has turned to a node that claims it in the last of these terms.
+        self.on_turn: Callable[[bytes, Upstream, History], None] = lambda _name, _upstream, _history: None
         self.on_rules: Callable[[], None] = lambda: None  # they have been read anew
         self.on_path: Callable[[bytes], None] = lambda _name: None  # other nodes are above this one, up to the master
         self.held_below: Callable[[bytes], Iterable[tuple[str, int, int]]] = lambda _name: ()  # node, next, synced seq

@@ -80,7 +80,7 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The sender is the stream's master now, in the term that the history ends with."""
+    """The sender is the stream's master now, in the term that the history ends with, or follows who is."""
 
     id: int
     stream: bytes

@@ -130,27 +130,61 @@ def follow(owner: Owner, stream: OpenStream, upstream: Upstream | None, epoch: i
 def claimed(owner: Owner, args: Args) -> list[Any]:
     """[stream, history rows, host, port] -> [role, epoch, master, accepted].
 
-    The node at host:port is the master in the history's last term. Whoever is the master here gives in to a later term
-    and follows it; the answer says which term is the latest.
+    The node at host:port is the master in the history's last term, or follows it. Whoever is the master here gives in
+    to a later term and follows that node; so does a slave of an earlier epoch's master, whose upstream hears of it in
+    turn. Of two claims of the same epoch a slave obeys the first; who made the other one gives in.
     """
     name, rows, host, port = args
-    claim_history = make_history(EpochStart(*row) for row in rows)
-    start = claim_history[-1]
+    history = make_history(EpochStart(*row) for row in rows)
+    claim_term = history[-1].epoch, history[-1].master
     if name not in owner.names:
-        return [Role.DISABLED.value, start.epoch, start.master, True]  # there is nothing here to give in
+        return [Role.DISABLED.value, *claim_term, True]  # there is nothing here to give in
     stream = _changeable(owner, name)
     meta = owner.meta(name)
     mine = term(meta, history_of(owner, stream))
-    _require_near(mine, start.epoch)
-    if mine < (start.epoch, start.master):
-        if meta.role is Role.MASTER or (meta.role is Role.SLAVE and meta.upstream is None):
-            log.warning("stream %r: %s:%d is its master in term %d; following", name, host, port, start.epoch)
-            follow(owner, stream, Upstream(host, port, "seq", 0), start.epoch)
-        elif meta.epoch < start.epoch:
-            owner.set_meta(replace(meta, epoch=start.epoch, history=history_of(owner, stream)))
-        mine = start.epoch, start.master
-    accepted = mine == (start.epoch, start.master)
-    return [owner.role(name).value, *mine, accepted]
+    _require_near(mine, claim_term[0])
+    claimant = Upstream(host, port, "seq", 0)
+    if _gives_in(meta, mine, claim_term, claimant):
+        log.warning("stream %r: %s is on the way to its master in term %d; following", name, claimant, claim_term[0])
+        follow(owner, stream, claimant, claim_term[0])
+        if meta.role is Role.SLAVE and meta.upstream is not None:
+            owner.on_turn(name, meta.upstream, history)
+        mine = claim_term
+    elif meta.role is not Role.MASTER and mine[0] < claim_term[0]:
+        owner.set_meta(replace(meta, epoch=claim_term[0], history=history_of(owner, stream)))
+        mine = claim_term
+    return [owner.role(name).value, *mine, mine == claim_term or _leaves_it(meta, mine, claim_term, claimant)]
+
+
+def _leaves_it(meta: StreamMeta, mine: Term, claim_term: Term, claimant: Upstream) -> bool:
+    """Whether a term of the same epoch has nothing here to contend with."""
+    return mine[0] == claim_term[0] and (
+        meta.role is Role.DISABLED or (meta.role is Role.SLAVE and _is(meta, claimant))
+    )
+
+
+def _gives_in(meta: StreamMeta, mine: Term, claim_term: Term, claimant: Upstream) -> bool:
+    """Whether a stream turns to the claimant."""
+    if meta.role is Role.MASTER:
+        return mine < claim_term
+    if meta.role is not Role.SLAVE or _is(meta, claimant):
+        return False
+    return mine[0] < claim_term[0] or (meta.upstream is None and mine[0] == claim_term[0])
+
+
+def _is(meta: StreamMeta, claimant: Upstream) -> bool:
+    return meta.upstream is not None and meta.upstream[:2] == claimant[:2]
+
+
+def give_in(owner: Owner, name: bytes, epoch: int) -> None:
+    """The former upstream does not accept this node's claim: it knows another master of this epoch, and leads to it.
+
+    Raises Refused, StorageError, OSError.
+    """
+    meta = owner.meta(name)
+    if meta.role is Role.MASTER and name in owner.names:
+        log.warning("stream %r: another master of term %d was heard of first; this node follows", name, epoch)
+        follow(owner, owner.stream(name), meta.upstream, max(epoch, meta.epoch))
 
 
 def hear_of(owner: Owner, name: bytes, epoch: int, master_id: str) -> None:

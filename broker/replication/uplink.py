@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from broker.owner import Owner, Refused
+from broker.owner import Owner
 from broker.poller import Poller
 from broker.protocol import messages as m
 from broker.protocol import replication as r
@@ -26,14 +26,13 @@ from broker.protocol.errors import Code, PeerError
 from broker.protocol.messages import Op, pack
 from broker.protocol.names import node_id, shown_text
 from broker.publish import Batch
-from broker.replication import roles
+from broker.replication.claims import Claims
 from broker.replication.copies import Copies, SetAside
 from broker.replication.upforward import UpForward
 from broker.replication.wire import Address, Wire, WireClosed, look_up, numeric_address
 from broker.routes import Route
 from broker.settings import Settings
 from broker.version import program_version
-from shard.errors import StorageError
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +40,6 @@ DIAL_S, DIAL_MAX_S = 0.1, 5.0  # between two attempts, from the first to later o
 STEADY_S = 5.0  # up for so long: the next pause is a short one again
 PINGS_A_TIMEOUT = 3  # sent to a silent upstream before it is given up
 REQUESTS_MAX = (1 << 32) - 1
-CLAIM_RETRY_S = 2.0
 COMPLAINT_S = 1.0  # between two log lines about what the upstream refuses
 PONGS_UNSENT_MAX_BYTES = 64 << 10  # an upstream that has so much to read needs no other sign of life
 UP_SLOT = -1  # of a route that leads to no sibling
@@ -88,9 +86,8 @@ class Uplink:
         self.route = Route(UP_SLOT, around.settings.link_window_bytes, around.clock, self._wake, who)
         self.copies = Copies(around.owner, self.queue, around.set_aside)
         self.prefixes: set[bytes] = set()  # of streams to be followed as they are made
-        self.claims: dict[bytes, float] = {}  # streams of which this node became the master, and when to say so next
-        self._claim_ids: dict[int, bytes] = {}  # those that are not answered yet
-        self._last_claim = self._watches = 0  # numbers given out on this connection
+        self.claims = Claims(around.owner, self.queue)
+        self._watches = 0  # numbers given out on this connection
         self._looking_up = False
         self._handles: dict[bytes, int] = {}
         self._last_handle = 0
@@ -130,8 +127,7 @@ class Uplink:
             self._pinged_s = now_s
             self.queue(pack(m.Ping()))
         self.copies.tick(now_s)
-        for name in [name for name, due_s in self.claims.items() if due_s <= now_s]:
-            self._claim(name, now_s)
+        self.claims.tick(now_s)
 
     def _dial(self, now_s: float) -> None:
         self._enter(Phase.RESOLVING, now_s)
@@ -235,8 +231,8 @@ class Uplink:
         self._pauses = min(self._pauses + 1, 16)
         self._dial_s = now_s + pause_s * random.uniform(0.5, 1.0)
         self.copies.went_down(why)
-        self._claim_ids.clear()
-        self._last_claim = self._watches = 0
+        self.claims.went_down()
+        self._watches = 0
         self._handles.clear()
         self._last_handle = 0
         self.route.link_closed(self)
@@ -292,22 +288,6 @@ class Uplink:
             self._watches += 1
             self.queue(pack(r.Watch(self._watches, prefix)))
 
-    def claim(self, name: bytes) -> None:
-        """Tell the former upstream that this node is the stream's master now, until it has given in."""
-        self.claims[name] = 0.0
-
-    def _claim(self, name: bytes, now_s: float) -> None:
-        try:
-            history = roles.lineage(self._owner, name).history
-        except (Refused, StorageError, OSError) as error:
-            log.warning("stream %r cannot be claimed now: %s", name, error)
-            self.claims[name] = now_s + CLAIM_RETRY_S
-            return
-        self.claims[name] = float("inf")  # until it is answered, or the connection is another one
-        self._last_claim += 1
-        self._claim_ids[self._last_claim] = name
-        self.queue(pack(r.Claim(self._last_claim, name, history)))
-
     def _wake(self, _link: object) -> None:
         self._around.touch(self)
 
@@ -330,8 +310,7 @@ class Uplink:
         self.route.switch(self)
         self.copies.went_up()
         self._watch(self.prefixes)
-        for name in self.claims:
-            self.claims[name] = 0.0
+        self.claims.went_up()
         self._tick_up(now_s, float("inf"))
 
     def hear_chunk(self, message: m.Chunk, now_s: float) -> None:
@@ -366,7 +345,7 @@ class Uplink:
             if message.op == Op.OPEN:  # to be tried again with the next publish; what came with this one is refused
                 self._handles = {name: handle for name, handle in self._handles.items() if handle != message.id}
             elif message.op == Op.CLAIM:
-                self._claim_again(self._claim_ids.pop(message.id, None), now_s)
+                self.claims.failed(message.id, now_s)
             self._complain(message, now_s)
 
     def _complain(self, message: m.Failed, now_s: float) -> None:
@@ -381,23 +360,7 @@ class Uplink:
         self._around.found(self, [name for name in message.names if name.startswith(prefixes)])
 
     def hear_claimed(self, message: r.Claimed, now_s: float) -> None:
-        name = self._claim_ids.pop(message.id, None)
-        if name not in self.claims:
-            return
-        try:
-            if message.accepted:
-                roles.settle_claim(self._owner, name)
-            else:
-                roles.hear_of(self._owner, name, message.epoch, message.master)
-        except (Refused, StorageError, OSError) as error:
-            log.error("stream %r: what its former upstream said could not be taken: %s", name, error)
-            self._claim_again(name, now_s)  # and it is answered again
-        else:
-            self.claims.pop(name, None)
-
-    def _claim_again(self, name: bytes | None, now_s: float) -> None:
-        if name in self.claims:
-            self.claims[name] = now_s + CLAIM_RETRY_S
+        self.claims.answered(message, now_s)
 
     def hear_ping(self, _message: m.Ping, _now_s: float) -> None:
         if self._wire is not None and self._wire.queued_bytes < PONGS_UNSENT_MAX_BYTES:

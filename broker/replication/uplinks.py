@@ -20,8 +20,9 @@ from broker.replication.copies import Copy
 from broker.replication.uplink import COMPLAINT_S, Lookup, Surroundings, Uplink
 from broker.replication.wire import Address
 from broker.syncer import Job, Syncer
+from shard.epochs import History
 from shard.errors import StorageError
-from shard.meta import Role
+from shard.meta import Role, Upstream
 
 if TYPE_CHECKING:
     from broker.worker import Worker
@@ -82,6 +83,7 @@ class Uplinks:
         owner.send_up = self.send_up
         owner.on_held = self.note_held
         owner.path_above = self.path_above
+        owner.on_turn = self.pass_on
         owner.held_below = self._held_below
         owner.on_rules = self.watch
         owner.on_open = lambda stream: roles.begin_after_boot(owner, stream)
@@ -152,10 +154,16 @@ class Uplinks:
         claimed = None
         if upstream is not None and meta.role is Role.MASTER:
             claimed = self._to(upstream.host, upstream.port)
-            claimed.claim(name)
+            claimed.claims.add(name)
         for uplink in self._uplinks.values():
-            if uplink is not claimed:
-                uplink.claims.pop(name, None)  # this node is the master no more, or has nobody to tell
+            if uplink is wanted:
+                uplink.claims.drop_all_of(name)
+            elif uplink is not claimed:
+                uplink.claims.drop(name)  # this node is the master no more, or has nobody to tell
+
+    def pass_on(self, name: bytes, former: Upstream, history: History) -> None:
+        """A stream has turned from its upstream to a node that claims it: let that upstream hear of the claim."""
+        self._to(former.host, former.port).claims.pass_on(name, history)
 
     def _leave(self, name: bytes, uplink: Uplink) -> None:
         uplink.copies.remove(name)

@@ -146,7 +146,6 @@ REFUSED_REQUESTS: dict[str, tuple[bytes, tuple[str, int, int]]] = {
     "HELD by nobody": (pack(Held(((1, "", 0, 0),))), ("usage", Op.HELD, 0)),
     "HELD below 0": (pack(Held(((1, EVIL, -1, 0),))), ("usage", Op.HELD, 0)),
     "WATCH of no prefix": (pack(Watch(9, b"a b")), ("name", Op.WATCH, 9)),
-    "CLAIM of another's term": (pack(Claim(9, S.encode(), (EpochStart(7, 0, "other"),))), ("usage", Op.CLAIM, 9)),
     "CLAIM of a term made up": (
         pack(Claim(9, S.encode(), (EpochStart((1 << 32) - 1, 0, EVIL),))),
         ("usage", Op.CLAIM, 9),

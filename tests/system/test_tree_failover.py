@@ -122,3 +122,21 @@ def set_aside(tree: Tree) -> list[Logged]:
     """What only the old master had taken, and has not lost."""
     tails = read_diverged(tree.nodes["old"].data).values()
     return [message for tail in tails for message in tail if message.payload == b"alone/0/0"]
+
+
+def test_the_last_of_a_chain_is_promoted_and_all_turn_round(tmp_path: Path) -> None:
+    """While the others live and take publishes: each gives in and passes it on, up to the old master."""
+    with following(tmp_path) as tree:
+        follow_all(tree)
+        with load_of(tree, tmp_path) as load:
+            load.wait_for_progress(20)
+            wait_equal(tree.data(), "old", starts=False)
+            promote(tree.nodes["leaf"])
+            for name in ("heir", "old"):
+                wait_for(lambda name=name: roles(tree.nodes[name]) == {"slave"}, f"{name} gives in")  # type: ignore[misc]
+            load.wait_for_progress(20)
+            load.finish()
+        wait_equal(tree.data(), "leaf", starts=False)
+        assert roles(tree.nodes["leaf"]) == {"master"}
+    assert_equal(tree.data(), "leaf", starts=False)
+    assert_sound(tree.data())

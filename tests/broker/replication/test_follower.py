@@ -424,15 +424,19 @@ def test_a_claim_is_answered_and_obeyed(node: World, name: str) -> None:
     assert isinstance(answer, r.Claimed) and (answer.id, answer.epoch, answer.accepted) == (3, 2, False)
 
 
-@pytest.mark.parametrize("why", ["for another", "no address"])
-def test_a_claim_that_cannot_be_obeyed_is_refused(node: World, name: str, why: str) -> None:
+def test_a_claim_that_cannot_be_obeyed_is_refused(node: World, name: str) -> None:
     peer = follower(node)
-    if why == "no address":
-        client = node.binary_client_of(peer.peer)
-        assert client.follower is not None
-        client.follower.address = ""
-    history = (EpochStart(2, 0, C if why == "for another" else B),)
-    assert refused(peer.ask(r.Claim(1, name.encode(), history))) == ("usage", Op.CLAIM, 1)
+    client = node.binary_client_of(peer.peer)
+    assert client.follower is not None
+    client.follower.address = ""
+    assert refused(peer.ask(r.Claim(1, name.encode(), (EpochStart(2, 0, B),)))) == ("usage", Op.CLAIM, 1)
+
+
+def test_a_claim_may_be_passed_on_for_another(node: World, name: str) -> None:
+    """The claimant follows the master of that term, and leads to it."""
+    peer = follower(node)
+    (answer,) = peer.ask(r.Claim(1, name.encode(), (EpochStart(2, 0, C),)))
+    assert isinstance(answer, r.Claimed) and (answer.epoch, answer.master, answer.accepted) == (2, C, True)
 
 
 def test_names_are_told_with_those_to_come(node: World) -> None:

@@ -254,10 +254,40 @@ def test_who_was_deposed_follows_who_claims(node: Node) -> None:
     assert node.meta.upstream == Upstream("claimer", 6060, "seq", 0)
 
 
-def test_a_slave_goes_on_following_whom_it_follows(node: Node) -> None:
+def test_a_slave_turns_to_the_master_of_a_later_epoch_and_passes_it_on(node: Node) -> None:
+    """From its old upstream, which hears of it in turn."""
+    passed: list[Any] = []
+    node.owner.on_turn = lambda *told: passed.append(told)
     node.be(Role.SLAVE, 3, UPSTREAM, (3, 0, HIGH))
     assert claim(node, 5, LOW) == ["slave", 5, LOW, True]
-    assert (node.meta.upstream, node.meta.epoch, node.written.epoch) == (UPSTREAM, 5, 5)
+    claimant = Upstream("claimer", 6060, "seq", 0)
+    assert (node.meta.upstream, node.meta.epoch, node.written.epoch) == (claimant, 5, 5)
+    assert [(name, former, history[-1][::2]) for name, former, history in passed] == [(S, UPSTREAM, (5, LOW))]
+
+
+@pytest.mark.parametrize("other", [LOW, HIGH])
+def test_a_slave_obeys_the_first_claim_of_an_epoch(node: Node, other: str) -> None:
+    """Two nodes that were promoted out of each other's sight: who comes second gives in, whatever its id."""
+    node.be(Role.SLAVE, 3, None, (3, 0, node.id))
+    assert claim(node, 4, node.id)[3]
+    node.be(Role.SLAVE, 4, UPSTREAM, (3, 0, node.id))
+    before = node.meta
+    assert claim(node, 4, other) == ["slave", 4, "", False]
+    assert node.meta == before
+
+
+def test_a_slave_hears_of_a_later_epoch_from_whom_it_follows(node: Node) -> None:
+    node.be(Role.SLAVE, 3, Upstream("claimer", 6060), (3, 0, HIGH))
+    assert claim(node, 5, LOW) == ["slave", 5, LOW, True]
+    assert (node.meta.upstream, node.meta.epoch) == (Upstream("claimer", 6060), 5)
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_who_comes_second_gives_in(node: Node, role: Role) -> None:
+    node.be(role, 4, UPSTREAM, (3, 0, LOW), (4, 0, node.id))
+    roles.give_in(node.owner, S, 4)
+    assert node.meta.role is (Role.SLAVE if role is Role.MASTER else role)
+    assert node.meta.upstream == UPSTREAM
 
 
 def test_what_is_disabled_stays_so(node: Node) -> None:

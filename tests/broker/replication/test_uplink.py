@@ -18,8 +18,8 @@ from broker.protocol.binary import ServerCodec
 from broker.protocol.errors import Code
 from broker.protocol.messages import Op, pack
 from broker.replication import roles
+from broker.replication.claims import CLAIM_RETRY_S
 from broker.replication.uplink import (
-    CLAIM_RETRY_S,
     DIAL_MAX_S,
     DIAL_S,
     PONGS_UNSENT_MAX_BYTES,
@@ -478,7 +478,7 @@ def promoted(near: Near, name: bytes = S) -> None:
     near.slave(name)
     near.uplink.copies.remove(name)
     roles.promote(near.owner, [name])
-    near.uplink.claim(name)
+    near.uplink.claims.add(name)
 
 
 def claimed(number: int, *, accepted: bool = True, epoch: int = 2, master: str = "") -> r.Claimed:
