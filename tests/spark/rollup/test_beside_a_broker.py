@@ -20,13 +20,14 @@ from tests.spark.test_beside_a_broker import (
     KEPT,
     NAMES,
     PAYLOAD_BYTES,
-    ROUNDS,
     ROUNDS_MAX,
     Publisher,
     has_holes,
     trimming,
 )
 from tests.system.node import running, wait_for
+
+ROUNDS = 2
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 

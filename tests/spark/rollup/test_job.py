@@ -166,6 +166,18 @@ def test_a_stream_that_cannot_be_read_keeps_what_there_was_and_is_told(tmp_path:
     assert read_tables(tmp_path / "out", DAY) == before
 
 
+def test_streams_that_are_not_asked_for_stay_as_they_were(tmp_path: Path, roll_up: Run) -> None:
+    data = make_directory(tmp_path / "data", {"a": spread(20), "b": spread(20)})
+    roll_up()
+    for name in ("a", "b"):
+        log = open_log(data, name)
+        append(log, spread(5, DAY_START_US + 5 * HOUR_US))
+        log.close()
+    assert roll_up(streams=("b",)).kept == []
+    rows = read_tables(tmp_path / "out", DAY)
+    assert {key[1]: row["messages"] for key, row in rows.items() if key[0] == "day"} == {"a": 20, "b": 25}
+
+
 def test_a_run_that_fails_leaves_the_day_as_it_was(
     tmp_path: Path, roll_up: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

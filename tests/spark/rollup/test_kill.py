@@ -25,6 +25,18 @@ from tests.spark.rollup.test_job import spread
 
 ROUNDS = int(os.environ.get("TAILRACE_KILL_ROUNDS", "2"))
 WAIT_S = 120.0
+MARKS = (
+    "",
+    "tasks.json",
+    "raw",
+    "raw/_temporary/*/*/*/*",
+    "raw/level=*",
+    "raw/_SUCCESS",
+    "staged-*",
+    "staged-days/*",
+    "COMMIT",
+)
+"""What a run's folder gets, in this order."""
 ROOT = Path(__file__).resolve().parents[3]
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
@@ -58,13 +70,12 @@ def kill(run: subprocess.Popen[bytes], *, all_at_once: bool) -> None:
     assert not alive, f"still there: {alive}, gone: {len(gone)}"
 
 
-def wait_for_run(out: Path, run: subprocess.Popen[bytes]) -> None:
-    """Until its folder is there: before that nothing can go wrong."""
+def wait_for(out: Path, run: subprocess.Popen[bytes], mark: str) -> None:
+    """Until the run's folder has this in it, or the run is over."""
     deadline_s = time.monotonic() + WAIT_S
-    while not list(out.glob("_run-*")):
-        assert run.poll() is None
+    while run.poll() is None and not list(out.glob(f"_run-*/{mark}")):
         assert time.monotonic() < deadline_s
-        time.sleep(0.01)
+        time.sleep(0.001)
 
 
 def test_killed_at_random_points(tmp_path: Path, rollup_session: Any) -> None:
@@ -74,29 +85,26 @@ def test_killed_at_random_points(tmp_path: Path, rollup_session: Any) -> None:
     print(f"TAILRACE_SEED={seed}")
     choice = random.Random(seed)
     make_directory(tmp_path / "data", {f"s{i}": spread(200, DAY_START_US + i * HOUR_US) for i in range(4)})
-    run = start(tmp_path)
-    wait_for_run(tmp_path / "out", run)
-    begun_s = time.monotonic()
-    assert run.wait(WAIT_S) == 0, (tmp_path / "log").read_text()
-    whole_s = time.monotonic() - begun_s
+    job = Job({"path": str(tmp_path / "data")}, tmp_path / "out", DAY)
+    run_job(job, lambda: rollup_session, lambda _phase, _done, _total: None)
     expected = reference.roll_up(tmp_path / "data", DAY_START_US)
     assert read_tables(tmp_path / "out", DAY) == expected
     trim(tmp_path / "data", "s1", 120)  # from here on only the tables know
     killed = 0
     for _ in range(ROUNDS):
         run = start(tmp_path)
-        wait_for_run(tmp_path / "out", run)
-        lives_s = choice.uniform(0, 0.95 * whole_s)
+        mark, then_s = choice.choice(MARKS), choice.choice([0.0, choice.uniform(0, 1)])
+        wait_for(tmp_path / "out", run, mark)
         try:
-            run.wait(lives_s)
+            run.wait(then_s)
         except subprocess.TimeoutExpired:
             kill(run, all_at_once=choice.random() < 0.5)
-        assert run.returncode in (0, -signal.SIGKILL)
+        print(f"{mark or 'begun'} and {then_s:.3f} s: {run.returncode}")
+        assert run.returncode in (0, -signal.SIGKILL), (tmp_path / "log").read_text()
         killed += run.returncode != 0
         with Store(tmp_path / "out").locked():
-            assert read_tables(tmp_path / "out", DAY) == expected, f"killed after {lives_s} s"
+            assert read_tables(tmp_path / "out", DAY) == expected
     print(f"killed {killed} of {ROUNDS} runs")
-    job = Job({"path": str(tmp_path / "data")}, tmp_path / "out", DAY)
     assert run_job(job, lambda: rollup_session, lambda _phase, _done, _total: None).kept == ["s1"]
     assert read_tables(tmp_path / "out", DAY) == expected
     assert not left_over(tmp_path / "out")
