@@ -20,7 +20,6 @@ from broker.protocol.messages import Response
 
 RECEIVE_BYTES, RECEIVE_MIN_BYTES = 1 << 20, 16 << 10  # of one read: fewer while messages are very small and many
 MESSAGES_A_READ = 2_048  # more of them would keep everybody else of this worker waiting
-BUFFER_BYTES = 4 << 20  # asked of the kernel, for what is on its way down
 SEND_BUFFERS_MAX = 64  # well under IOV_MAX
 
 _receive_buffer = memoryview(bytearray(RECEIVE_BYTES))  # one a process: filled and read within one call
@@ -70,7 +69,6 @@ class Wire:
             raise WireClosed(error.strerror or "no socket can be had") from error
         self.sock.setblocking(False)
         self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, BUFFER_BYTES)
         code = self.sock.connect_ex(where)
         if code not in (0, errno.EINPROGRESS):
             self.close()
