@@ -1,4 +1,5 @@
-"""Leaf: make, measure, stamp, check, admit and take apart whole frames; CRC-32C. Stateless; bytes in, bytes out.
+"""Leaf: make, mark, measure, stamp, check, admit, find and take apart whole frames; CRC-32C. Stateless; bytes in, bytes
+out.
 
 Compiled, the bodies are loops over pointers and the processor's CRC instruction (frame_cy.pxd). Interpreted, they are
 `struct`, slices and list comprehensions over the google-crc32c wheel. Both give the same bytes, which a property test
@@ -27,11 +28,14 @@ from shard.frame import (
     FAULT_SHORT,
     FAULT_SIZE,
     FAULT_TIME,
+    FLAG_CONTINUES,
+    FLAG_PRODUCER,
     HEADER_BYTES,
     INDEX_ENTRY,
     INDEX_ENTRY_BYTES,
     MAX_FRAME_BYTES,
     MAX_METADATA_BYTES,
+    RUN_METADATA_BYTES,
 )
 
 if TYPE_CHECKING:
@@ -58,6 +62,9 @@ if TYPE_CHECKING:
 _FRAME_MAX = cython.declare(cython.uint, MAX_FRAME_BYTES)
 _HEADER = cython.declare(cython.uint, HEADER_BYTES)
 _ENTRY = cython.declare(cython.uint, INDEX_ENTRY_BYTES)
+_PRODUCER = cython.declare(cython.uint, FLAG_PRODUCER)
+_CONTINUES = cython.declare(cython.uint, FLAG_CONTINUES)
+_RUN_METADATA = cython.declare(cython.uint, RUN_METADATA_BYTES)
 
 
 def is_compiled() -> bool:
@@ -140,14 +147,13 @@ def admit(
         return _admit_slices(frames, seq, timestamp_us, epoch, offset)
 
 
-def measure(
-    frames: bytes | bytearray | memoryview, start: int, end: int, max_message_bytes: int
-) -> tuple[int, str]:
+def measure(frames: bytes | bytearray | memoryview, start: int, end: int, max_message_bytes: int) -> tuple[int, str]:
     """Walk the unstamped frames that somebody sent as frames[start:end], before they are stamped.
 
     Gives (count, fault): how many frames are whole and may be taken, and what stopped the walk: "" (the end),
     FAULT_SHORT, FAULT_LENGTH, FAULT_SIZE (metadata and payload over `max_message_bytes`), FAULT_FLAGS or
-    FAULT_METADATA. Checksum, seq, timestamp and epoch may be anything: `stamp` writes them. ValueError as for `check`.
+    FAULT_METADATA. Checksum, seq, timestamp and epoch may be anything: `stamp` writes them. There are no flags, or
+    those of one run: FLAG_PRODUCER of the first frame and FLAG_CONTINUES of the others. ValueError as for `check`.
     """
     if cython.compiled:
         return _measure_pointers(frames, start, end, max_message_bytes)
@@ -167,6 +173,31 @@ def parse(
         return _parse_pointers(frames, start, end, check_crc)
     else:
         return _parse_slices(frames, start, end, check_crc)
+
+
+def mark_run(frames: bytes | bytearray | memoryview, metadata: bytes) -> bytearray:
+    """A copy of whole unstamped frames as one run: the first with this metadata instead of its own, and all flagged.
+
+    ValueError when there is no frame, when the lengths do not add up to len(frames), and as for `pack_frames`.
+    """
+    if len(metadata) > MAX_METADATA_BYTES:
+        raise ValueError(f"metadata of {len(metadata)} bytes: at most {MAX_METADATA_BYTES}")
+    if cython.compiled:
+        return _mark_pointers(frames, metadata)
+    else:
+        return _mark_slices(frames, metadata)
+
+
+def find_flagged(frames: bytes | bytearray | memoryview, start: int, end: int) -> list[tuple[int, int, int, bytes]]:
+    """The runs among the whole stamped frames in frames[start:end]: (seq, timestamp_us, messages, metadata) of each.
+
+    Where the walk begins in the middle of a run, what is there of it comes first, with no metadata. Only lengths are
+    looked at: `check` the frames first; the walk ends where they do not fit. ValueError as for `check`.
+    """
+    if cython.compiled:
+        return _find_pointers(frames, start, end)
+    else:
+        return _find_slices(frames, start, end)
 
 
 def pack_frames(payloads: list[bytes], metadata: bytes) -> bytearray:
@@ -291,6 +322,7 @@ if not cython.compiled:
         if not 0 <= start <= end <= len(frames):
             raise ValueError(f"bytes {start} to {end} of a buffer of {len(frames)}")
         position, count, header_at = start, 0, _HEADER_AT
+        expected = 0
         while position < end:
             if end - position < 32:
                 return count, FAULT_SHORT
@@ -299,10 +331,15 @@ if not cython.compiled:
                 return count, FAULT_LENGTH
             if length > end - position:
                 return count, FAULT_SHORT
-            if length - 32 > max_message_bytes:
+            begins = flags == FLAG_PRODUCER and not count
+            if length - 32 > max_message_bytes + (RUN_METADATA_BYTES if begins else 0):
                 return count, FAULT_SIZE
-            if flags:
+            if begins:
+                expected = FLAG_CONTINUES
+            elif flags != expected:
                 return count, FAULT_FLAGS
+            if begins and not metadata_bytes:
+                return count, FAULT_METADATA
             if metadata_bytes and not (0x80 <= (first := frames[position + 32]) <= 0x8F or first in (0xDE, 0xDF)):
                 return count, FAULT_METADATA
             position += length
@@ -336,6 +373,55 @@ if not cython.compiled:
             expected = (seq + 1) & _U64_MASK
         return found
 
+    def _mark_slices(frames: bytes | bytearray | memoryview, metadata: bytes) -> bytearray:
+        source = bytes(frames)
+        position, size = 0, len(source)
+        pieces: list[bytes] = []
+        while position < size or not pieces:
+            length, _, _, _, _, _, metadata_bytes = _HEADER_AT(source, position) if size - position >= 32 else (0,) * 7
+            end = position + length
+            if not 32 <= length <= MAX_FRAME_BYTES or end > size or metadata_bytes > length - 32:
+                raise _misfit(position, length, size)
+            if pieces:
+                pieces += (
+                    _PACK_HEADER(length, 0, 0, 0, 0, FLAG_CONTINUES, metadata_bytes),
+                    source[position + 32 : end],
+                )
+            else:
+                new_length = length - metadata_bytes + len(metadata)
+                if new_length > MAX_FRAME_BYTES:
+                    raise _oversize(new_length)
+                header = _PACK_HEADER(new_length, 0, 0, 0, 0, FLAG_PRODUCER, len(metadata))
+                pieces += (header, metadata, source[32 + metadata_bytes : end])
+            position = end
+        return bytearray().join(pieces)
+
+    def _find_slices(frames: bytes | bytearray | memoryview, start: int, end: int) -> list[tuple[int, int, int, bytes]]:
+        if not 0 <= start <= end <= len(frames):
+            raise ValueError(f"bytes {start} to {end} of a buffer of {len(frames)}")
+        found: list[tuple[int, int, int, bytes]] = []
+        position, seq, timestamp_us, count, metadata = start, 0, 0, 0, b""
+        is_first = True
+        while end - position >= 32:
+            length, _, its_seq, at_us, _, flags, metadata_bytes = _HEADER_AT(frames, position)
+            if not 32 <= length <= min(MAX_FRAME_BYTES, end - position) or metadata_bytes > length - 32:
+                break
+            if flags & FLAG_CONTINUES and (count or is_first):
+                if not count:
+                    seq, timestamp_us = its_seq, at_us
+                count += 1
+            else:
+                if count:
+                    found.append((seq, timestamp_us, count, metadata))
+                    count = 0
+                if flags & FLAG_PRODUCER:
+                    seq, timestamp_us, count = its_seq, at_us, 1
+                    metadata = bytes(frames[position + 32 : position + 32 + metadata_bytes])
+            is_first = False
+            position += length
+        if count:
+            found.append((seq, timestamp_us, count, metadata))
+        return found
 
     def _pack_slices(payloads: list[bytes], metadata: bytes) -> bytearray:
         beside, header = HEADER_BYTES + len(metadata), _PACK_HEADER
@@ -582,7 +668,10 @@ def _measure_pointers(
     frame: cython.p_uchar = cython.cast(cython.p_uchar, view.buf) + start
     left: cython.Py_ssize_t = end - start
     count: cython.Py_ssize_t = 0
+    room: cython.Py_ssize_t
     length: cython.uint
+    flags: cython.uint
+    expected: cython.uint = 0
     metadata_bytes: cython.uint
     fault: str = ""
     try:
@@ -600,12 +689,22 @@ def _measure_pointers(
             if length > left:
                 fault = FAULT_SHORT
                 break
-            if length - _HEADER > max_message_bytes:
+            flags = tr_load16(frame + 28)
+            room = max_message_bytes
+            if flags == _PRODUCER and not count:
+                expected = _PRODUCER
+                room += _RUN_METADATA
+            if length - _HEADER > room:
                 fault = FAULT_SIZE
                 break
-            if tr_load16(frame + 28):
+            if flags != expected:
                 fault = FAULT_FLAGS
                 break
+            if flags == _PRODUCER:
+                expected = _CONTINUES
+                if not metadata_bytes:
+                    fault = FAULT_METADATA
+                    break
             if metadata_bytes and not (0x80 <= frame[32] <= 0x8F or frame[32] == 0xDE or frame[32] == 0xDF):
                 fault = FAULT_METADATA
                 break
@@ -618,9 +717,7 @@ def _measure_pointers(
 
 
 @cython.cfunc
-def _parse_pointers(
-    frames: object, start: cython.Py_ssize_t, end: cython.Py_ssize_t, check_crc: cython.bint
-) -> list:
+def _parse_pointers(frames: object, start: cython.Py_ssize_t, end: cython.Py_ssize_t, check_crc: cython.bint) -> list:
     view: Py_buffer
     PyObject_GetBuffer(frames, cython.address(view), PyBUF_SIMPLE)
     frame: cython.p_uchar = cython.cast(cython.p_uchar, view.buf) + start
@@ -696,3 +793,95 @@ def _pack_pointers(payloads: list, metadata: bytes) -> bytearray:
         memcpy(frame + beside, PyBytes_AS_STRING(payload), length - beside)
         frame += length
     return frames
+
+
+@cython.cfunc
+def _mark_pointers(frames: object, metadata: bytes) -> bytearray:
+    view: Py_buffer
+    PyObject_GetBuffer(frames, cython.address(view), PyBUF_SIMPLE)
+    source: cython.p_uchar = cython.cast(cython.p_uchar, view.buf)
+    frame: cython.p_uchar
+    size: cython.Py_ssize_t = view.len
+    added: cython.Py_ssize_t
+    position: cython.Py_ssize_t = 0
+    length: cython.uint = 0
+    metadata_bytes: cython.uint = 0
+    whole: cython.uint = len(metadata)
+    try:
+        if size >= 32:
+            length, metadata_bytes = tr_load32(source), tr_load16(source + 30)
+        if length < _HEADER or length > _FRAME_MAX or length > size or metadata_bytes > length - _HEADER:
+            raise _misfit(0, length, size)
+        added = cython.cast(cython.Py_ssize_t, whole) - metadata_bytes
+        if length + added > _FRAME_MAX:
+            raise _oversize(length + added)
+        marked: bytearray = bytearray(size + added)
+        frame = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(marked))
+        tr_store32(frame, cython.cast(cython.uint, length + added))
+        tr_store16(frame + 28, _PRODUCER)
+        tr_store16(frame + 30, whole)
+        memcpy(frame + 32, PyBytes_AS_STRING(metadata), whole)
+        memcpy(frame + 32 + whole, source + 32 + metadata_bytes, size - 32 - metadata_bytes)
+        position = length
+        frame += length + added
+        while position < size:
+            length = 0
+            if size - position >= 32:
+                length = tr_load32(frame)
+            if length < _HEADER or length > _FRAME_MAX or length > size - position:
+                raise _misfit(position, length, size)
+            if tr_load16(frame + 30) > length - _HEADER:
+                raise _misfit(position, length, size)
+            tr_store32(frame + 4, 0)
+            tr_store64(frame + 8, 0)
+            tr_store64(frame + 16, 0)
+            tr_store32(frame + 24, 0)
+            tr_store16(frame + 28, _CONTINUES)
+            frame += length
+            position += length
+    finally:
+        PyBuffer_Release(cython.address(view))
+    return marked
+
+
+@cython.cfunc
+def _find_pointers(frames: object, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> list:
+    view: Py_buffer
+    PyObject_GetBuffer(frames, cython.address(view), PyBUF_SIMPLE)
+    frame: cython.p_uchar = cython.cast(cython.p_uchar, view.buf) + start
+    left: cython.Py_ssize_t = end - start
+    length: cython.uint
+    flags: cython.uint
+    metadata_bytes: cython.uint
+    count: cython.Py_ssize_t = 0
+    seq: cython.ulonglong = 0
+    timestamp_us: cython.ulonglong = 0
+    metadata: bytes = b""
+    is_first: cython.bint = True
+    found: list = []
+    try:
+        if start < 0 or start > end or end > view.len:
+            raise ValueError(f"bytes {start} to {end} of a buffer of {view.len}")
+        while left >= 32:
+            length, flags, metadata_bytes = tr_load32(frame), tr_load16(frame + 28), tr_load16(frame + 30)
+            if length < _HEADER or length > _FRAME_MAX or length > left or metadata_bytes > length - _HEADER:
+                break
+            if flags & _CONTINUES and (count or is_first):
+                if not count:
+                    seq, timestamp_us = tr_load64(frame + 8), tr_load64(frame + 16)
+                count += 1
+            elif count or flags:
+                if count:
+                    found.append((seq, timestamp_us, count, metadata))
+                    count = 0
+                if flags & _PRODUCER:
+                    seq, timestamp_us, count = tr_load64(frame + 8), tr_load64(frame + 16), 1
+                    metadata = PyBytes_FromStringAndSize(cython.cast(cython.p_char, frame) + 32, metadata_bytes)
+            is_first = False
+            frame += length
+            left -= length
+        if count:
+            found.append((seq, timestamp_us, count, metadata))
+    finally:
+        PyBuffer_Release(cython.address(view))
+    return found

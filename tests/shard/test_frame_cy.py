@@ -29,7 +29,7 @@ sendable = st.lists(
         lambda payload, metadata, flags: pack_frame(payload, flags=flags, metadata=metadata),
         st.binary(max_size=300),
         st.sampled_from([b"", b"\x80", b"\x8f" + bytes(9), b"\xde", b"\xdf\0", b"\x7f", b"\x90"]),
-        st.sampled_from([0, 0, 0, 1]),
+        st.sampled_from([0, 0, 0, 1, 2]),
     ),
     max_size=20,
 )
@@ -218,7 +218,8 @@ def test_measure_names_what_stops_it(leaf: ModuleType) -> None:
     for bad, fault in (
         (pack_frame(b"x" * 9), "size"),
         (pack_frame(b"x" * 5, metadata=b"\x80" * 4), "size"),
-        (pack_frame(b"", flags=1), "flags"),
+        (pack_frame(b"", flags=2), "flags"),
+        (pack_frame(b"", flags=3), "flags"),
         (pack_frame(b"", flags=0x8000), "flags"),
         (pack_frame(b"", metadata=b"\x7f"), "metadata"),
         (pack_frame(b"", metadata=b"\x90"), "metadata"),
@@ -276,6 +277,75 @@ def test_parse_after_the_last_seq_there_can_be(leaf: ModuleType) -> None:
     assert [row[0] for row in leaf.parse(frames, 0, len(frames), True)] == [2**64 - 1, 0]
 
 
+def test_measure_takes_a_run_that_is_flagged_as_one(leaf: ModuleType) -> None:
+    first, more = pack_frame(b"12345678", metadata=b"\x81" * 64, flags=1), pack_frame(b"12345678", flags=2)
+    plain = pack_frame(b"12345678")
+    assert leaf.measure(first + more + more, 0, len(first + more + more), 8) == (3, "")
+    for frames, found in (
+        (first + plain, (1, "flags")),
+        (first + pack_frame(b"", metadata=b"\x81", flags=1), (1, "flags")),
+        (plain + pack_frame(b"", metadata=b"\x81", flags=1), (1, "flags")),
+        (plain + more, (1, "flags")),
+        (more, (0, "flags")),
+        (pack_frame(b"", flags=1), (0, "metadata")),
+        (pack_frame(b"9" * 9, metadata=b"\x81" * 64, flags=1), (0, "size")),
+        (first + pack_frame(b"12345678", metadata=b"\x81", flags=2), (1, "size")),
+    ):
+        assert leaf.measure(frames, 0, len(frames), 8) == found
+
+
+def test_a_run_is_marked(leaf: ModuleType) -> None:
+    frames = pack_frame(b"one", metadata=b"old metadata") + pack_frame(b"", metadata=b"kept") + pack_frame(b"three")
+    want = pack_frame(b"one", metadata=b"new", flags=1)
+    want += pack_frame(b"", metadata=b"kept", flags=2) + pack_frame(b"three", flags=2)
+    assert leaf.mark_run(frames, b"new") == leaf.mark_run(memoryview(want), b"new") == want
+    stamped_frames = stamped(leaf)
+    assert leaf.mark_run(stamped_frames, b"m")[:36] == pack_frame(b"payload 0", metadata=b"m", flags=1)[:36]
+    for wrong in (b"", b"x", frames[:-1], frames + b"rest"):
+        with pytest.raises(ValueError, match="says that it is"):
+            leaf.mark_run(wrong, b"")
+    with pytest.raises(ValueError, match="at most 65535"):
+        leaf.mark_run(frames, bytes(65_536))
+
+
+def test_runs_are_found(leaf: ModuleType) -> None:
+    run = leaf.mark_run(pack_frame(b"one") + pack_frame(b"two") + pack_frame(b"three"), b"mine")
+    frames = pack_frame(b"plain") + run + pack_frame(b"plain") + run[:-37] + run
+    joined = bytearray(frames)
+    leaf.stamp(joined, 10, 77, 1, 0)
+    assert leaf.find_flagged(joined, 0, len(joined)) == [
+        (11, 77, 3, b"mine"),
+        (15, 77, 2, b"mine"),
+        (17, 77, 3, b"mine"),
+    ]
+    assert leaf.find_flagged(joined, 37 + 39, len(joined)) == [
+        (12, 77, 2, b""),
+        (15, 77, 2, b"mine"),
+        (17, 77, 3, b"mine"),
+    ]
+    assert leaf.find_flagged(joined, 0, 37) == leaf.find_flagged(b"", 0, 0) == []
+    with pytest.raises(ValueError, match="bytes 1 to 0 of a buffer"):
+        leaf.find_flagged(joined, 1, 0)
+
+
+@settings(max_examples=200)
+@given(sendable, st.binary(max_size=40), st.data())
+def test_both_bodies_mark_and_find_the_same(frames: list[bytes], metadata: bytes, data: st.DataObject) -> None:
+    joined = bytearray(b"".join(frames))
+    if frames:
+        marked = LOADED.mark_run(joined, metadata)
+        assert marked == SOURCE.mark_run(joined, metadata)
+        LOADED.stamp(marked, 1, 2, 3, 4)
+        assert LOADED.find_flagged(marked, 0, len(marked)) == [(1, 2, len(frames), metadata)]
+        LOADED.stamp(joined, 1, 2, 3, 4)
+    if joined and data.draw(st.booleans()):
+        joined[data.draw(st.integers(0, len(joined) - 1))] ^= data.draw(st.integers(1, 255))
+    starts = [0, *(sum(map(len, frames[:index])) for index in range(len(frames)))]
+    start = data.draw(st.sampled_from(starts))
+    end = data.draw(st.integers(start, len(joined)))
+    assert LOADED.find_flagged(joined, start, end) == SOURCE.find_flagged(joined, start, end)
+
+
 @settings(max_examples=200)
 @given(sendable, st.integers(200, 320), st.data())
 def test_both_bodies_measure_the_same(frames: list[bytes], max_message_bytes: int, data: st.DataObject) -> None:
@@ -329,7 +399,16 @@ def test_both_bodies_judge_garbage_the_same(garbage: bytes) -> None:
     assert LOADED.admit(garbage, 0, 0, 0, 0) == SOURCE.admit(garbage, 0, 0, 0, 0)
     assert LOADED.check(garbage, 0, len(garbage), 0) == SOURCE.check(garbage, 0, len(garbage), 0)
     assert LOADED.measure(garbage, 0, len(garbage), 9) == SOURCE.measure(garbage, 0, len(garbage), 9)
+    assert LOADED.find_flagged(garbage, 0, len(garbage)) == SOURCE.find_flagged(garbage, 0, len(garbage))
+    assert _marked(LOADED, garbage) == _marked(SOURCE, garbage)
     assert _parsed(LOADED, garbage, 0, len(garbage), False) == _parsed(SOURCE, garbage, 0, len(garbage), False)
+
+
+def _marked(leaf: ModuleType, frames: bytes) -> object:
+    try:
+        return leaf.mark_run(frames, b"mm")
+    except ValueError as error:
+        return str(error)
 
 
 def _parsed(leaf: ModuleType, frames: bytes | bytearray, start: int, end: int, check_crc: bool) -> object:

@@ -1,0 +1,198 @@
+"""The producers of one stream: who has published with numbers, how far, and where their latest runs are. Pure.
+
+A producer gives each of its messages in a stream a number: 0, 1, 2, … without holes. So a publish that is sent again is
+known by its numbers, and is answered with the seq it got the first time. All that is known here can be had from the log
+(`shard.producer_file`).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+ID_BYTES_MAX: Final = 32
+NUMBER_MAX: Final = (1 << 63) - 1
+PRODUCERS_MAX: Final = 4_096
+"""Of one stream. Those that were idle for the longest time are forgotten first."""
+RUNS_MAX: Final = 1_024
+"""Of one producer: as many publishes as a client has under way, all of which it may send again."""
+RUNS_STREAM_MAX: Final = 65_536
+"""Of all producers of a stream. Those that were idle for the longest time keep their last run only."""
+ID_KEY: Final = "p"
+NUMBER_KEY: Final = "n"
+
+
+class Run(NamedTuple):
+    """Messages `number` to `number + messages - 1` of a producer are messages `seq` and on of the stream."""
+
+    number: int
+    messages: int
+    seq: int
+
+
+class Kind(Enum):
+    NEW = "new"  # to be appended
+    REPEAT = "repeat"  # logged before, from `seq` on
+    REST = "rest"  # of it, `expected - number` messages are logged, from `seq` on; the others are to be appended
+    OLD = "old"  # logged before; where is not known any more
+    GAP = "gap"  # messages before it are missing: `expected` is the number that comes next
+    UNKNOWN = "unknown"  # messages before it may be missing, or it may be logged: nothing is known of the producer
+
+
+class Judgement(NamedTuple):
+    kind: Kind
+    seq: int = 0
+    expected: int = 0
+
+
+class Producer:
+    """`number`: the one that its next message has."""
+
+    __slots__ = ("number", "runs", "timestamp_us")
+
+    def __init__(self, number: int, timestamp_us: int, runs: Iterable[Run] = ()) -> None:
+        self.number = number
+        self.timestamp_us = timestamp_us
+        self.runs = deque(runs)
+
+
+class Producers:
+    """Those of one stream, the longest idle first. Times are timestamps of the stream."""
+
+    __slots__ = ("_by_id", "_last", "_runs", "expiry_us")
+
+    def __init__(self, expiry_us: int) -> None:
+        self.expiry_us = expiry_us
+        self._by_id: OrderedDict[bytes, Producer] = OrderedDict()
+        self._runs = 0
+        self._last: Producer | None = None  # whose run the stream's latest flagged message belongs to
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def judge(self, producer_id: bytes, number: int, count: int, now_us: int) -> Judgement:
+        """What to do with `count` messages from `number` on."""
+        producer = self._by_id.get(producer_id)
+        if producer is None or producer.timestamp_us + self.expiry_us < now_us:
+            return Judgement(Kind.UNKNOWN if number else Kind.NEW)
+        expected = producer.number
+        if number == expected:
+            return Judgement(Kind.NEW)
+        if number > expected:
+            return Judgement(Kind.GAP, expected=expected)
+        for run in reversed(producer.runs):
+            if run.number <= number:
+                seq = run.seq + number - run.number
+                return Judgement(Kind.REPEAT if number + count <= expected else Kind.REST, seq, expected)
+        return Judgement(Kind.OLD, expected=expected)
+
+    def note(self, producer_id: bytes, run: Run, timestamp_us: int) -> None:
+        """A run was appended."""
+        producer = self._by_id.get(producer_id)
+        if producer is None:
+            self._make_room(timestamp_us)
+            producer = self._by_id[producer_id] = Producer(run.number, timestamp_us)
+        elif producer.number != run.number:  # it was forgotten, and has begun anew
+            self._runs -= len(producer.runs)
+            producer.runs.clear()
+        self._by_id.move_to_end(producer_id)
+        self._add(producer, run)
+        producer.timestamp_us = timestamp_us
+        self._last = producer
+
+    def go_on(self, count: int, seq: int, timestamp_us: int) -> None:
+        """The stream's latest run goes on with messages `seq` and on."""
+        producer = self._last
+        if producer is None or not producer.runs:
+            return  # it began before all that was looked at
+        number, known, first_seq = producer.runs[-1]
+        if first_seq + known == seq:
+            producer.runs[-1] = Run(number, known + count, first_seq)
+            producer.number += count
+            producer.timestamp_us = timestamp_us
+
+    def _add(self, producer: Producer, run: Run) -> None:
+        runs = producer.runs
+        producer.number = run.number + run.messages
+        if runs:
+            number, count, seq = runs[-1]
+            if number + count == run.number and seq + count == run.seq:
+                runs[-1] = Run(number, count + run.messages, seq)
+                return
+        runs.append(run)
+        self._runs += 1
+        if len(runs) > RUNS_MAX:
+            runs.popleft()
+            self._runs -= 1
+        if self._runs > RUNS_STREAM_MAX:
+            self._shorten()
+
+    def _shorten(self) -> None:
+        for producer in self._by_id.values():
+            runs = producer.runs
+            if len(runs) > 1:
+                self._runs -= len(runs) - 1
+                producer.runs = deque((runs[-1],))
+                return
+
+    def _make_room(self, now_us: int) -> None:
+        by_id = self._by_id
+        while by_id:
+            oldest = next(iter(by_id.values()))
+            if len(by_id) < PRODUCERS_MAX and oldest.timestamp_us + self.expiry_us >= now_us:
+                return
+            self._runs -= len(oldest.runs)
+            by_id.popitem(last=False)
+
+    # --- as bytes ---------------------------------------------------------------------------------------------------
+
+    def rows(self) -> Iterator[list[Any]]:
+        """Of each producer, the longest idle first: id, number, timestamp_us, and its runs one after the other."""
+        for producer_id, producer in self._by_id.items():
+            runs = [number for run in producer.runs for number in run]
+            yield [producer_id, producer.number, producer.timestamp_us, runs]
+
+    def restore(self, rows: Iterable[list[Any]]) -> None:
+        """Take what `rows` gave; this is empty. Raises ValueError, TypeError for what cannot be such rows."""
+        for producer_id, number, timestamp_us, flat in rows:
+            _require(producer_id, number)
+            numbers = iter(flat)
+            runs = [Run(*each) for each in zip(numbers, numbers, numbers, strict=True)]
+            if not runs or runs[-1].number + runs[-1].messages != number or len(runs) > RUNS_MAX:
+                raise ValueError(f"producer {producer_id!r}: {len(runs)} runs, and the next number is {number}")
+            producer = self._by_id[producer_id] = Producer(number, timestamp_us, runs)
+            self._runs += len(runs)
+            self._last = producer
+
+
+def read_numbering(metadata: bytes | bytearray | memoryview) -> tuple[bytes, int]:
+    """The producer's id and the number in the metadata of a run's first message. Raises ValueError."""
+    try:
+        fields: Any = msgpack.unpackb(metadata)
+        producer_id, number = fields[ID_KEY], fields[NUMBER_KEY]
+        _require(producer_id, number)
+    except (ValueError, TypeError, KeyError, IndexError, msgpack.UnpackException) as error:
+        raise ValueError(f"metadata without a producer's id ({ID_KEY}) and number ({NUMBER_KEY}): {error!r}") from None
+    return producer_id, number
+
+
+def write_numbering(metadata: bytes, producer_id: bytes, number: int) -> bytes:
+    """This metadata with the id and the number. Raises ValueError where it is no msgpack map."""
+    try:
+        fields: Any = msgpack.unpackb(metadata) if metadata else {}
+        packed: bytes = msgpack.packb({**fields, ID_KEY: producer_id, NUMBER_KEY: number})
+    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        raise ValueError(f"metadata that is no map with texts for keys: {error!r}") from None
+    return packed
+
+
+def _require(producer_id: object, number: object) -> None:
+    """Raises ValueError."""
+    if type(producer_id) is not bytes or not 0 < len(producer_id) <= ID_BYTES_MAX:
+        raise ValueError(f"a producer's id is 1 to {ID_BYTES_MAX} bytes, not {producer_id!r}")
+    if type(number) is not int or not 0 <= number <= NUMBER_MAX:
+        raise ValueError(f"a producer's number is 0 to {NUMBER_MAX}, not {number!r}")
