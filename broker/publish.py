@@ -48,10 +48,24 @@ class Batch:
 
     route: the way to who appends it, a sibling or the stream's master; None when it is appended here.
     sync: somebody waits until it is on the disk, so all are told then.
+    numbered: it is one publish of a producer that numbers its messages, and of nobody else.
     replicas: all of its publishers wait until so many nodes below this one hold it; waiting: that is all they wait for.
     """
 
-    __slots__ = ("count", "frames", "name", "nbytes", "parts", "quiet", "replicas", "route", "slot", "sync", "waiting")
+    __slots__ = (
+        "count",
+        "frames",
+        "name",
+        "nbytes",
+        "numbered",
+        "parts",
+        "quiet",
+        "replicas",
+        "route",
+        "slot",
+        "sync",
+        "waiting",
+    )
 
     def __init__(self, name: bytes, slot: int, route: Route | None = None, replicas: int = 0) -> None:
         self.name = name
@@ -60,6 +74,7 @@ class Batch:
         self.count = 0
         self.nbytes = 0
         self.sync = False
+        self.numbered = False
         self.replicas = replicas
         self.waiting = False
         self.frames: list[Frames] = []

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from broker.link import Link
 from broker.metrics import Traffic, WorkerMetrics
+from broker.numbered import is_numbered
 from broker.owner import Owner, Refused
 from broker.owner_calls import call
 from broker.protocol import sibling
@@ -143,10 +144,24 @@ class Router:
             self._full.append(batch)
             batch = None
         if batch is None:
-            slot = self.slot_of(name)
-            route = self.routes.get(slot) or self.owner.uproutes.get(name)
-            batch = self._staged[name] = Batch(name, slot, route, replicas)
+            batch = self._staged[name] = self._new_batch(name, replicas)
         return batch
+
+    def batch_for(self, name: bytes, frames: Frames, replicas: int = 0) -> Batch:
+        """The batch that these frames go into: one of their own where they are numbered, which others cannot join."""
+        if not is_numbered(frames):
+            return self.batch(name, replicas)
+        before = self._staged.pop(name, None)
+        if before is not None:
+            self._full.append(before)
+        batch = self._new_batch(name, replicas)
+        batch.numbered = True
+        self._full.append(batch)
+        return batch
+
+    def _new_batch(self, name: bytes, replicas: int) -> Batch:
+        slot = self.slot_of(name)
+        return Batch(name, slot, self.routes.get(slot) or self.owner.uproutes.get(name), replicas)
 
     def _is_full(self, batch: Batch) -> bool:
         return batch.nbytes > UP_BATCH_BYTES and batch.slot not in self.routes and batch.route is not None
@@ -185,7 +200,7 @@ class Router:
         """Take one PUBLISH: the same frames for each of the streams. `frames` is the router's from here on."""
         messages = publication.count
         for key, name in enumerate(names):
-            batch = self.batch(name, replicas)
+            batch = self.batch_for(name, frames, replicas)
             batch.add(publication, key, messages, bytearray(frames) if key else frames)
             batch.sync |= sync
             self.staged_bytes += len(frames)
@@ -227,13 +242,15 @@ class Router:
 
     def flush(self) -> None:
         """Append what is staged for this worker's streams, forward the rest. Nothing stays staged."""
-        if not self._staged:
+        if not self._staged and not self._full:
             return
+        alone = not self._full
         staged, self._staged = [*self._full, *self._staged.values()], {}
         self._full.clear()
         self.staged_bytes = 0
         now_s = time.monotonic()
         remote: dict[int, list[Batch]] = {}
+        rows: dict[bytes, list[Batch]] = {}
         messages = 0
         nbytes = 0
         for batch in staged:
@@ -244,7 +261,12 @@ class Router:
             else:
                 messages += batch.count
                 nbytes += batch.nbytes
-                self.owner.append(batch, now_s)
+                if alone:
+                    self.owner.append(batch, now_s)
+                else:
+                    rows.setdefault(batch.name, []).append(batch)
+        for row in rows.values():
+            self.owner.append_row(row, now_s)
         if messages:
             self._metrics.appended_messages += messages
             self._metrics.appended_bytes += nbytes
