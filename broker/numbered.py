@@ -17,8 +17,9 @@ from broker.refused import Refused
 from shard.errors import StorageError, StreamDamaged
 from shard.frame import FLAG_PRODUCER, FLAGS_OFFSET, HEADER_BYTES, unpack_header
 from shard.leaves import load
+from shard.numbering import read_numbering, write_numbering
 from shard.producer_file import CHECKPOINT_BYTES, follow, producers_path, rebuild, save
-from shard.producers import Judgement, Kind, Producers, Run, read_numbering, write_numbering
+from shard.producers import Judgement, Kind, Producers, Run
 
 if TYPE_CHECKING:
     from broker.owner import OpenStream

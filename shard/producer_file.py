@@ -24,7 +24,8 @@ from shard.files import NEW_SUFFIX
 from shard.leaves import load
 from shard.log import StreamLog
 from shard.names import file_stem
-from shard.producers import Producers, Run, read_numbering
+from shard.numbering import read_numbering
+from shard.producers import Producers, Run
 from shard.stream_files import PRODUCERS_SUFFIX
 
 PRODUCERS_MAGIC: Final = b"TRprod\x001"

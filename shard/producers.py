@@ -12,18 +12,14 @@ from collections.abc import Iterable, Iterator
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
-import msgpack
+from shard.numbering import require_numbering
 
-ID_BYTES_MAX: Final = 32
-NUMBER_MAX: Final = (1 << 63) - 1
 PRODUCERS_MAX: Final = 4_096
 """Of one stream. Those that were idle for the longest time are forgotten first."""
 RUNS_MAX: Final = 1_024
 """Of one producer: as many publishes as a client has under way, all of which it may send again."""
 RUNS_STREAM_MAX: Final = 65_536
 """Of all producers of a stream. Those that were idle for the longest time keep their last run only."""
-ID_KEY: Final = "p"
-NUMBER_KEY: Final = "n"
 
 
 class Run(NamedTuple):
@@ -159,7 +155,7 @@ class Producers:
     def restore(self, rows: Iterable[list[Any]]) -> None:
         """Take what `rows` gave; this is empty. Raises ValueError, TypeError for what cannot be such rows."""
         for producer_id, number, timestamp_us, flat in rows:
-            _require(producer_id, number)
+            require_numbering(producer_id, number)
             numbers = iter(flat)
             runs = [Run(*each) for each in zip(numbers, numbers, numbers, strict=True)]
             if not runs or runs[-1].number + runs[-1].messages != number or len(runs) > RUNS_MAX:
@@ -167,32 +163,3 @@ class Producers:
             producer = self._by_id[producer_id] = Producer(number, timestamp_us, runs)
             self._runs += len(runs)
             self._last = producer
-
-
-def read_numbering(metadata: bytes | bytearray | memoryview) -> tuple[bytes, int]:
-    """The producer's id and the number in the metadata of a run's first message. Raises ValueError."""
-    try:
-        fields: Any = msgpack.unpackb(metadata)
-        producer_id, number = fields[ID_KEY], fields[NUMBER_KEY]
-        _require(producer_id, number)
-    except (ValueError, TypeError, KeyError, IndexError, msgpack.UnpackException) as error:
-        raise ValueError(f"metadata without a producer's id ({ID_KEY}) and number ({NUMBER_KEY}): {error!r}") from None
-    return producer_id, number
-
-
-def write_numbering(metadata: bytes, producer_id: bytes, number: int) -> bytes:
-    """This metadata with the id and the number. Raises ValueError where it is no msgpack map."""
-    try:
-        fields: Any = msgpack.unpackb(metadata) if metadata else {}
-        packed: bytes = msgpack.packb({**fields, ID_KEY: producer_id, NUMBER_KEY: number})
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise ValueError(f"metadata that is no map with texts for keys: {error!r}") from None
-    return packed
-
-
-def _require(producer_id: object, number: object) -> None:
-    """Raises ValueError."""
-    if type(producer_id) is not bytes or not 0 < len(producer_id) <= ID_BYTES_MAX:
-        raise ValueError(f"a producer's id is 1 to {ID_BYTES_MAX} bytes, not {producer_id!r}")
-    if type(number) is not int or not 0 <= number <= NUMBER_MAX:
-        raise ValueError(f"a producer's number is 0 to {NUMBER_MAX}, not {number!r}")

@@ -41,6 +41,7 @@ def connect(
     max_in_flight: int = 1_024,
     max_in_flight_bytes: int = 16 << 20,
     random_order: bool = False,
+    idempotent: bool = True,
 ) -> Client:
     """A client of the broker at the first of the addresses (`HOST:PORT`; 127.0.0.1:5050 for none) that answers.
 
@@ -56,6 +57,7 @@ def connect(
         max_in_flight,
         max_in_flight_bytes,
         random_order,
+        idempotent,
     )
     found = list(parse_addresses(addresses))
     if random_order:

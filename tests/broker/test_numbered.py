@@ -16,8 +16,8 @@ from broker.settings import Durability
 from shard.leaves import load
 from shard.log import StreamLog
 from shard.meta import Role, StreamMeta
+from shard.numbering import write_numbering
 from shard.producer_file import producers_path
-from shard.producers import write_numbering
 from tests.broker.owning import Clock, Sink, batch, make_owner, policies
 
 ME = b"producer"

@@ -14,8 +14,9 @@ from shard import producer_file
 from shard.frame import pack_frame
 from shard.leaves import load
 from shard.log import StreamLog
+from shard.numbering import read_numbering, write_numbering
 from shard.producer_file import producers_path, read, rebuild, save
-from shard.producers import Kind, Producers, Run, read_numbering, write_numbering
+from shard.producers import Kind, Producers, Run
 from shard.walk import Run as WalkRun
 from tests.shard.helpers import LATER_BOOT, NAME, append, batch, open_log
 

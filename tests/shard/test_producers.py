@@ -6,7 +6,7 @@ import msgpack
 import pytest
 
 from shard import producers as p
-from shard.producers import Judgement, Kind, Producers, Run, read_numbering, write_numbering
+from shard.producers import Judgement, Kind, Producers, Run
 
 DAY = 86_400_000_000
 
@@ -104,21 +104,3 @@ def test_rows_are_restored() -> None:
 def test_rows_that_are_none(row: list[object]) -> None:
     with pytest.raises(ValueError, match=r"."):
         Producers(DAY).restore([row])
-
-
-def test_the_numbering_in_metadata() -> None:
-    metadata = write_numbering(msgpack.packb({"h": {"k": "v"}}), b"me", 7)
-    assert msgpack.unpackb(metadata) == {"h": {"k": "v"}, "p": b"me", "n": 7}
-    assert read_numbering(metadata) == read_numbering(write_numbering(b"", b"me", 7)) == (b"me", 7)
-    assert len(write_numbering(b"", bytes(p.ID_BYTES_MAX), p.NUMBER_MAX)) < 64
-    with pytest.raises(ValueError, match="no map"):
-        write_numbering(b"\x01", b"me", 7)
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{}, {"p": b"", "n": 1}, {"p": b"x" * 33, "n": 1}, {"p": "x", "n": 1}, {"p": b"x"}, {"p": b"x", "n": -1}, [1], 5],
-)
-def test_metadata_without_a_numbering(fields: object) -> None:
-    with pytest.raises(ValueError, match="without a producer's id"):
-        read_numbering(msgpack.packb(fields))
