@@ -101,8 +101,9 @@ class Client(ClientInfo):
 
         With `Ack.REPLICATED`: until `replicas` nodes below the stream's master hold it, at least and by default one.
         NotReplicated says that it is logged, and held by fewer; such a message is not sent again.
-        When the connection breaks before the answer, the message is sent again on the next one: it may then be in the
-        stream twice. With `retry=False` that raises ConnectionLost instead. With several addresses a node that is not
+        When the connection breaks before the answer, the message is sent again on the next one; it is in the stream
+        once all the same, unless the client was made with `idempotent=False`. With `retry=False` that raises
+        ConnectionLost instead. With several addresses a node that is not
         the stream's master any more (`disabled`) is left for the next. Raises BrokerError, OperationTimeout,
         ClientClosed, InvalidArgument.
         """
