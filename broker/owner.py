@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.metrics import WorkerMetrics
-from broker.numbered import Known, Numbered
+from broker.numbered import Admitted, Known, Numbered
 from broker.protocol.errors import Code
 from broker.publish import Batch, Frames
 from broker.refused import Refused as Refused
@@ -246,15 +246,10 @@ class Owner:
         row: list[tuple[Batch, int]] = []
         pieces: list[Frames] = []
         for batch in batches:
-            try:
-                first_seq, messages, frames = self._admit(stream, batch, seq, now_us)
-            except Refused as refused:
-                batch.refused(refused.code, refused.text)
-                continue
-            row.append((batch, first_seq))
-            seq += messages
-            if frames is not None:
-                pieces.append(frames)
+            for each, admitted in self._admit(stream, batch, seq, now_us):
+                row.append((each, admitted.first_seq))
+                seq += admitted.messages
+                pieces += admitted.pieces
         failure = self._write(stream, pieces, seq - start, now_us, now_s) if pieces else None
         for batch, first_seq in row:
             if failure is not None and first_seq + batch.count > start:
@@ -274,19 +269,21 @@ class Owner:
             if stream.epoch != 0 or self._begins_now(stream):
                 return stream
             for batch in batches:
-                self._append_elsewhere(batch)
+                for each in batch.apart() if batch.numbered else (batch,):
+                    self._append_elsewhere(each)
         except Refused as refused:
             for batch in batches:
                 batch.refused(refused.code, refused.text)
         return None
 
-    def _admit(self, stream: OpenStream, batch: Batch, seq: int, now_us: int) -> tuple[int, int, Frames | None]:
-        """First seq, messages and frames of what is to be appended of a batch as message `seq` on. Raises Refused."""
+    def _admit(self, stream: OpenStream, batch: Batch, seq: int, now_us: int) -> Iterable[tuple[Batch, Admitted]]:
+        """What is to be appended of a batch as message `seq` and on, and of which batch; the others have been told."""
         if batch.replicas and self.replicas.full(batch.name):
-            raise Refused(Code.OVERLOADED, REPLICAS_FULL_TEXT)
+            batch.refused(Code.OVERLOADED, REPLICAS_FULL_TEXT)
+            return ()
         if batch.numbered:
             return self.numbered.admit(stream, batch, seq, now_us)
-        return seq, batch.count, batch.take_frames()
+        return ((batch, Admitted(seq, batch.count, batch.take_pieces())),)
 
     def _write(
         self, stream: OpenStream, pieces: list[Frames], messages: int, now_us: int, now_s: float

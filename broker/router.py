@@ -137,27 +137,20 @@ class Router:
 
     # --- publishing -------------------------------------------------------------------------------------------------
 
-    def batch(self, name: bytes, replicas: int = 0) -> Batch:
+    def batch(self, name: bytes, replicas: int = 0, *, numbered: bool = False) -> Batch:
         """This turn's batch of a stream, for publishes that wait for so many replicas."""
         batch = self._staged.get(name)
-        if batch is not None and (batch.replicas != replicas or self._is_full(batch)):
+        if batch is not None:
+            if batch.replicas == replicas and batch.numbered is numbered and not self._is_full(batch):
+                return batch
             self._full.append(batch)
-            batch = None
-        if batch is None:
-            batch = self._staged[name] = self._new_batch(name, replicas)
+        batch = self._staged[name] = self._new_batch(name, replicas)
+        batch.numbered = numbered
         return batch
 
     def batch_for(self, name: bytes, frames: Frames, replicas: int = 0) -> Batch:
-        """The batch that these frames go into: one of their own where they are numbered, which others cannot join."""
-        if not is_numbered(frames):
-            return self.batch(name, replicas)
-        before = self._staged.pop(name, None)
-        if before is not None:
-            self._full.append(before)
-        batch = self._new_batch(name, replicas)
-        batch.numbered = True
-        self._full.append(batch)
-        return batch
+        """The batch that these frames go into: with numbered ones only where they are numbered."""
+        return self.batch(name, replicas, numbered=is_numbered(frames))
 
     def _new_batch(self, name: bytes, replicas: int) -> Batch:
         slot = self.slot_of(name)
@@ -177,7 +170,7 @@ class Router:
         for group in staged.groups:
             messages += group[1]
             batch = self._staged.get(group[0])
-            if batch is None or batch.replicas:
+            if batch is None or batch.replicas or batch.numbered:
                 batch = self.batch(group[0])
             if batch.route is not None:
                 remote.append(group)
@@ -242,7 +235,7 @@ class Router:
 
     def flush(self) -> None:
         """Append what is staged for this worker's streams, forward the rest. Nothing stays staged."""
-        if not self._staged and not self._full:
+        if not self._staged:
             return
         alone = not self._full
         staged, self._staged = [*self._full, *self._staged.values()], {}
@@ -255,13 +248,14 @@ class Router:
         nbytes = 0
         for batch in staged:
             if batch.slot in self.routes:
-                remote.setdefault(batch.slot, []).append(batch)
+                remote.setdefault(batch.slot, []).extend(batch.apart() if batch.numbered else (batch,))
             elif batch.name in self.owner.uproutes:  # now, whatever it was when this was staged
-                self.owner.send_up(batch)
+                for each in batch.apart() if batch.numbered else (batch,):
+                    self.owner.send_up(each)
             else:
                 messages += batch.count
                 nbytes += batch.nbytes
-                if alone:
+                if alone and not batch.numbered:
                     self.owner.append(batch, now_s)
                 else:
                     rows.setdefault(batch.name, []).append(batch)

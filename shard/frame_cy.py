@@ -200,6 +200,18 @@ def find_flagged(frames: bytes | bytearray | memoryview, start: int, end: int) -
         return _find_slices(frames, start, end)
 
 
+def read_run(buffer: bytes | bytearray | memoryview, start: int, end: int) -> tuple[bytes, int] | None:
+    """The producer's id and the number in the metadata buffer[start:end], where they come first and in few bytes.
+
+    That is how `shard.numbering` writes them. None for any other metadata, which may have them elsewhere.
+    ValueError as for `check`.
+    """
+    if cython.compiled:
+        return _read_pointers(buffer, start, end)
+    else:
+        return _read_slices(buffer, start, end)
+
+
 def pack_frames(payloads: list[bytes], metadata: bytes) -> bytearray:
     """The unstamped frames of these messages back to back, each with the same metadata.
 
@@ -422,6 +434,23 @@ if not cython.compiled:
         if count:
             found.append((seq, timestamp_us, count, metadata))
         return found
+
+    def _read_slices(buffer: bytes | bytearray | memoryview, start: int, end: int) -> tuple[bytes, int] | None:
+        if not 0 <= start <= end <= len(buffer):
+            raise ValueError(f"bytes {start} to {end} of a buffer of {len(buffer)}")
+        data = bytes(memoryview(buffer)[start:end])
+        if len(data) < 8 or not 0x82 <= data[0] <= 0x8F or data[1:4] != b"\xa1p\xc4":
+            return None
+        after = 5 + data[4]
+        if not 0 < data[4] <= 32 or data[after : after + 2] != b"\xa1n" or len(data) < after + 3:
+            return None
+        kind, place = data[after + 2], after + 3
+        if kind < 0x80:
+            return data[5:after], kind
+        if not 0xCC <= kind <= 0xCF or len(data) < place + (1 << (kind - 0xCC)):
+            return None
+        number = int.from_bytes(data[place : place + (1 << (kind - 0xCC))], "big")
+        return (data[5:after], number) if number < 1 << 63 else None
 
     def _pack_slices(payloads: list[bytes], metadata: bytes) -> bytearray:
         beside, header = HEADER_BYTES + len(metadata), _PACK_HEADER
@@ -885,3 +914,38 @@ def _find_pointers(frames: object, start: cython.Py_ssize_t, end: cython.Py_ssiz
     finally:
         PyBuffer_Release(cython.address(view))
     return found
+
+
+@cython.cfunc
+def _read_pointers(buffer: object, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> object:
+    view: Py_buffer
+    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
+    data: cython.p_uchar = cython.cast(cython.p_uchar, view.buf) + start
+    size: cython.Py_ssize_t = end - start
+    after: cython.Py_ssize_t
+    width: cython.Py_ssize_t = 0
+    place: cython.Py_ssize_t
+    number: cython.ulonglong = 0
+    try:
+        if start < 0 or start > end or end > view.len:
+            raise ValueError(f"bytes {start} to {end} of a buffer of {view.len}")
+        if size < 8 or data[0] < 0x82 or data[0] > 0x8F or data[1] != 0xA1 or data[2] != 0x70 or data[3] != 0xC4:
+            return None
+        after = 5 + data[4]
+        if data[4] == 0 or data[4] > 32 or size < after + 3 or data[after] != 0xA1 or data[after + 1] != 0x6E:
+            return None
+        if data[after + 2] < 0x80:
+            number = data[after + 2]
+        else:
+            if data[after + 2] < 0xCC or data[after + 2] > 0xCF:
+                return None
+            width = 1 << (data[after + 2] - 0xCC)
+            if size < after + 3 + width:
+                return None
+            for place in range(after + 3, after + 3 + width):
+                number = (number << 8) | data[place]
+            if number >> 63:
+                return None
+        return PyBytes_FromStringAndSize(cython.cast(cython.p_char, data) + 5, after - 5), number
+    finally:
+        PyBuffer_Release(cython.address(view))

@@ -6,14 +6,21 @@ from typing import Any, Final
 
 import msgpack
 
+from shard.leaves import load
+
 ID_BYTES_MAX: Final = 32
 NUMBER_MAX: Final = (1 << 63) - 1
 ID_KEY: Final = "p"
 NUMBER_KEY: Final = "n"
 
+_read_run = load("shard.frame_cy").read_run
+
 
 def read_numbering(metadata: bytes | bytearray | memoryview) -> tuple[bytes, int]:
     """The producer's id and the number in the metadata of a run's first message. Raises ValueError."""
+    found: tuple[bytes, int] | None = _read_run(metadata, 0, len(metadata))
+    if found is not None:
+        return found
     try:
         fields: Any = msgpack.unpackb(metadata)
         producer_id, number = fields[ID_KEY], fields[NUMBER_KEY]
@@ -24,10 +31,11 @@ def read_numbering(metadata: bytes | bytearray | memoryview) -> tuple[bytes, int
 
 
 def write_numbering(metadata: bytes, producer_id: bytes, number: int) -> bytes:
-    """This metadata with the id and the number. Raises ValueError where it is no msgpack map."""
+    """This metadata with the id and the number, which come first. Raises ValueError where it is no msgpack map."""
     try:
         fields: Any = msgpack.unpackb(metadata) if metadata else {}
-        packed: bytes = msgpack.packb({**fields, ID_KEY: producer_id, NUMBER_KEY: number})
+        numbers = {ID_KEY: producer_id, NUMBER_KEY: number}
+        packed: bytes = msgpack.packb({**numbers, **fields, **numbers})
     except (ValueError, TypeError, msgpack.UnpackException) as error:
         raise ValueError(f"metadata that is no map with texts for keys: {error!r}") from None
     return packed

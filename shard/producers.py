@@ -86,6 +86,23 @@ class Producers:
                 return Judgement(Kind.REPEAT if number + count <= expected else Kind.REST, seq, expected)
         return Judgement(Kind.OLD, expected=expected)
 
+    def advance(self, producer_id: bytes, number: int, count: int, seq: int, now_us: int) -> bool:
+        """Whether these messages are the next ones of a producer that is known; then they are noted as `note` does."""
+        producer = self._by_id.get(producer_id)
+        if producer is None or producer.number != number or producer.timestamp_us + self.expiry_us < now_us:
+            return False
+        first, messages, first_seq = producer.runs[-1]
+        if first_seq + messages == seq:
+            producer.runs[-1] = Run(first, messages + count, first_seq)
+            producer.number = number + count
+        else:
+            self._add(producer, Run(number, count, seq))
+        producer.timestamp_us = now_us
+        if self._last is not producer:
+            self._last = producer
+            self._by_id.move_to_end(producer_id)
+        return True
+
     def note(self, producer_id: bytes, run: Run, timestamp_us: int) -> None:
         """A run was appended."""
         producer = self._by_id.get(producer_id)

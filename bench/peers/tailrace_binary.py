@@ -37,7 +37,7 @@ _NOT_YET = Failed(
 )
 _HELLO = pack(Hello(VERSION, (), "bench"))
 _PRODUCER = b"sixteen bytes id"
-mark_run = load("shard.frame_cy").mark_run
+_mark_run = load("shard.frame_cy").mark_run
 _PUBLISHED_BYTES = len(pack(Published(0, ((0, 0, 0),))))
 
 
@@ -70,8 +70,8 @@ class TailraceBinary(Tailrace):
 
     def publish_numbered(self, name: str, payload: bytes, count: int, number: int) -> bytes:
         """As `publish_many`, by a producer whose messages these are from `number` on."""
-        frames = mark_run(pack_frame(payload) * count, write_numbering(b"", _PRODUCER, number))
-        return pack_publish(0, Ack.APPENDED if self.acked else Ack.NONE, [handle_of(name)], frames) + frames
+        frames: bytearray = _mark_run(pack_frame(payload) * count, write_numbering(b"", _PRODUCER, number))
+        return pack_publish(0, Ack.APPENDED if self.acked else Ack.NONE, [handle_of(name)], frames) + bytes(frames)
 
     def barrier(self, name: str) -> Step:
         """A subscription: to its owner it goes behind the publishes, where a PING is answered at once.

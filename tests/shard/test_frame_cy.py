@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from types import ModuleType
 
+import msgpack
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -328,6 +329,37 @@ def test_runs_are_found(leaf: ModuleType) -> None:
         leaf.find_flagged(joined, 1, 0)
 
 
+@pytest.mark.parametrize("number", [0, 127, 128, 255, 256, 65_535, 65_536, 2**32 - 1, 2**32, 2**63 - 1])
+def test_a_runs_numbers_are_read(leaf: ModuleType, number: int) -> None:
+    for more in ({}, {"h": {"k": "v"}}):
+        metadata: bytes = msgpack.packb({"p": b"me", "n": number, **more})
+        assert leaf.read_run(b"head" + metadata + b"tail", 4, 4 + len(metadata)) == (b"me", number)
+        for end in range(len(metadata)) if not more else ():
+            assert leaf.read_run(metadata, 0, end) is None
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"p": b"me"}, {"n": 1, "p": b"me"}, {"p": "me", "n": 1}, {"p": b"", "n": 1}, {"p": b"x" * 33, "n": 1},
+     {"p": b"me", "n": -1}, {"p": b"me", "n": 2**63}, {"p": b"me", "n": 1.5}, {"p": b"me", "m": 1}],
+)  # fmt: skip
+def test_numbers_that_stand_elsewhere_are_not_read(leaf: ModuleType, fields: dict[str, object]) -> None:
+    metadata: bytes = msgpack.packb(fields)
+    assert leaf.read_run(metadata, 0, len(metadata)) is None
+    with pytest.raises(ValueError, match="of a buffer of"):
+        leaf.read_run(metadata, 0, len(metadata) + 1)
+
+
+@settings(max_examples=300)
+@given(st.binary(min_size=1, max_size=34), st.integers(-1, 2**64 - 1), st.data())
+def test_both_bodies_read_the_same_numbers(name: bytes, number: int, data: st.DataObject) -> None:
+    metadata = bytearray(msgpack.packb({"p": name, "n": number}))
+    if data.draw(st.booleans()):
+        metadata[data.draw(st.integers(0, len(metadata) - 1))] ^= data.draw(st.integers(1, 255))
+    end = data.draw(st.integers(0, len(metadata)))
+    assert LOADED.read_run(metadata, 0, end) == SOURCE.read_run(metadata, 0, end)
+
+
 @settings(max_examples=200)
 @given(sendable, st.binary(max_size=40), st.data())
 def test_both_bodies_mark_and_find_the_same(frames: list[bytes], metadata: bytes, data: st.DataObject) -> None:
@@ -401,6 +433,7 @@ def test_both_bodies_judge_garbage_the_same(garbage: bytes) -> None:
     assert LOADED.measure(garbage, 0, len(garbage), 9) == SOURCE.measure(garbage, 0, len(garbage), 9)
     assert LOADED.find_flagged(garbage, 0, len(garbage)) == SOURCE.find_flagged(garbage, 0, len(garbage))
     assert _marked(LOADED, garbage) == _marked(SOURCE, garbage)
+    assert LOADED.read_run(garbage, 0, len(garbage)) == SOURCE.read_run(garbage, 0, len(garbage))
     assert _parsed(LOADED, garbage, 0, len(garbage), False) == _parsed(SOURCE, garbage, 0, len(garbage), False)
 
 
