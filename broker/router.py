@@ -192,8 +192,11 @@ class Router:
     ) -> None:
         """Take one PUBLISH: the same frames for each of the streams. `frames` is the router's from here on."""
         messages = publication.count
+        numbered = is_numbered(frames)
         for key, name in enumerate(names):
-            batch = self.batch_for(name, frames, replicas)
+            batch = self._staged.get(name)
+            if batch is None or batch.numbered is not numbered or batch.replicas != replicas or batch.route is not None:
+                batch = self.batch(name, replicas, numbered=numbered)
             batch.add(publication, key, messages, bytearray(frames) if key else frames)
             batch.sync |= sync
             self.staged_bytes += len(frames)

@@ -46,14 +46,14 @@ class Judgement(NamedTuple):
 
 
 class Producer:
-    """`number`: the one that its next message has."""
+    """`number`: the one that its next message has. `runs` are as `Run`, but lists: the last one grows in place."""
 
     __slots__ = ("number", "runs", "timestamp_us")
 
     def __init__(self, number: int, timestamp_us: int, runs: Iterable[Run] = ()) -> None:
         self.number = number
         self.timestamp_us = timestamp_us
-        self.runs = deque(runs)
+        self.runs: deque[list[int]] = deque(map(list, runs))
 
 
 class Producers:
@@ -80,9 +80,9 @@ class Producers:
             return Judgement(Kind.NEW)
         if number > expected:
             return Judgement(Kind.GAP, expected=expected)
-        for run in reversed(producer.runs):
-            if run.number <= number:
-                seq = run.seq + number - run.number
+        for first, _messages, first_seq in reversed(producer.runs):
+            if first <= number:
+                seq = first_seq + number - first
                 return Judgement(Kind.REPEAT if number + count <= expected else Kind.REST, seq, expected)
         return Judgement(Kind.OLD, expected=expected)
 
@@ -91,9 +91,9 @@ class Producers:
         producer = self._by_id.get(producer_id)
         if producer is None or producer.number != number or producer.timestamp_us + self.expiry_us < now_us:
             return False
-        first, messages, first_seq = producer.runs[-1]
-        if first_seq + messages == seq:
-            producer.runs[-1] = Run(first, messages + count, first_seq)
+        last = producer.runs[-1]
+        if last[2] + last[1] == seq:
+            last[1] += count
             producer.number = number + count
         else:
             self._add(producer, Run(number, count, seq))
@@ -122,9 +122,9 @@ class Producers:
         producer = self._last
         if producer is None or not producer.runs:
             return  # it began before all that was looked at
-        number, known, first_seq = producer.runs[-1]
-        if first_seq + known == seq:
-            producer.runs[-1] = Run(number, known + count, first_seq)
+        last = producer.runs[-1]
+        if last[2] + last[1] == seq:
+            last[1] += count
             producer.number += count
             producer.timestamp_us = timestamp_us
 
@@ -132,11 +132,11 @@ class Producers:
         runs = producer.runs
         producer.number = run.number + run.messages
         if runs:
-            number, count, seq = runs[-1]
-            if number + count == run.number and seq + count == run.seq:
-                runs[-1] = Run(number, count + run.messages, seq)
+            last = runs[-1]
+            if last[0] + last[1] == run.number and last[2] + last[1] == run.seq:
+                last[1] += run.messages
                 return
-        runs.append(run)
+        runs.append(list(run))
         self._runs += 1
         if len(runs) > RUNS_MAX:
             runs.popleft()
