@@ -78,6 +78,19 @@ def test_who_was_idle_for_too_long_is_forgotten() -> None:
     assert len(producers) == 1
 
 
+def test_the_next_messages_of_a_producer_that_is_known() -> None:
+    producers = known((b"a", Run(0, 2, 5)), (b"b", Run(0, 1, 7)), expiry_us=100)
+    assert not producers.advance(b"c", 0, 1, 8, 50)
+    assert not producers.advance(b"a", 1, 1, 8, 50)
+    assert not producers.advance(b"a", 2, 1, 8, 101)
+    assert producers.advance(b"b", 1, 2, 8, 50)
+    assert producers.advance(b"a", 2, 1, 10, 50)
+    assert producers.advance(b"a", 3, 1, 11, 51)
+    assert list(producers.rows()) == [[b"b", 3, 50, [0, 3, 7]], [b"a", 4, 51, [0, 2, 5, 2, 2, 10]]]
+    producers.go_on(1, 12, 52)
+    assert producers.judge(b"a", 4, 1, 52) == Judgement(Kind.REPEAT, 12, 5)
+
+
 def test_a_run_that_comes_in_pieces() -> None:
     producers = known((b"a", Run(0, 2, 5)))
     producers.go_on(3, 7, 9)
