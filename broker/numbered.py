@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_leaf = load("shard.frame_cy")
+_leaf = load("shard.run_cy")
 _mark_run, _find_flagged, _read_run = _leaf.mark_run, _leaf.find_flagged, _leaf.read_run
 
 GAP_TEXT: Final = "number {number} where {expected} is the next of this producer; nothing of this was logged"

@@ -13,7 +13,7 @@ NUMBER_MAX: Final = (1 << 63) - 1
 ID_KEY: Final = "p"
 NUMBER_KEY: Final = "n"
 
-_read_run = load("shard.frame_cy").read_run
+_read_run = load("shard.run_cy").read_run
 
 
 def read_numbering(metadata: bytes | bytearray | memoryview) -> tuple[bytes, int]:

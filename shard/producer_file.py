@@ -36,8 +36,8 @@ SCAN_BYTES_MAX: Final = 256 << 20
 """Read of a log at most to know its producers: those with nothing in there are not known."""
 HEAD: Final = struct.Struct("<8sI")
 
-_leaf = load("shard.frame_cy")
-_crc32c, _find_flagged = _leaf.crc32c, _leaf.find_flagged
+_crc32c = load("shard.frame_cy").crc32c
+_find_flagged = load("shard.run_cy").find_flagged
 
 
 class Checkpoint(NamedTuple):

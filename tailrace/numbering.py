@@ -21,7 +21,7 @@ LINES_MAX: Final = 65_536
 """Of one client; of more, those that nothing is under way in are forgotten, the longest idle first."""
 ID_BYTES: Final = 16
 
-_mark_run = load("shard.frame_cy").mark_run
+_mark_run = load("shard.run_cy").mark_run
 
 
 class Numberable(Protocol):

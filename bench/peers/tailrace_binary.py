@@ -37,7 +37,7 @@ _NOT_YET = Failed(
 )
 _HELLO = pack(Hello(VERSION, (), "bench"))
 _PRODUCER = b"sixteen bytes id"
-_mark_run = load("shard.frame_cy").mark_run
+_mark_run = load("shard.run_cy").mark_run
 _PUBLISHED_BYTES = len(pack(Published(0, ((0, 0, 0),))))
 
 

@@ -23,7 +23,7 @@ from shard.numbering import write_numbering
 from tests.broker.binary import FROM_START, BinaryPeer
 from tests.broker.world import World, world
 
-mark_run = load("shard.frame_cy").mark_run
+mark_run = load("shard.run_cy").mark_run
 
 
 @pytest.fixture

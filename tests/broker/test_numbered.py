@@ -21,7 +21,7 @@ from shard.producer_file import producers_path
 from tests.broker.owning import Clock, Sink, batch, make_owner, policies
 
 ME = b"producer"
-mark_run = load("shard.frame_cy").mark_run
+mark_run = load("shard.run_cy").mark_run
 
 
 def run(number: int, *payloads: bytes, name: bytes = b"s", producer_id: bytes = ME, sink: Sink | None = None) -> Batch:

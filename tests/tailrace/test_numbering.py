@@ -14,7 +14,7 @@ from tailrace import numbering
 from tailrace.numbering import Numbering
 from tailrace.publications import Publication
 
-mark_run = load("shard.frame_cy").mark_run
+mark_run = load("shard.run_cy").mark_run
 
 
 class Numbers(Numbering):
