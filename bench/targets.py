@@ -80,6 +80,8 @@ def _binary_targets() -> list[Target]:
         ("16,000 quiet subscribers: 1 % of a core", crowd, silent, "", 1.0, False, idle),
         ("1,000 streams in turn, lines: 3 times slower than 1", "streams-1000", _OURS, "", 3.0, False, _value),
         ("1,000 streams in turn, batches: 3 times slower than 1", "streams-1000", silent, "", 3.0, False, _value),
+        ("one message a publish, numbered: 1.25 times slower", "idempotence-1", acks, "", 1.25, False, _value),
+        ("100 messages a publish, numbered: 1.25 times slower", "idempotence-100", acks, "", 1.25, False, _value),
         ("p99 raised by a noisy neighbour, binary: 5 ms", "neighbour", silent, "", 5.0, False, _raised),
         ("p99 raised by a noisy neighbour, lines: 5 ms", "neighbour", _OURS, "", 5.0, False, _raised),
     ]

@@ -32,7 +32,7 @@ from broker.version import program_version
 if TYPE_CHECKING:
     from broker.worker import Worker
 
-FEATURES = frozenset({r.FEATURE})  # spoken here beyond version 1
+FEATURES = frozenset({r.FEATURE, m.PRODUCERS_FEATURE})  # spoken here beyond version 1
 NODE_PENDING_MAX = 1 << 16  # answers to another node that are not known yet; it is read no more above it
 CREDIT_MAX_BYTES = 1 << 62  # of one subscription; more is as good as none
 

@@ -17,8 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.metrics import WorkerMetrics
+from broker.numbered import Admitted, Known, Numbered
 from broker.protocol.errors import Code
 from broker.publish import Batch, Frames
+from broker.refused import Refused as Refused
 from broker.replication.node_file import note_configured, read_node_file
 from broker.replication.replicas import Replicas
 from broker.replication.rules import Rules, configured
@@ -38,6 +40,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+REPLICAS_FULL_TEXT = "too many publishes to this stream wait for other nodes to hold them"
 LOCK_PATIENCE_S = 5.0  # a predecessor that is leaving gives its locks back well within this
 LOCK_RETRY_S = 0.02
 FRESH_BYTES_MAX = 64 << 10  # of what came from a master: more of it is read from the file by who waits for it
@@ -55,19 +58,10 @@ class Growth(NamedTuple):
 Grown = dict[bytes, Growth]
 
 
-class Refused(Exception):
-    """A publish or a call that the owner does not do, with the code for its sender."""
-
-    def __init__(self, code: Code, text: str) -> None:
-        super().__init__(text)
-        self.code = code
-        self.text = text
-
-
 class OpenStream:
     """A stream whose log is open, with what every append needs at hand."""
 
-    __slots__ = ("busy", "epoch", "log", "name", "policy", "sync_due_s", "syncing", "waiting")
+    __slots__ = ("busy", "epoch", "log", "name", "policy", "producers", "sync_due_s", "syncing", "waiting")
 
     def __init__(self, name: bytes, stream_log: StreamLog, epoch: int, policy: StreamPolicy) -> None:
         self.name = name
@@ -78,6 +72,7 @@ class OpenStream:
         self.syncing = False
         self.sync_due_s = 0.0  # 0: nothing to sync
         self.waiting: list[tuple[Batch, int]] = []  # appended and to be told when synced
+        self.producers: Known | None = None  # once a numbered message has come
 
     @property
     def idle(self) -> bool:
@@ -139,6 +134,7 @@ class Owner:
         self.on_trim: Callable[[OpenStream, int], None] = lambda _stream, _dropped: None
         self.boot_id = boot_id
         self.on_pause: Callable[[], None] = lambda: None  # in the middle of something long
+        self.numbered = Numbered(self.shard_path, settings.producer_expiry_s, lambda: self.on_pause())
         self._among: Replacements | None = None  # roles that are put on the disk together
         self._total_streams = total_streams
         self.clock_us = clock_us
@@ -207,14 +203,14 @@ class Owner:
         try:
             stream = self.open.get(batch.name)
             if stream is None:
-                stream = self._for_publish(batch)
+                stream = self._for_publish([batch])
             else:
                 self.open.move_to_end(batch.name)
             if stream.epoch == 0 and not self._begins_now(stream):
                 self._append_elsewhere(batch)
                 return
             if batch.replicas and self.replicas.full(batch.name):
-                raise Refused(Code.OVERLOADED, "too many publishes to this stream wait for other nodes to hold them")
+                raise Refused(Code.OVERLOADED, REPLICAS_FULL_TEXT)
             frames = batch.take_frames()
             first_seq = stream.log.append(frames, batch.count, self.clock_us(), stream.epoch)
         except Refused as refused:
@@ -229,7 +225,88 @@ class Owner:
             return
         self.grown[batch.name] = Growth(first_seq, first_seq + batch.count, stream.log.end_offset, frames)
         self._schedule_sync(stream, now_s)
+        if stream.producers is not None:
+            self.numbered.grew(stream)
         if batch.sync or stream.policy.durability is Durability.ALWAYS:
+            stream.waiting.append((batch, first_seq))
+            self.urgent.append(stream)
+        elif batch.parts:
+            self._logged(batch, first_seq)
+
+    def append_row(self, batches: list[Batch], now_s: float) -> None:
+        """Append batches of one stream, in their order, with one write; of those that are numbered what is not logged.
+
+        Each is told as by `append`. A batch that is logged already is told what it would have been told then.
+        """
+        stream = self._stream_here(batches)
+        if stream is None:
+            return
+        start = seq = stream.log.next_seq
+        now_us = max(self.clock_us(), stream.log.last_timestamp_us)
+        row: list[tuple[Batch, int]] = []
+        pieces: list[Frames] = []
+        for batch in batches:
+            for each, admitted in self._admit(stream, batch, seq, now_us):
+                row.append((each, admitted.first_seq))
+                seq += admitted.messages
+                pieces += admitted.pieces
+        failure = self._write(stream, pieces, seq - start, now_us, now_s) if pieces else None
+        for batch, first_seq in row:
+            if failure is not None and first_seq + batch.count > start:
+                batch.refused(failure.code, failure.text)
+            else:
+                self._settle(stream, batch, first_seq)
+
+    def _stream_here(self, batches: list[Batch]) -> OpenStream | None:
+        """Where these batches of one stream are appended; None when they were refused, or are another node's."""
+        name = batches[0].name
+        try:
+            stream = self.open.get(name)
+            if stream is None:
+                stream = self._for_publish(batches)
+            else:
+                self.open.move_to_end(name)
+            if stream.epoch != 0 or self._begins_now(stream):
+                return stream
+            for batch in batches:
+                for each in batch.apart() if batch.numbered else (batch,):
+                    self._append_elsewhere(each)
+        except Refused as refused:
+            for batch in batches:
+                batch.refused(refused.code, refused.text)
+        return None
+
+    def _admit(self, stream: OpenStream, batch: Batch, seq: int, now_us: int) -> Iterable[tuple[Batch, Admitted]]:
+        """What is to be appended of a batch as message `seq` and on, and of which batch; the others have been told."""
+        if batch.replicas and self.replicas.full(batch.name):
+            batch.refused(Code.OVERLOADED, REPLICAS_FULL_TEXT)
+            return ()
+        if batch.numbered:
+            return self.numbered.admit(stream, batch, seq, now_us)
+        return ((batch, Admitted(seq, batch.count, batch.take_pieces())),)
+
+    def _write(
+        self, stream: OpenStream, pieces: list[Frames], messages: int, now_us: int, now_s: float
+    ) -> Refused | None:
+        """Append the frames; what was wrong, if nothing of it could be appended."""
+        frames = pieces[0] if len(pieces) == 1 else bytearray(b"").join(pieces)
+        try:
+            first_seq = stream.log.append(frames, messages, now_us, stream.epoch)
+        except (StorageFull, OSError) as error:
+            stream.producers = None  # they were taken for appended
+            if isinstance(error, StorageFull):
+                return Refused(Code.FULL, str(error))
+            log.error("cannot append to stream %r: %s", stream.name, error)
+            return Refused(Code.UNAVAILABLE, f"the disk refused this: {error.strerror}; nothing of it was logged")
+        self.grown[stream.name] = Growth(first_seq, first_seq + messages, stream.log.end_offset, frames)
+        self._schedule_sync(stream, now_s)
+        self.numbered.grew(stream)
+        return None
+
+    def _settle(self, stream: OpenStream, batch: Batch, first_seq: int) -> None:
+        """A batch of a row is in the log: tell its parts now, or when it is on the disk."""
+        to_sync = batch.sync or stream.policy.durability is Durability.ALWAYS
+        if to_sync and first_seq + batch.count > stream.log.synced_seq:
             stream.waiting.append((batch, first_seq))
             self.urgent.append(stream)
         elif batch.parts:
@@ -268,6 +345,8 @@ class Owner:
         else:
             self.grown[name] = Growth(next_seq, next_seq, stream.log.end_offset, bytearray())
         self._schedule_sync(stream, now_s)
+        self.numbered.took(stream, frames, self.clock_us())
+        self.numbered.grew(stream)
         if stream.policy.durability is Durability.ALWAYS:
             self.urgent.append(stream)
         self.metrics.appended_messages += next_seq - first_seq
@@ -285,15 +364,17 @@ class Owner:
             return self.settings.async_sync_s
         return policy.interval_ms / 1000 if policy.durability is Durability.INTERVAL else 0.0
 
-    def _for_publish(self, batch: Batch) -> OpenStream:
-        if batch.name not in self.names:
-            creator = batch.creator()
+    def _for_publish(self, batches: list[Batch]) -> OpenStream:
+        """Raises Refused."""
+        name = batches[0].name
+        if name not in self.names:
+            creator = next((creator for batch in batches if (creator := batch.creator()) is not None), None)
             if creator is None:
                 limit = self.settings.max_streams_connection
                 raise Refused(Code.STREAMS, f"this connection has made {limit} streams, which is its limit")
-            self.create(batch.name)
+            self.create(name)
             creator.count_created()
-        return self.stream(batch.name)
+        return self.stream(name)
 
     # --- streams ----------------------------------------------------------------------------------------------------
 
@@ -434,6 +515,7 @@ class Owner:
             self.unsynced.add(stream.name)
             due_s = max(stream.sync_due_s, self.whole_synced_s + self._sync_delay_s(stream.policy))
             self.unsynced_due_s = min(self.unsynced_due_s, due_s)
+        self.numbered.save(stream)
         try:
             stream.log.close()
         except OSError as error:

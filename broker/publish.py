@@ -48,10 +48,24 @@ class Batch:
 
     route: the way to who appends it, a sibling or the stream's master; None when it is appended here.
     sync: somebody waits until it is on the disk, so all are told then.
+    numbered: each part is a publish of a producer that numbers its messages, with one of `frames`, in the same order.
     replicas: all of its publishers wait until so many nodes below this one hold it; waiting: that is all they wait for.
     """
 
-    __slots__ = ("count", "frames", "name", "nbytes", "parts", "quiet", "replicas", "route", "slot", "sync", "waiting")
+    __slots__ = (
+        "count",
+        "frames",
+        "name",
+        "nbytes",
+        "numbered",
+        "parts",
+        "quiet",
+        "replicas",
+        "route",
+        "slot",
+        "sync",
+        "waiting",
+    )
 
     def __init__(self, name: bytes, slot: int, route: Route | None = None, replicas: int = 0) -> None:
         self.name = name
@@ -60,6 +74,7 @@ class Batch:
         self.count = 0
         self.nbytes = 0
         self.sync = False
+        self.numbered = False
         self.replicas = replicas
         self.waiting = False
         self.frames: list[Frames] = []
@@ -82,6 +97,24 @@ class Batch:
         """All frames as one run that may be stamped in place. The batch keeps no hold on them."""
         frames, self.frames = self.frames, []
         return frames[0] if len(frames) == 1 else bytearray(b"").join(frames)
+
+    def take_pieces(self) -> list[Frames]:
+        """The same as they came."""
+        frames, self.frames = self.frames, []
+        return frames
+
+    def apart(self) -> list[Batch]:
+        """Each publish of a numbered batch as a batch of its own."""
+        if len(self.parts) == 1:
+            return [self]
+        batches = []
+        ends = [base for _sink, _key, base in self.parts[1:]] + [self.count]
+        for (sink, key, base), end, frames in zip(self.parts, ends, self.frames, strict=True):
+            batch = Batch(self.name, self.slot, self.route, self.replicas)
+            batch.numbered, batch.sync = True, self.sync
+            batch.add(sink, key, end - base, frames)
+            batches.append(batch)
+        return batches
 
     def creator(self) -> Sink | QuietPublisher | None:
         """Who of the publishers may still create a stream; None when each has reached its limit."""

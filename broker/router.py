@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 from broker.link import Link
 from broker.metrics import Traffic, WorkerMetrics
+from broker.numbered import is_numbered
 from broker.owner import Owner, Refused
 from broker.owner_calls import call
 from broker.protocol import sibling
@@ -136,17 +137,24 @@ class Router:
 
     # --- publishing -------------------------------------------------------------------------------------------------
 
-    def batch(self, name: bytes, replicas: int = 0) -> Batch:
+    def batch(self, name: bytes, replicas: int = 0, *, numbered: bool = False) -> Batch:
         """This turn's batch of a stream, for publishes that wait for so many replicas."""
         batch = self._staged.get(name)
-        if batch is not None and (batch.replicas != replicas or self._is_full(batch)):
+        if batch is not None:
+            if batch.replicas == replicas and batch.numbered is numbered and not self._is_full(batch):
+                return batch
             self._full.append(batch)
-            batch = None
-        if batch is None:
-            slot = self.slot_of(name)
-            route = self.routes.get(slot) or self.owner.uproutes.get(name)
-            batch = self._staged[name] = Batch(name, slot, route, replicas)
+        batch = self._staged[name] = self._new_batch(name, replicas)
+        batch.numbered = numbered
         return batch
+
+    def batch_for(self, name: bytes, frames: Frames, replicas: int = 0) -> Batch:
+        """The batch that these frames go into: with numbered ones only where they are numbered."""
+        return self.batch(name, replicas, numbered=is_numbered(frames))
+
+    def _new_batch(self, name: bytes, replicas: int) -> Batch:
+        slot = self.slot_of(name)
+        return Batch(name, slot, self.routes.get(slot) or self.owner.uproutes.get(name), replicas)
 
     def _is_full(self, batch: Batch) -> bool:
         return batch.nbytes > UP_BATCH_BYTES and batch.slot not in self.routes and batch.route is not None
@@ -162,7 +170,7 @@ class Router:
         for group in staged.groups:
             messages += group[1]
             batch = self._staged.get(group[0])
-            if batch is None or batch.replicas:
+            if batch is None or batch.replicas or batch.numbered:
                 batch = self.batch(group[0])
             if batch.route is not None:
                 remote.append(group)
@@ -184,8 +192,11 @@ class Router:
     ) -> None:
         """Take one PUBLISH: the same frames for each of the streams. `frames` is the router's from here on."""
         messages = publication.count
+        numbered = is_numbered(frames)
         for key, name in enumerate(names):
-            batch = self.batch(name, replicas)
+            batch = self._staged.get(name)
+            if batch is None or batch.numbered is not numbered or batch.replicas != replicas or batch.route is not None:
+                batch = self.batch(name, replicas, numbered=numbered)
             batch.add(publication, key, messages, bytearray(frames) if key else frames)
             batch.sync |= sync
             self.staged_bytes += len(frames)
@@ -229,22 +240,30 @@ class Router:
         """Append what is staged for this worker's streams, forward the rest. Nothing stays staged."""
         if not self._staged:
             return
+        alone = not self._full
         staged, self._staged = [*self._full, *self._staged.values()], {}
         self._full.clear()
         self.staged_bytes = 0
         now_s = time.monotonic()
         remote: dict[int, list[Batch]] = {}
+        rows: dict[bytes, list[Batch]] = {}
         messages = 0
         nbytes = 0
         for batch in staged:
             if batch.slot in self.routes:
-                remote.setdefault(batch.slot, []).append(batch)
+                remote.setdefault(batch.slot, []).extend(batch.apart() if batch.numbered else (batch,))
             elif batch.name in self.owner.uproutes:  # now, whatever it was when this was staged
-                self.owner.send_up(batch)
+                for each in batch.apart() if batch.numbered else (batch,):
+                    self.owner.send_up(each)
             else:
                 messages += batch.count
                 nbytes += batch.nbytes
-                self.owner.append(batch, now_s)
+                if alone and not batch.numbered:
+                    self.owner.append(batch, now_s)
+                else:
+                    rows.setdefault(batch.name, []).append(batch)
+        for row in rows.values():
+            self.owner.append_row(row, now_s)
         if messages:
             self._metrics.appended_messages += messages
             self._metrics.appended_bytes += nbytes

@@ -424,6 +424,15 @@ class Settings:
         low=0.1,
         high=HOUR_S,
     )
+    producer_expiry_s: float = setting(
+        "timing",
+        "producer_expiry_s",
+        Kind.SECONDS,
+        float(DAY_S),
+        "a producer that has published nothing to a stream for this long is not known there any more",
+        low=60,
+        high=YEAR_S,
+    )
     drain_timeout_s: float = setting(
         "timing",
         "drain_timeout_s",

@@ -235,7 +235,7 @@ class Siblings:
         for name, count, nbytes, may_create, sync, replicas in groups:
             piece = bytearray(frames[start : start + nbytes])
             start += nbytes
-            batch = router.batch(name, replicas)
+            batch = router.batch_for(name, piece, replicas)
             batch.add(forwarded.part(may_create), 0, count, piece)
             batch.sync |= sync
             if replicas:

@@ -14,10 +14,10 @@ from shard.header import CONTENT_MAGIC, HEADER_PAGE_BYTES, HeaderFault, parse_fi
 from shard.lock import LOCK_NAME
 from shard.meta import META_SUFFIX, read_meta_file
 from shard.names import name_of_stem, stem_is_hashed
-from shard.stream_files import CONTENT_SUFFIX, INDEX_SUFFIX
+from shard.stream_files import CONTENT_SUFFIX, INDEX_SUFFIX, PRODUCERS_SUFFIX
 from shard.torn import TORN_SUFFIX
 
-_BESIDE = (META_SUFFIX, TORN_SUFFIX, DIVERGED_SUFFIX)
+_BESIDE = (META_SUFFIX, TORN_SUFFIX, DIVERGED_SUFFIX, PRODUCERS_SUFFIX)
 
 
 class ShardListing(NamedTuple):
@@ -68,7 +68,7 @@ def count_streams(data: DataDirectory) -> int:
 
 
 def _belongs_beside(file: str, stems: set[str]) -> bool:
-    """Whether it is a .meta, .torn or .diverged of a stream that is there."""
+    """Whether it is a .meta, .torn, .diverged or .producers of a stream that is there."""
     return any(file.endswith(suffix) and file[: -len(suffix)] in stems for suffix in _BESIDE)
 
 

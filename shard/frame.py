@@ -23,6 +23,14 @@ MAX_FRAME_BYTES: Final = 64 * 1024 * 1024
 """The longest frame the format allows. It bounds what a damaged length can make anybody read."""
 MAX_METADATA_BYTES: Final = 65_535
 
+FLAG_PRODUCER: Final = 1
+"""The first frame of a run that a producer has numbered: its metadata says whose it is, and the number."""
+FLAG_CONTINUES: Final = 2
+"""Each further frame of the run, so that a run that was cut short shows where it ends."""
+FLAGS_OFFSET: Final = 28
+RUN_METADATA_BYTES: Final = 64
+"""What a producer's id and a number take in metadata at most. It does not count for the size of a message."""
+
 INDEX_ENTRY: Final = struct.Struct("<QQII")
 """timestamp_us, offset in the content file, frame length in bytes, epoch."""
 INDEX_ENTRY_BYTES: Final = 24
@@ -41,7 +49,7 @@ FAULT_EPOCH: Final = "epoch"
 FAULT_SIZE: Final = "size"
 """Metadata and payload together are more than is taken."""
 FAULT_FLAGS: Final = "flags"
-"""A flag is set; none has a meaning yet, so that a publisher who sets one expects what is not done."""
+"""A flag is set that has no meaning here: a publisher who sets one expects what is not done."""
 FAULT_METADATA: Final = "metadata"
 """There is metadata, and it does not begin as a msgpack map does."""
 

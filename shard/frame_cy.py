@@ -27,11 +27,14 @@ from shard.frame import (
     FAULT_SHORT,
     FAULT_SIZE,
     FAULT_TIME,
+    FLAG_CONTINUES,
+    FLAG_PRODUCER,
     HEADER_BYTES,
     INDEX_ENTRY,
     INDEX_ENTRY_BYTES,
     MAX_FRAME_BYTES,
     MAX_METADATA_BYTES,
+    RUN_METADATA_BYTES,
 )
 
 if TYPE_CHECKING:
@@ -58,6 +61,9 @@ if TYPE_CHECKING:
 _FRAME_MAX = cython.declare(cython.uint, MAX_FRAME_BYTES)
 _HEADER = cython.declare(cython.uint, HEADER_BYTES)
 _ENTRY = cython.declare(cython.uint, INDEX_ENTRY_BYTES)
+_PRODUCER = cython.declare(cython.uint, FLAG_PRODUCER)
+_CONTINUES = cython.declare(cython.uint, FLAG_CONTINUES)
+_RUN_METADATA = cython.declare(cython.uint, RUN_METADATA_BYTES)
 
 
 def is_compiled() -> bool:
@@ -140,14 +146,13 @@ def admit(
         return _admit_slices(frames, seq, timestamp_us, epoch, offset)
 
 
-def measure(
-    frames: bytes | bytearray | memoryview, start: int, end: int, max_message_bytes: int
-) -> tuple[int, str]:
+def measure(frames: bytes | bytearray | memoryview, start: int, end: int, max_message_bytes: int) -> tuple[int, str]:
     """Walk the unstamped frames that somebody sent as frames[start:end], before they are stamped.
 
     Gives (count, fault): how many frames are whole and may be taken, and what stopped the walk: "" (the end),
     FAULT_SHORT, FAULT_LENGTH, FAULT_SIZE (metadata and payload over `max_message_bytes`), FAULT_FLAGS or
-    FAULT_METADATA. Checksum, seq, timestamp and epoch may be anything: `stamp` writes them. ValueError as for `check`.
+    FAULT_METADATA. Checksum, seq, timestamp and epoch may be anything: `stamp` writes them. There are no flags, or
+    those of one run: FLAG_PRODUCER of the first frame and FLAG_CONTINUES of the others. ValueError as for `check`.
     """
     if cython.compiled:
         return _measure_pointers(frames, start, end, max_message_bytes)
@@ -291,6 +296,7 @@ if not cython.compiled:
         if not 0 <= start <= end <= len(frames):
             raise ValueError(f"bytes {start} to {end} of a buffer of {len(frames)}")
         position, count, header_at = start, 0, _HEADER_AT
+        expected = 0
         while position < end:
             if end - position < 32:
                 return count, FAULT_SHORT
@@ -299,10 +305,15 @@ if not cython.compiled:
                 return count, FAULT_LENGTH
             if length > end - position:
                 return count, FAULT_SHORT
-            if length - 32 > max_message_bytes:
+            begins = flags == FLAG_PRODUCER and not count
+            if length - 32 > max_message_bytes + (RUN_METADATA_BYTES if begins else 0):
                 return count, FAULT_SIZE
-            if flags:
+            if begins:
+                expected = FLAG_CONTINUES
+            elif flags != expected:
                 return count, FAULT_FLAGS
+            if begins and not metadata_bytes:
+                return count, FAULT_METADATA
             if metadata_bytes and not (0x80 <= (first := frames[position + 32]) <= 0x8F or first in (0xDE, 0xDF)):
                 return count, FAULT_METADATA
             position += length
@@ -335,7 +346,6 @@ if not cython.compiled:
             position = after
             expected = (seq + 1) & _U64_MASK
         return found
-
 
     def _pack_slices(payloads: list[bytes], metadata: bytes) -> bytearray:
         beside, header = HEADER_BYTES + len(metadata), _PACK_HEADER
@@ -582,7 +592,10 @@ def _measure_pointers(
     frame: cython.p_uchar = cython.cast(cython.p_uchar, view.buf) + start
     left: cython.Py_ssize_t = end - start
     count: cython.Py_ssize_t = 0
+    room: cython.Py_ssize_t
     length: cython.uint
+    flags: cython.uint
+    expected: cython.uint = 0
     metadata_bytes: cython.uint
     fault: str = ""
     try:
@@ -600,12 +613,22 @@ def _measure_pointers(
             if length > left:
                 fault = FAULT_SHORT
                 break
-            if length - _HEADER > max_message_bytes:
+            flags = tr_load16(frame + 28)
+            room = max_message_bytes
+            if flags == _PRODUCER and not count:
+                expected = _PRODUCER
+                room += _RUN_METADATA
+            if length - _HEADER > room:
                 fault = FAULT_SIZE
                 break
-            if tr_load16(frame + 28):
+            if flags != expected:
                 fault = FAULT_FLAGS
                 break
+            if flags == _PRODUCER:
+                expected = _CONTINUES
+                if not metadata_bytes:
+                    fault = FAULT_METADATA
+                    break
             if metadata_bytes and not (0x80 <= frame[32] <= 0x8F or frame[32] == 0xDE or frame[32] == 0xDF):
                 fault = FAULT_METADATA
                 break
@@ -618,9 +641,7 @@ def _measure_pointers(
 
 
 @cython.cfunc
-def _parse_pointers(
-    frames: object, start: cython.Py_ssize_t, end: cython.Py_ssize_t, check_crc: cython.bint
-) -> list:
+def _parse_pointers(frames: object, start: cython.Py_ssize_t, end: cython.Py_ssize_t, check_crc: cython.bint) -> list:
     view: Py_buffer
     PyObject_GetBuffer(frames, cython.address(view), PyBUF_SIMPLE)
     frame: cython.p_uchar = cython.cast(cython.p_uchar, view.buf) + start

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
-LEAF_MODULES = ("shard.frame_cy", "broker.protocol.line_cy", "broker.protocol.text_cy")
+LEAF_MODULES = ("shard.frame_cy", "shard.run_cy", "broker.protocol.line_cy", "broker.protocol.text_cy")
 INTERPRETED_VARIABLE = "TAILRACE_INTERPRETED"
 
 _ROOT = Path(__file__).resolve().parent.parent

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -62,7 +63,7 @@ from shard.stream_files import (
     stream_paths,
 )
 from shard.synced import publish_synced_word
-from shard.walk import fault_text
+from shard.walk import FrameWalk, Run, fault_text
 
 PUNCH_PAGE_BYTES: Final = 4_096
 """Holes are punched in whole pages of this size."""
@@ -282,6 +283,24 @@ class StreamLog:
         """The checksum of a message there is, by which another log can tell whether it is the same. As `entry`."""
         place = self.entry(seq).offset + CRC_OFFSET
         return int.from_bytes(os.pread(self._content_fd, 4, place), "little")
+
+    def walk(self, seq: int) -> Iterator[Run]:
+        """The frames from message `seq` on to the end that there is now, in checked pieces of bounded size.
+
+        Raises StreamDamaged, OSError; ValueError for a message there is none of.
+        """
+        if seq == self.next_seq:
+            return
+        walk = FrameWalk(self._content_fd, self.entry(seq).offset, self.end_offset, seq)
+        yield from walk
+        if walk.fault:
+            paths = self._pair.paths
+            raise paths.damaged(paths.content_file, walk.offset, fault_text(walk.fault))
+
+    @property
+    def generation(self) -> int:
+        """Another one after each `set_aside` and `begin_at`: what was known of the messages may be wrong."""
+        return self._generation
 
     def trim(self, seq: int) -> None:
         """Let the stream begin with message `seq`; nothing is given back before `punch`.

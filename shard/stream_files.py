@@ -34,6 +34,8 @@ from shard.torn import data_end
 
 CONTENT_SUFFIX: Final = ".content"
 INDEX_SUFFIX: Final = ".indx"
+PRODUCERS_SUFFIX: Final = ".producers"
+"""Of what `shard.producer_file` keeps beside them."""
 
 
 class StreamPaths(NamedTuple):

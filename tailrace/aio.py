@@ -42,6 +42,7 @@ def connect_async(
     max_in_flight: int = 1_024,
     max_in_flight_bytes: int = 16 << 20,
     random_order: bool = False,
+    idempotent: bool = True,
 ) -> Connecting:
     """As `connect`, for asyncio: `async with connect_async(...) as client` or `client = await connect_async(...)`."""
     options = Options(
@@ -53,6 +54,7 @@ def connect_async(
         max_in_flight,
         max_in_flight_bytes,
         random_order,
+        idempotent,
     )
     found = list(parse_addresses(addresses))
     if random_order:

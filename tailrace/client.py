@@ -41,6 +41,7 @@ def connect(
     max_in_flight: int = 1_024,
     max_in_flight_bytes: int = 16 << 20,
     random_order: bool = False,
+    idempotent: bool = True,
 ) -> Client:
     """A client of the broker at the first of the addresses (`HOST:PORT`; 127.0.0.1:5050 for none) that answers.
 
@@ -56,6 +57,7 @@ def connect(
         max_in_flight,
         max_in_flight_bytes,
         random_order,
+        idempotent,
     )
     found = list(parse_addresses(addresses))
     if random_order:
@@ -99,8 +101,9 @@ class Client(ClientInfo):
 
         With `Ack.REPLICATED`: until `replicas` nodes below the stream's master hold it, at least and by default one.
         NotReplicated says that it is logged, and held by fewer; such a message is not sent again.
-        When the connection breaks before the answer, the message is sent again on the next one: it may then be in the
-        stream twice. With `retry=False` that raises ConnectionLost instead. With several addresses a node that is not
+        When the connection breaks before the answer, the message is sent again on the next one; it is in the stream
+        once all the same, unless the client was made with `idempotent=False`. With `retry=False` that raises
+        ConnectionLost instead. With several addresses a node that is not
         the stream's master any more (`disabled`) is left for the next. Raises BrokerError, OperationTimeout,
         ClientClosed, InvalidArgument.
         """

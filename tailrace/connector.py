@@ -80,7 +80,8 @@ class Connector:
         """There is a connection."""
         if self.phase is Phase.DIALLING:
             self.phase = Phase.GREETING
-            self.link = Link(self.options.token, self.options.heartbeat_s, now_s)
+            options = self.options
+            self.link = Link(options.token, options.heartbeat_s, now_s, idempotent=options.idempotent)
 
     def dial_failed(self, reason: str, now_s: float) -> None:
         if self.phase is Phase.DIALLING:

@@ -5,6 +5,8 @@
     │   ├── StreamDisabled      the stream takes no messages here
     │   ├── MessageTooLarge     the message is larger than the broker takes
     │   ├── NotReplicated       it is logged, but too few nodes hold it
+    │   ├── NumbersMissing      messages published before are not logged, these may or may not be
+    │   ├── ProducerUnknown     the broker cannot tell whether it is logged
     │   ├── StreamDiverged      messages that were read are not in the stream any more
     │   └── Trimmed             messages were dropped before they were read
     ├── PartlyPublished         a publish to several streams went well in some of them only
@@ -215,6 +217,21 @@ class NotReplicated(BrokerError):
     def __init__(self, text: str, stream: str = "", code: str = "", receipt: Receipt | None = None) -> None:
         super().__init__(text, stream, code)
         self.receipt = receipt
+
+
+class NumbersMissing(BrokerError):
+    """The broker lacks messages that this client has published before these: it, or what it copies, has lost them.
+
+    Whether these messages are logged nobody can tell where the text does not.
+    """
+
+    code = "gap"
+
+
+class ProducerUnknown(BrokerError):
+    """The broker does not know what this client has published before, so it cannot tell whether these are logged."""
+
+    code = "producer"
 
 
 class ReplicationCycle(BrokerError):

@@ -7,11 +7,12 @@ from typing import TypeAlias
 
 import msgpack
 
-from shard.frame import MAX_METADATA_BYTES
+from shard.frame import MAX_METADATA_BYTES, RUN_METADATA_BYTES
 from tailrace.errors import InvalidArgument
 
 Headers: TypeAlias = dict[str, str | bytes]
 HEADERS_KEY = "h"
+HEADERS_BYTES_MAX = MAX_METADATA_BYTES - RUN_METADATA_BYTES
 
 _UNREADABLE = (ValueError, TypeError, msgpack.UnpackException)
 
@@ -27,8 +28,8 @@ def pack_headers(headers: Mapping[str, str | bytes] | None) -> bytes:
         metadata: bytes = msgpack.packb({HEADERS_KEY: dict(headers)})
     except UnicodeEncodeError as error:
         raise InvalidArgument(f"headers that have no UTF-8 form: {error}") from None
-    if len(metadata) > MAX_METADATA_BYTES:
-        raise InvalidArgument(f"headers of {len(metadata):,} bytes; at most {MAX_METADATA_BYTES:,} are possible")
+    if len(metadata) > HEADERS_BYTES_MAX:
+        raise InvalidArgument(f"headers of {len(metadata):,} bytes; at most {HEADERS_BYTES_MAX:,} are possible")
     return metadata
 
 

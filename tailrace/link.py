@@ -19,7 +19,8 @@ class Link:
 
     __slots__ = ("_handles", "_handles_made", "_refused", "codec", "heartbeat", "outgoing", "useful", "welcome")
 
-    def __init__(self, token: str | None, heartbeat_s: float, now_s: float) -> None:
+    def __init__(self, token: str | None, heartbeat_s: float, now_s: float, *, idempotent: bool = False) -> None:
+        """`idempotent`: ask the broker to know publishes again."""
         self.codec = ClientCodec()
         self.outgoing = Outgoing()
         self.heartbeat = Heartbeat(heartbeat_s, now_s)
@@ -28,7 +29,13 @@ class Link:
         self._handles: dict[str, int] = {}
         self._handles_made = 0
         self._refused: dict[str, m.Failed] = {}  # streams whose OPEN was refused, and are not asked for again
-        self.outgoing.add(m.pack(m.Hello(m.VERSION, (), CLIENT_NAME, token)))
+        features = (m.PRODUCERS_FEATURE,) if idempotent else ()
+        self.outgoing.add(m.pack(m.Hello(m.VERSION, features, CLIENT_NAME, token)))
+
+    @property
+    def numbered(self) -> bool:
+        """Whether the broker knows a publish again by its numbers."""
+        return self.welcome is not None and m.PRODUCERS_FEATURE in self.welcome.features
 
     def send(self, message: m.Message) -> None:
         self.outgoing.add(m.pack(message))

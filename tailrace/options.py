@@ -17,7 +17,8 @@ class Options:
     token: what the broker asks for, if it does; timeout_s: for the answer to anything; connect_timeout_s: for one
     attempt to connect, greeting included; reconnect_s: how long a lost connection may stay lost; heartbeat_s: of
     silence before a PING; max_in_flight, max_in_flight_bytes: publishes that wait for their answers, beyond which
-    publishing waits; random_order: begin with any of the addresses, not with the first.
+    publishing waits; random_order: begin with any of the addresses, not with the first; idempotent: number what is
+    published, so that it is logged once however often it is sent.
     """
 
     token: str | None = None
@@ -28,11 +29,12 @@ class Options:
     max_in_flight: int = 1_024
     max_in_flight_bytes: int = 16 << 20
     random_order: bool = False
+    idempotent: bool = True
 
     def __post_init__(self) -> None:
         for field in fields(self):
             value = getattr(self, field.name)
-            if field.name not in ("token", "random_order") and not (
+            if field.name not in ("token", "random_order", "idempotent") and not (
                 isinstance(value, int | float) and not isinstance(value, bool) and value > 0
             ):
                 raise InvalidArgument(f"{field.name} is {value!r}; it is a number more than 0")

@@ -3,6 +3,7 @@
 A publish that asks for an acknowledgement stays here, with its bytes, until its answer comes. When a connection is lost
 without it, it is sent again on the next one, in the order in which everything was published. What the broker could not
 do at this moment (`RETRIED`) is sent again after a pause, and until it is answered nothing newer goes to its stream.
+With numbers (`tailrace.numbering`) it may be sent as often as it takes, and is logged once.
 """
 
 from __future__ import annotations
@@ -24,15 +25,21 @@ from tailrace.errors import (
     OperationTimeout,
     PartlyPublished,
     TailraceError,
+    Unsupported,
     broker_error,
 )
 from tailrace.message import Receipt
+from tailrace.numbering import Line, Numbering, Place
 from tailrace.outgoing import Buffer
 
 RETRIED: Final = frozenset({"unavailable", "overloaded"})
 """Codes of what may go well a moment later."""
 RETRIED_ELSEWHERE: Final = RETRIED | {"disabled"}
 """The same where there is another node to ask, which may be the stream's master: nothing was logged."""
+NUMBERS_REFUSED: Final = frozenset({"gap", "producer"})
+"""Codes that say of numbers that they cannot come next."""
+DOUBTFUL: Final = "unavailable"
+"""The code after which a publish may be logged."""
 REQUEST_MAX: Final = (1 << 32) - 1
 UNKNOWN: Final = "it may or may not be logged"
 
@@ -47,10 +54,13 @@ class Publication:
         "count",
         "deadline_s",
         "done",
+        "doubtful",
         "error",
         "frames",
+        "marked",
         "not_before_s",
         "number",
+        "place",
         "receipts",
         "refusal",
         "replicas",
@@ -86,6 +96,9 @@ class Publication:
         self.tries: Backoff | None = None
         self.refusal: BrokerError | None = None  # the latest that was not taken for an answer
         self.was_sent = False  # or may have been
+        self.doubtful = False  # may be logged, and has no answer that says so
+        self.place: Place | None = None  # its numbers, once it has some
+        self.marked: Place | None = None
         self.done = False
         self.receipts: tuple[Receipt, ...] = ()
         self.error: TailraceError | None = None
@@ -127,6 +140,7 @@ class Publications:
         self._in_flight: dict[int, Publication] = {}  # by request
         self._retried: dict[int, Publication] = {}  # those of either that were refused for the moment, by number
         self._numbers = 0
+        self._numbering = Numbering()
         self._earliest_s = math.inf  # no deadline is before it
         self.resume_s = math.inf  # when `take_sendable` gives some that must wait until then
 
@@ -166,8 +180,11 @@ class Publications:
         """Whether it was taken, and is not done."""
         return publication.number in self._undone
 
-    def take_sendable(self, now_s: float) -> list[Publication]:
-        """Those that may be sent now, in order. They are in flight from here on, each to be told `sent`."""
+    def take_sendable(self, now_s: float, *, numbered: bool = False) -> list[Publication]:
+        """Those that may be sent now, in order. They are in flight from here on, each to be told `sent`.
+
+        `numbered`: the broker knows producers, so those that may be sent again get numbers.
+        """
         self.resume_s = math.inf
         if not self._queue:
             return []
@@ -177,7 +194,13 @@ class Publications:
         sendable: list[Publication] = []
         for publication in self._queue:
             may_go = publication.not_before_s <= now_s and held.isdisjoint(publication.streams)
+            to_number = numbered and publication.place is None and publication.retry and publication.ack is not Ack.NONE
+            if to_number and may_go:
+                may_go = not self._numbering.must_wait(publication.streams)
             if may_go:
+                if to_number:
+                    self._numbering.join(publication)
+                self._mark(publication)
                 sendable.append(publication)
                 publication.was_sent = True
                 self._in_flight[publication.request] = publication
@@ -220,19 +243,55 @@ class Publications:
             self.last_refusal = broker_error(code, text)
             return
         del self._in_flight[request]
-        if code in self._codes_retried and publication.retry and parts is None:
-            self._try_again(publication, broker_error(code, text, publication.streams[0]), now_s)
-        elif parts is None:
+        if self._once_more(publication, code, text, parts, now_s):
+            return
+        if parts is None:
             self._fail(publication, broker_error(code, text, publication.streams[0]))
         elif len(parts) != len(publication.streams):
             self._fail(publication, _miscounted(len(parts), publication))
         else:
             self._fail(publication, _failure(publication.streams, parts))
 
+    def _once_more(
+        self, publication: Publication, code: str, text: str, parts: tuple[PartResult, ...] | None, now_s: float
+    ) -> bool:
+        """Whether a publish that was refused is sent again."""
+        line = None if publication.place is None else publication.place.line
+        codes = {code} if parts is None else {row[3] for row in parts if row[3]}
+        publication.doubtful |= DOUBTFUL in codes
+        if not publication.retry or (parts is not None and line is None):
+            return False  # those streams that took it would have it twice
+        if codes <= self._codes_retried:
+            self._try_again(publication, broker_error(code, text, publication.streams[0]), now_s)
+            return True
+        if line is None or not codes <= self._codes_retried | NUMBERS_REFUSED:
+            return False
+        if not line.is_first(publication):
+            self._try_after_others(publication, line, broker_error(code, text, publication.streams[0]), now_s)
+            return True
+        if publication.doubtful or parts is not None:
+            return False
+        self._numbering.leave(publication)  # what came before is not there, or not known; this is not logged
+        insort(self._queue, publication, key=_by_number)
+        return True
+
+    def _try_after_others(self, publication: Publication, line: Line, refusal: BrokerError, now_s: float) -> None:
+        """It was refused because of one before it, which is sent again too."""
+        if next(iter(line.undone)) in self._retried:
+            insort(self._queue, publication, key=_by_number)
+        else:
+            self._try_again(publication, refusal, now_s)
+
+    def _mark(self, publication: Publication) -> None:
+        size = len(publication.frames)
+        self._numbering.mark(publication)
+        self.nbytes += len(publication.frames) - size
+
     def connection_lost(self, error: TailraceError) -> None:
         """What was in flight goes back to be sent again, or fails where that is not wanted."""
         in_flight, self._in_flight = list(self._in_flight.values()), {}
         for publication in in_flight:
+            publication.doubtful = True
             if publication.retry:
                 insort(self._queue, publication, key=_by_number)
             else:
@@ -247,7 +306,15 @@ class Publications:
         self._queue = [each for each in undone if not each.was_sent]
         self.nbytes = sum(len(each.frames) for each in undone)
         self._earliest_s = min((each.deadline_s for each in undone), default=math.inf)
+        self._numbering.recover(undone)
         self.connection_lost(error)
+
+    def refuse_numbered(self) -> None:
+        """Fail what is queued with numbers: the broker that is connected now would not know them again."""
+        for publication in [each for each in self._queue if each.place is not None]:
+            self._queue.remove(publication)
+            text = f"{_shown(publication)}: the broker that is connected now knows no producers; {UNKNOWN}"
+            self._fail(publication, Unsupported(text, publication.streams[0]))
 
     def refuse_larger(self, room: Callable[[Publication], int]) -> None:
         """Fail what is queued with more bytes than a request may have: a broker would end the connection for it."""
@@ -300,10 +367,23 @@ class Publications:
 
     def _done(self, publication: Publication) -> None:
         publication.done = True
+        self._numbering.done(publication, failed=not _is_logged(publication))
         self._undone.pop(publication.number, None)
         self._retried.pop(publication.number, None)
         self.nbytes -= len(publication.frames)
         publication.frames = b""
+
+
+def _is_logged(publication: Publication) -> bool:
+    """Whether it is known to be in all of its streams."""
+    match publication.error:
+        case None:
+            return True
+        case NotReplicated():
+            return True
+        case PartlyPublished(outcomes=outcomes):
+            return all(isinstance(each, Receipt | NotReplicated) for each in outcomes)
+    return False
 
 
 def _miscounted(answers: int, publication: Publication) -> BrokerFault:

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from broker.protocol import messages as m
 from broker.protocol.envelope import HEAD_BYTES
+from shard.frame import RUN_METADATA_BYTES
 from tailrace.address import Address
 from tailrace.connector import INTERRUPTED, Connector, Phase
 from tailrace.errors import ClientClosed, ConnectionLost, MessageTooLarge, TailraceError, broker_error
@@ -136,7 +137,8 @@ class Session(Connector):
     def _room(self, publication: Publication) -> int:
         """The bytes of frames that one request to so many streams may have."""
         head_bytes = HEAD_BYTES + m.PUBLISH_HEAD.size + m.HANDLE_BYTES * len(publication.streams)
-        return self.limits["max_envelope_bytes"] - head_bytes
+        to_number = self.options.idempotent and publication.marked is None
+        return self.limits["max_envelope_bytes"] - head_bytes - (RUN_METADATA_BYTES if to_number else 0)
 
     def _ask_and_send(self, now_s: float) -> None:
         self._ask(now_s)
@@ -152,7 +154,7 @@ class Session(Connector):
         if self.moving.holds_back(now_s):
             self.publications.resume_s = math.inf  # they go out on the next connection
         elif link is not None:
-            for publication in self.publications.take_sendable(now_s):
+            for publication in self.publications.take_sendable(now_s, numbered=link.numbered):
                 link.publish(publication)
                 self.publications.sent(publication)
 
@@ -194,6 +196,8 @@ class Session(Connector):
     def _connected(self, now_s: float) -> None:
         self.moving.connected()
         self.publications.refuse_larger(self._room)
+        if self.link is not None and not self.link.numbered:
+            self.publications.refuse_numbered()
         self._ask_and_send(now_s)
 
     def _disconnected(self, error: TailraceError) -> None:

@@ -63,6 +63,17 @@ def ingest(
         return Pushed(publisher.messages - before, publisher.messages, meter.stop())
 
 
+def ingest_once(peer: Peer, target: Target, names: list[str], feeds: list[Feed], deadline: Deadline) -> Pushed:
+    """Publish each feed once, on one connection; over as `ingest` is. LoadError as there."""
+    with dialled(target.port, [peer.publisher(0, names)], deadline) as (sock,):
+        publisher = _Publisher(peer, names, sock, deadline)
+        meter = Meter(target.pid)
+        for feed in feeds:
+            publisher.publish(feed)
+        publisher.await_all()
+        return Pushed(publisher.messages, publisher.messages, meter.stop())
+
+
 class _Silent:
     """Nothing may come; if something does, it is a complaint."""
 

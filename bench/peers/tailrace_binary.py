@@ -26,7 +26,9 @@ from broker.protocol.messages import (
 )
 from broker.protocol.places import FROM_NEW, From
 from shard.frame import HEADER_BYTES, pack_frame
+from shard.leaves import load
 from shard.names import shard_of
+from shard.numbering import write_numbering
 
 # An end that no clock has come to, and what is said to it when the stream's owner has been asked.
 _LATER = ("time", 1 << 62)
@@ -34,6 +36,8 @@ _NOT_YET = Failed(
     Code.FROM, "the time at which this subscription is to end has not come yet", False, Op.SUBSCRIBE, SUBSCRIPTION
 )
 _HELLO = pack(Hello(VERSION, (), "bench"))
+_PRODUCER = b"sixteen bytes id"
+_mark_run = load("shard.run_cy").mark_run
 _PUBLISHED_BYTES = len(pack(Published(0, ((0, 0, 0),))))
 
 
@@ -47,7 +51,7 @@ class TailraceBinary(Tailrace):
         self.name = "tailrace-binary-acks" if acked else "tailrace-binary"
         self.title = "tailrace binary, acks" if acked else "tailrace binary"
         kinds = {"ingest", "turns", "fanout", "latency", "round-robin"}
-        self.kinds = frozenset(kinds if acked else kinds | {"replay", "connections", "neighbour"})
+        self.kinds = frozenset(kinds | ({"idempotence"} if acked else {"replay", "connections", "neighbour"}))
 
     def ready(self) -> list[Step]:
         return [Step(_HELLO + pack(Ping()), pack(Pong()))]
@@ -63,6 +67,11 @@ class TailraceBinary(Tailrace):
     def publish_many(self, name: str, payload: bytes, count: int, serial: int = 0) -> bytes:
         frames = pack_frame(payload) * count
         return pack_publish(serial, Ack.APPENDED if self.acked else Ack.NONE, [handle_of(name)], frames) + frames
+
+    def publish_numbered(self, name: str, payload: bytes, count: int, number: int) -> bytes:
+        """As `publish_many`, by a producer whose messages these are from `number` on."""
+        frames: bytearray = _mark_run(pack_frame(payload) * count, write_numbering(b"", _PRODUCER, number))
+        return pack_publish(0, Ack.APPENDED if self.acked else Ack.NONE, [handle_of(name)], frames) + bytes(frames)
 
     def barrier(self, name: str) -> Step:
         """A subscription: to its owner it goes behind the publishes, where a PING is answered at once.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bench.rows.base import Row
 from bench.rows.connections import ConnectionsRow
 from bench.rows.fanout import FanOutRow
+from bench.rows.idempotence import IdempotenceRow
 from bench.rows.ingest import IngestRow
 from bench.rows.latency import LatencyRow
 from bench.rows.neighbour import NeighbourRow
@@ -35,6 +36,8 @@ def make_rows(scale: Scale) -> list[Row]:
         ConnectionsRow(16_000, scale.crowd_share, long=True),
         NeighbourRow(),
         RoundRobinRow(scale.streams),
+        IdempotenceRow(1),
+        IdempotenceRow(100),
         StreamsRow(scale.many_streams),
         ReplicatedRow(2),
         ReplicatedRow(3),

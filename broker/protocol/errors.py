@@ -51,6 +51,8 @@ class Code(StrEnum):
     TRIMMED = "trimmed", "messages were dropped before they could be sent; the subscription goes on behind them"
     DIVERGED = "diverged", "messages that were sent are not in the stream any more; it goes on from the seq in the text"
     UNREPLICATED = "unreplicated", "the message is logged, but not held by as many nodes in time as was asked"
+    GAP = "gap", "a producer's numbers have a gap before these messages, or those before them were lost"
+    PRODUCER = "producer", "nothing is known of this producer here, or of these numbers any more; begin with a new id"
     CYCLE = "cycle", "the nodes would follow each other in a circle; choose another to follow"
     SLOW = "slow", "this connection read too slowly and is closed; subscribe again from the last seq seen"
     PROTOCOL = "protocol", "these bytes are no protocol spoken here, or nothing that it says at this place"

@@ -25,6 +25,8 @@ from broker.protocol.opcodes import VERSION as VERSION
 from broker.protocol.opcodes import Op as Op
 from broker.protocol.places import From
 
+PRODUCERS_FEATURE: Final = "producers"
+"""That a publish may be numbered by its producer, and is then logged once however often it is sent."""
 PUBLISH_STREAMS_MAX: Final = 1_024
 """The most streams that one PUBLISH may name."""
 PUBLISH_COPIES_MAX_BYTES: Final = 64 * 1024 * 1024

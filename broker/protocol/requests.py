@@ -45,7 +45,7 @@ FAULTS: Final[Mapping[str, str]] = {
     FAULT_SHORT: "goes on behind the end of the envelope",
     FAULT_LENGTH: f"has an impossible length: 32 to {MAX_FRAME_BYTES} with its metadata",
     FAULT_SIZE: "has more than {max_message_bytes} bytes",
-    FAULT_FLAGS: "has flags; they must be 0",
+    FAULT_FLAGS: "has flags that have no meaning there; they are 0, or those of one numbered run",
     FAULT_METADATA: "has metadata that is no msgpack map",
 }
 """What is wrong with a message of a PUBLISH, in words."""

@@ -31,8 +31,7 @@ JSON object, and this the member of that name.
 
 Every acknowledgement is checked, unless --ack none. With --ack replicated a line is acknowledged when so many nodes
 (--replicas) below the stream's master hold it; one that is logged, but held by fewer, is told as refused, with where it
-is. When the connection breaks, what was not acknowledged is sent again on the next one, so a line may then be in the
-stream twice.
+is. When the connection breaks, what was not acknowledged is sent again on the next one, and is in the stream once.
 
 Exit codes: 0 all lines are in the stream, 1 some were refused or not replicated (the first few are told with their line
 numbers), 2 wrong arguments, 4 no connection or lost (how much was acknowledged is told), 130 interrupted.

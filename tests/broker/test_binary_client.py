@@ -18,8 +18,12 @@ from broker.protocol.messages import Ack, Op
 from broker.protocol.places import From
 from broker.version import program_version
 from shard.frame import pack_frame
+from shard.leaves import load
+from shard.numbering import write_numbering
 from tests.broker.binary import FROM_START, BinaryPeer
 from tests.broker.world import World, world
+
+mark_run = load("shard.run_cy").mark_run
 
 
 @pytest.fixture
@@ -622,3 +626,67 @@ def test_the_end_of_input_is_the_end(node: World) -> None:
     answers = peer.take()
     assert answers == [m.Published(1, ((0, 1, 0),)), m.Subscribed(2, 0, 0)] and peer.peer.ended
     assert not node.workers[0].fanout.feeds and node.workers[0].siblings.subscribers(node.name(0).encode()) == 0
+
+
+# --- numbered publishes ---------------------------------------------------------------------------------------------
+
+
+def numbered(client: BinaryPeer, handles: list[int], number: int, *payloads: bytes) -> None:
+    client.requests += 1
+    frames = mark_run(b"".join(map(pack_frame, payloads)), write_numbering(b"", b"me", number))
+    client.peer.send_raw(m.pack_publish(client.requests, m.Ack.APPENDED, handles, frames) + frames)
+
+
+def test_the_feature_is_granted(node: World) -> None:
+    client = BinaryPeer(node, hello=False)
+    (welcome,) = client.ask(m.Hello(1, ("producers", "other"), "test"))
+    assert isinstance(welcome, m.Welcome) and welcome.features == ("producers",)
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_numbered_publishes_here_and_at_a_sibling(node: World, slot: int) -> None:
+    """Among others of the same turn, which they keep their place between; and once more."""
+    name = node.name(slot)
+    client = BinaryPeer(node)
+    client.open(name)
+    client.publish(1, b"before")
+    numbered(client, [1], 0, b"a", b"b")
+    client.publish(1, b"between")
+    numbered(client, [1], 2, b"c")
+    numbered(client, [1], 0, b"a", b"b")
+    client.publish(1, b"after")
+    node.settle()
+    answers = client.take()
+    assert [each.results[0][:2] for each in answers if isinstance(each, m.Published)] == [
+        (0, 1),
+        (1, 2),
+        (3, 1),
+        (4, 1),
+        (1, 2),
+        (5, 1),
+    ]
+    numbered(client, [1], 4, b"e")
+    node.settle()
+    (refused,) = client.take()
+    assert isinstance(refused, m.Failed) and (refused.code, refused.id) == ("gap", 7)
+    client.subscribe(1, name)
+    client.take()
+    payloads = [b"before", b"a", b"b", b"between", b"c", b"after"]
+    assert client.got[1] == list(enumerate(payloads))
+
+
+def test_a_numbered_publish_to_several_streams(node: World) -> None:
+    """Where one of them has it already, the other one gets it."""
+    names = [node.name(0), node.name(1)]
+    client = BinaryPeer(node)
+    client.open(*names)
+    numbered(client, [2], 0, b"a")
+    numbered(client, [1, 2], 0, b"a")
+    numbered(client, [1, 2], 0, b"a")
+    node.settle()
+    assert [each.results for each in client.take() if isinstance(each, m.Published)] == [
+        ((0, 1, 0),),
+        ((0, 1, 0), (0, 1, 0)),
+        ((0, 1, 0), (0, 1, 0)),
+    ]
+    assert [node.workers[slot].owner.open[name.encode()].log.next_seq for slot, name in enumerate(names)] == [1, 1]

@@ -144,3 +144,20 @@ def test_only_the_first_filling_of_a_place_counts() -> None:
     pending.settle(b"one")
     pending.settle(b"two")
     assert (pending.text, heard) == (b"one", ["ready"])
+
+
+def test_a_numbered_batch_comes_apart_into_its_publishes() -> None:
+    first, second = FakePublisher(), FakePublisher()
+    batch = Batch(b"s", 1, None, 2)
+    batch.numbered = batch.sync = True
+    batch.add(first, 0, 2, frames(b"a", b"b"))
+    assert batch.apart() == [batch]
+    batch.add(second, 3, 1, frames(b"c"))
+    apart = batch.apart()
+    assert [(each.count, each.nbytes, each.numbered, each.sync, each.replicas) for each in apart] == [
+        (2, 66, True, True, 2),
+        (1, 33, True, True, 2),
+    ]
+    assert [bytes(each.take_frames()) for each in apart] == [frames(b"a", b"b"), frames(b"c")]
+    apart[1].published(7, 0)
+    assert (first.heard, second.heard) == ([], [(3, 7)])

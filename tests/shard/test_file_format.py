@@ -42,6 +42,7 @@ from shard.header import (
     tagged,
 )
 from shard.meta import META_MAGIC, Role, StreamMeta, crc32c, meta_path, write_meta
+from shard.producer_file import HEAD, PRODUCERS_MAGIC, Checkpoint
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "file-format.md").read_text()
 KINDS = {"I": "u32", "Q": "u64", "H": "u16"}
@@ -74,6 +75,20 @@ def test_the_frame() -> None:
     rows = table("frame")
     assert [row[:3] for row in rows[:-1]] == layout(HEADER, FrameHeader._fields)
     assert rows[-1][0] == str(HEADER_BYTES)
+
+
+def test_the_flags() -> None:
+    for number, constant, _ in table("flags"):
+        module, _, name = constant.rpartition(".")
+        assert getattr(importlib.import_module(module), name) == int(number)
+
+
+def test_the_producers() -> None:
+    assert PRODUCERS_MAGIC == b"TRprod\x001"
+    rows = table("producers")
+    assert [row[:3] for row in rows[:-1]] == layout(HEAD, ("magic", "crc32c"))
+    assert rows[-1][0] == str(HEAD.size)
+    assert [f"`{field}`" for field in Checkpoint._fields[:3]] == re.findall(r"`\w+`", rows[-1][3])
 
 
 def test_the_index_entry() -> None:

@@ -29,7 +29,7 @@ sendable = st.lists(
         lambda payload, metadata, flags: pack_frame(payload, flags=flags, metadata=metadata),
         st.binary(max_size=300),
         st.sampled_from([b"", b"\x80", b"\x8f" + bytes(9), b"\xde", b"\xdf\0", b"\x7f", b"\x90"]),
-        st.sampled_from([0, 0, 0, 1]),
+        st.sampled_from([0, 0, 0, 1, 2]),
     ),
     max_size=20,
 )
@@ -218,7 +218,8 @@ def test_measure_names_what_stops_it(leaf: ModuleType) -> None:
     for bad, fault in (
         (pack_frame(b"x" * 9), "size"),
         (pack_frame(b"x" * 5, metadata=b"\x80" * 4), "size"),
-        (pack_frame(b"", flags=1), "flags"),
+        (pack_frame(b"", flags=2), "flags"),
+        (pack_frame(b"", flags=3), "flags"),
         (pack_frame(b"", flags=0x8000), "flags"),
         (pack_frame(b"", metadata=b"\x7f"), "metadata"),
         (pack_frame(b"", metadata=b"\x90"), "metadata"),
@@ -274,6 +275,23 @@ def test_parse_refuses_what_is_wrong(leaf: ModuleType) -> None:
 def test_parse_after_the_last_seq_there_can_be(leaf: ModuleType) -> None:
     frames = stamped(leaf, 1, 2**64 - 1) + stamped(leaf, 1, 0)
     assert [row[0] for row in leaf.parse(frames, 0, len(frames), True)] == [2**64 - 1, 0]
+
+
+def test_measure_takes_a_run_that_is_flagged_as_one(leaf: ModuleType) -> None:
+    first, more = pack_frame(b"12345678", metadata=b"\x81" * 64, flags=1), pack_frame(b"12345678", flags=2)
+    plain = pack_frame(b"12345678")
+    assert leaf.measure(first + more + more, 0, len(first + more + more), 8) == (3, "")
+    for frames, found in (
+        (first + plain, (1, "flags")),
+        (first + pack_frame(b"", metadata=b"\x81", flags=1), (1, "flags")),
+        (plain + pack_frame(b"", metadata=b"\x81", flags=1), (1, "flags")),
+        (plain + more, (1, "flags")),
+        (more, (0, "flags")),
+        (pack_frame(b"", flags=1), (0, "metadata")),
+        (pack_frame(b"9" * 9, metadata=b"\x81" * 64, flags=1), (0, "size")),
+        (first + pack_frame(b"12345678", metadata=b"\x81", flags=2), (1, "size")),
+    ):
+        assert leaf.measure(frames, 0, len(frames), 8) == found
 
 
 @settings(max_examples=200)

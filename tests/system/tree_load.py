@@ -143,7 +143,7 @@ class BinaryPublisher(Publisher):
         payloads = [self.payload(message) for message in messages]
         fates = messages
         try:
-            receipt = client.publish_many(messages[0].stream, payloads, retry=False, **self.options)
+            receipt = client.publish_many(messages[0].stream, payloads, **{"retry": False, **self.options})
             seqs = range(receipt.seq, receipt.seq + len(messages))
             fates = [
                 message._replace(fate=Fate.ACKNOWLEDGED, seq=seq) for message, seq in zip(messages, seqs, strict=True)

@@ -14,6 +14,8 @@ from broker.protocol.binary import ServerCodec
 from broker.protocol.messages import Message
 from shard.frame import unpack_header
 from shard.leaves import load
+from shard.numbering import read_numbering
+from shard.producers import Judgement, Kind, Producers, Run
 
 MAX_MESSAGE_BYTES = 1 << 20
 FIRST_TIME_US = 1_000_000
@@ -27,10 +29,23 @@ class Stream:
     def __init__(self) -> None:
         self.first_seq = 0
         self.frames: list[bytes] = []
+        self.producers = Producers(1 << 60)
 
     @property
     def next_seq(self) -> int:
         return self.first_seq + len(self.frames)
+
+    def take(self, frames: bytes, count: int) -> int | Judgement:
+        """Append frames unless they are numbered and logged before; the first seq, or why not."""
+        header = unpack_header(frames)
+        if not header.flags:
+            return self.append(frames)
+        producer_id, number = read_numbering(frames[32 : 32 + header.metadata_bytes])
+        judged = self.producers.judge(producer_id, number, count, 0)
+        if judged.kind is Kind.NEW:
+            self.producers.note(producer_id, Run(number, count, self.next_seq), 0)
+            return self.append(frames)
+        return judged.seq if judged.kind is Kind.REPEAT else judged
 
     def append(self, frames: bytes) -> int:
         """Append whole unstamped frames; the first seq."""
@@ -72,6 +87,7 @@ class Model:
         self.received: list[Message] = []  # everything that any client said, frames copied
         self.chunk_messages = 3
         self.token: str | None = None
+        self.features = {m.PRODUCERS_FEATURE}
         self.limits = {"max_message_bytes": MAX_MESSAGE_BYTES, "max_envelope_bytes": 2 * MAX_MESSAGE_BYTES}
         self.on_message: Callable[[ModelConnection, Message], bool] = lambda _connection, _message: False
         """Given each message first; True where that was all there is to do."""
@@ -146,8 +162,9 @@ class ModelConnection:
         match message:
             case m.Hello(token=token) if self.model.token not in (None, token):
                 self.end_with("denied")
-            case m.Hello():
-                self.say(m.Welcome(1, (), "model/1", "node-of-model", 1, self.model.limits))
+            case m.Hello(features=features):
+                granted = tuple(self.model.features.intersection(features))
+                self.say(m.Welcome(1, granted, "model/1", "node-of-model", 1, self.model.limits))
             case m.Open(id=number, stream=stream):
                 self.handles[number] = stream
                 self.say(m.Opened(number))
@@ -169,12 +186,20 @@ class ModelConnection:
                 self.closed = True
 
     def publish(self, message: m.Publish) -> None:
-        results = []
+        results: list[m.PartResult] = []
         for handle in message.handles:
-            stream = self.model.stream(self.handles[handle])
-            results.append((stream.append(bytes(message.frames)), message.count, 1))
-        if message.ack:
-            self.say(m.Published(message.request, tuple(results)))
+            taken = self.model.stream(self.handles[handle]).take(bytes(message.frames), message.count)
+            if isinstance(taken, int):
+                results.append((taken, message.count, 1, "", ""))
+            else:
+                code = "gap" if taken.kind is Kind.GAP else "producer"
+                results.append((0, 0, 0, code, taken.kind.value))
+        codes = [row[3] for row in results if row[3]]
+        if codes:
+            parts = tuple(results) if len(results) > 1 else None
+            self.fail(codes[0], op=m.Op.PUBLISH, id=message.request, results=parts)
+        elif message.ack:
+            self.say(m.Published(message.request, tuple(row[:3] for row in results)))
 
     def subscribe(self, message: m.Subscribe) -> None:
         stream = self.model.stream(message.stream)

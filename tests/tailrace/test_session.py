@@ -8,16 +8,21 @@ import pytest
 
 from broker.protocol import messages as m
 from broker.protocol.messages import Ack
+from shard.frame import RUN_METADATA_BYTES, unpack_header
+from shard.numbering import read_numbering
 from tailrace.connector import Phase
 from tailrace.errors import (
     ClientClosed,
     ConnectionLost,
+    DiskFull,
     MessageTooLarge,
     OperationTimeout,
     Overloaded,
+    ProducerUnknown,
     StreamDisabled,
     StreamUnavailable,
     TooManyHandles,
+    Unsupported,
 )
 from tailrace.message import Receipt
 from tailrace.places import NOW, Seq
@@ -94,13 +99,99 @@ def test_what_was_in_flight_is_sent_again_in_order() -> None:
     assert pair.model.stream(b"s").payloads() == [b"0", b"1", b"2", b"3"]
 
 
-def test_what_was_logged_but_not_acknowledged_is_there_twice() -> None:
-    pair = Pair().ready()
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_what_was_logged_but_not_acknowledged_is_there_once_or_twice(idempotent: bool) -> None:
+    pair = Pair(idempotent=idempotent).ready()
     pair.cut_after = 1  # of the answer
     publication = pair.publish(b"a")
     pair.wait(1.0)
+    assert publication.outcome() == (Receipt("s", 0 if idempotent else 1, 1, 1),)
+    assert pair.model.stream(b"s").payloads() == [b"a"] * (1 if idempotent else 2)
+
+
+def test_a_broker_that_knows_no_producers_is_sent_no_numbers() -> None:
+    pair = Pair()
+    pair.model.features.clear()
+    pair.ready()
+    pair.cut_after = 1
+    publication = pair.publish(b"a")
+    pair.wait(1.0)
     assert publication.outcome() == (Receipt("s", 1, 1, 1),)
-    assert pair.model.stream(b"s").payloads() == [b"a", b"a"]
+    pair.model.features.add(m.PRODUCERS_FEATURE)
+    pair.cut()
+    pair.ready()
+    pair.cut_after = 1
+    publication = pair.publish(b"b")
+    pair.model.features.clear()
+    pair.wait(1.0)
+    assert isinstance(error_of(publication), Unsupported)
+
+
+def numbers(pair: Pair) -> list[tuple[int, int]]:
+    """Of each PUBLISH: which producer's, counted as they came, and its number."""
+    ids: list[bytes] = []
+    found = []
+    for said in pair.model.said(m.Publish):
+        assert isinstance(said, m.Publish)
+        header = unpack_header(said.frames)
+        producer_id, number = read_numbering(said.frames[32 : 32 + header.metadata_bytes])
+        ids += [producer_id] if producer_id not in ids else []
+        found.append((ids.index(producer_id), number))
+    return found
+
+
+def test_those_behind_one_that_is_sent_again_follow_it_in_order() -> None:
+    """The broker refuses the later ones for the gap; the client knows that nothing is wrong with them."""
+    pair = Pair().ready()
+    pair.model.on_message = refuse_publishes("unavailable", 1)
+    found = [pair.publish(b"%d" % number) for number in range(4)]
+    pair.wait(5.0)
+    assert [each.outcome()[0].seq for each in found] == [0, 1, 2, 3]
+    assert numbers(pair)[:4] == [(0, 0), (0, 1), (0, 2), (0, 3)]
+    assert len({line for line, _ in numbers(pair)}) == 1
+
+
+def test_those_behind_one_that_failed_are_numbered_anew() -> None:
+    pair = Pair().ready()
+    pair.model.on_message = refuse_publishes("full", 1)
+    failed, *others = [pair.publish(b"%d" % number) for number in range(4)]
+    pair.run()
+    assert isinstance(error_of(failed), DiskFull)
+    assert [each.outcome()[0].seq for each in others] == [0, 1, 2]
+    later = pair.publish(b"4")
+    pair.run()
+    assert later.outcome()[0].seq == 3
+    assert numbers(pair)[4:] == [(1, 0), (1, 1), (1, 2), (1, 3)]
+
+
+def test_a_broker_that_has_lost_messages_is_told_of_new_ones_anew() -> None:
+    pair = Pair().ready()
+    pair.publish(b"a")
+    pair.run()
+    pair.model.streams.clear()
+    again = pair.publish(b"b")
+    pair.run()
+    assert again.outcome()[0].seq == 0
+    assert numbers(pair) == [(0, 0), (0, 1), (1, 0)]
+
+
+def test_what_may_be_logged_and_cannot_be_told_raises() -> None:
+    """Its answer was lost, and then the broker lost what it knew."""
+    pair = Pair().ready()
+    pair.publish(b"a")
+    pair.run()
+    pair.cut_after = 1
+    lost, later = pair.publish(b"b"), pair.publish(b"c")
+    pair.unreachable.update(pair.addresses)
+    pair.run()
+    pair.model.streams.clear()
+    pair.unreachable.clear()
+    pair.wait(5.0)
+    assert isinstance(error_of(lost), ProducerUnknown)
+    assert isinstance(error_of(later), ProducerUnknown)
+    assert pair.publish(b"d").error is None
+    pair.run()
+    assert pair.model.stream(b"s").payloads() == [b"d"]
 
 
 def test_nothing_is_sent_again_that_must_not_be() -> None:
@@ -178,7 +269,7 @@ def test_more_than_one_request_may_have_is_refused_here() -> None:
 @pytest.mark.parametrize("streams", [1, 300])
 def test_a_request_may_be_as_large_as_the_broker_takes(streams: int) -> None:
     """To the byte: one more, and a broker would end the connection."""
-    pair = Pair().ready()
+    pair = Pair(idempotent=False).ready()
     pair.session.limits["max_envelope_bytes"] = 10_000
     room = 10_000 - 5 - 8 - 4 * streams - 32
     names = tuple(f"s{number}" for number in range(streams))
@@ -189,6 +280,17 @@ def test_a_request_may_be_as_large_as_the_broker_takes(streams: int) -> None:
     assert len(m.pack(said)) == 10_000
     with pytest.raises(MessageTooLarge):
         pair.publish(bytes(room + 1), to=names)
+
+
+def test_numbers_have_their_place_in_a_request() -> None:
+    pair = Pair().ready()
+    pair.session.limits["max_envelope_bytes"] = 10_000
+    room = 10_000 - 5 - 8 - 4 - 32 - RUN_METADATA_BYTES
+    pair.publish(bytes(room))
+    pair.run()
+    assert room < len(m.pack(pair.model.said(m.Publish)[-1])) <= 10_000
+    with pytest.raises(MessageTooLarge):
+        pair.publish(bytes(room + 1))
 
 
 def test_what_a_new_broker_would_not_take_is_refused_here() -> None:

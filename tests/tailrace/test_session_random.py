@@ -24,7 +24,8 @@ class Life:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.pair = Pair(piece_bytes=self.chance.choice([5, 40, 1 << 20]), heartbeat_s=5.0, max_in_flight=20)
+        piece_bytes = self.chance.choice([5, 40, 1 << 20])
+        self.pair = Pair(piece_bytes=piece_bytes, heartbeat_s=5.0, max_in_flight=20, idempotent=seed % 4 > 0)
         self.pair.model.chunk_messages = self.chance.choice([1, 3, 10])
         self.pair.model.on_message = self.refuse_sometimes
         self.refusals = self.chance.choice([0.0, 0.1])
@@ -94,6 +95,8 @@ class Life:
             for payload, publication in published:
                 [receipt] = publication.outcome()
                 assert logged[receipt.seq] == payload
+            if self.pair.session.options.idempotent:
+                assert logged == [payload for payload, _ in published]  # once, and in order
         for reading, seqs in self.readings:
             end_seq = reading.end_seq
             if end_seq is None:

@@ -1,0 +1,12 @@
+from __future__ import annotations
+
+import pytest
+
+from broker.protocol.errors import Code
+from broker.refused import Refused
+
+
+def test_a_refusal_says_why() -> None:
+    with pytest.raises(Refused, match="no such stream") as refused:
+        raise Refused(Code.UNKNOWN, "no such stream here")
+    assert (refused.value.code, refused.value.text) == (Code.UNKNOWN, "no such stream here")

@@ -1,0 +1,119 @@
+"""What is known of producers: what a publish is judged to be, what is remembered, and what is forgotten."""
+
+from __future__ import annotations
+
+import msgpack
+import pytest
+
+from shard import producers as p
+from shard.producers import Judgement, Kind, Producers, Run
+
+DAY = 86_400_000_000
+
+
+def known(*runs: tuple[bytes, Run], expiry_us: int = DAY) -> Producers:
+    producers = Producers(expiry_us)
+    for at, (producer_id, run) in enumerate(runs):
+        producers.note(producer_id, run, at)
+    return producers
+
+
+@pytest.mark.parametrize(
+    ("number", "messages", "judgement"),
+    [
+        (9, 1, Judgement(Kind.NEW)),
+        (10, 2, Judgement(Kind.GAP, expected=9)),
+        (6, 3, Judgement(Kind.REPEAT, 40, 9)),
+        (7, 1, Judgement(Kind.REPEAT, 41, 9)),
+        (7, 3, Judgement(Kind.REST, 41, 9)),
+        (0, 6, Judgement(Kind.REPEAT, 10, 9)),
+        (2, 1, Judgement(Kind.REPEAT, 12, 9)),
+    ],
+)
+def test_what_a_publish_is(number: int, messages: int, judgement: Judgement) -> None:
+    producers = known((b"a", Run(0, 6, 10)), (b"b", Run(0, 1, 20)), (b"a", Run(6, 3, 40)))
+    assert producers.judge(b"a", number, messages, 50) == judgement
+
+
+def test_a_producer_that_is_not_known_begins_with_0() -> None:
+    assert Producers(DAY).judge(b"a", 0, 5, 1) == Judgement(Kind.NEW)
+    assert Producers(DAY).judge(b"a", 1, 5, 1) == Judgement(Kind.UNKNOWN)
+
+
+def test_runs_that_touch_are_one() -> None:
+    producers = known((b"a", Run(0, 2, 5)), (b"a", Run(2, 3, 7)), (b"a", Run(5, 1, 11)))
+    assert list(producers.rows()) == [[b"a", 6, 2, [0, 5, 5, 5, 1, 11]]]
+
+
+def test_of_a_producer_with_many_runs_the_latest_are_remembered() -> None:
+    producers = known(*((b"a", Run(number, 1, 2 * number)) for number in range(p.RUNS_MAX + 3)))
+    assert producers.judge(b"a", 2, 1, 0) == Judgement(Kind.OLD, expected=p.RUNS_MAX + 3)
+    assert producers.judge(b"a", 3, 1, 0).kind is Kind.REPEAT
+
+
+def test_the_longest_idle_lose_their_runs_and_then_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(p, "RUNS_STREAM_MAX", 6)
+    monkeypatch.setattr(p, "PRODUCERS_MAX", 3)
+    producers = Producers(DAY)
+    for number in range(3):
+        for at, name in enumerate((b"a", b"b")):
+            producers.note(name, Run(number, 1, 10 * number + 5 * at), 0)
+    producers.note(b"c", Run(0, 1, 100), 0)
+    assert producers.judge(b"a", 1, 1, 0).kind is Kind.OLD
+    assert producers.judge(b"a", 2, 1, 0) == Judgement(Kind.REPEAT, 20, 3)
+    assert producers.judge(b"b", 0, 1, 0) == Judgement(Kind.REPEAT, 5, 3)
+    producers.note(b"d", Run(0, 1, 101), 0)
+    assert producers.judge(b"a", 3, 1, 0).kind is Kind.UNKNOWN
+    assert producers.judge(b"b", 3, 1, 0).kind is Kind.NEW
+    assert len(producers) == 3
+
+
+def test_who_was_idle_for_too_long_is_forgotten() -> None:
+    producers = known((b"a", Run(0, 2, 5)), expiry_us=100)
+    assert producers.judge(b"a", 2, 1, 100).kind is Kind.NEW
+    assert producers.judge(b"a", 2, 1, 101).kind is Kind.UNKNOWN
+    producers.note(b"a", Run(0, 1, 50), 101)
+    assert list(producers.rows()) == [[b"a", 1, 101, [0, 1, 50]]]
+    producers.note(b"b", Run(0, 1, 51), 300)
+    assert len(producers) == 1
+
+
+def test_the_next_messages_of_a_producer_that_is_known() -> None:
+    producers = known((b"a", Run(0, 2, 5)), (b"b", Run(0, 1, 7)), expiry_us=100)
+    assert not producers.advance(b"c", 0, 1, 8, 50)
+    assert not producers.advance(b"a", 1, 1, 8, 50)
+    assert not producers.advance(b"a", 2, 1, 8, 101)
+    assert producers.advance(b"b", 1, 2, 8, 50)
+    assert producers.advance(b"a", 2, 1, 10, 50)
+    assert producers.advance(b"a", 3, 1, 11, 51)
+    assert list(producers.rows()) == [[b"b", 3, 50, [0, 3, 7]], [b"a", 4, 51, [0, 2, 5, 2, 2, 10]]]
+    producers.go_on(1, 12, 52)
+    assert producers.judge(b"a", 4, 1, 52) == Judgement(Kind.REPEAT, 12, 5)
+
+
+def test_a_run_that_comes_in_pieces() -> None:
+    producers = known((b"a", Run(0, 2, 5)))
+    producers.go_on(3, 7, 9)
+    producers.go_on(1, 11, 9)  # not the next message: of a run that is not known
+    assert list(producers.rows()) == [[b"a", 5, 9, [0, 5, 5]]]
+    empty = Producers(DAY)
+    empty.go_on(3, 7, 9)
+    assert not len(empty)
+
+
+def test_rows_are_restored() -> None:
+    producers = known((b"a", Run(0, 2, 5)), (b"b", Run(0, 1, 7)), (b"a", Run(2, 1, 8)))
+    again = Producers(DAY)
+    again.restore(msgpack.unpackb(msgpack.packb(list(producers.rows()))))
+    assert list(again.rows()) == list(producers.rows())
+    again.go_on(2, 9, 9)
+    assert again.judge(b"a", 3, 2, 9) == Judgement(Kind.REPEAT, 9, 5)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [[b"", 1, 0, [0, 1, 5]], ["a", 1, 0, [0, 1, 5]], [b"a", 2, 0, [0, 1, 5]], [b"a", 1, 0, [0, 1]], [b"a", 0, 0, []]],
+)
+def test_rows_that_are_none(row: list[object]) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        Producers(DAY).restore([row])
