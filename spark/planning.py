@@ -16,7 +16,6 @@ from spark.source import StreamView
 ROWS_PER_TASK: Final = 2_000_000
 """At most; where there are fewer messages in all, each processor should have something to do."""
 ROWS_PER_TASK_MIN: Final = 250_000
-TASKS_PER_PROCESSOR: Final = 2
 STREAM_ROWS: Final = 5_000
 """What opening a stream costs, in messages that could be read meanwhile (about 0.25 ms)."""
 
@@ -24,7 +23,7 @@ STREAM_ROWS: Final = 5_000
 def rows_for(slices: Sequence[Slice], processors: int) -> int:
     """How many messages a task should have, counting what each stream costs."""
     weight = sum(slice_.messages + STREAM_ROWS for slice_ in slices)
-    return min(max(-(-weight // (TASKS_PER_PROCESSOR * processors)), ROWS_PER_TASK_MIN), ROWS_PER_TASK)
+    return min(max(-(-weight // processors), ROWS_PER_TASK_MIN), ROWS_PER_TASK)
 
 
 def cut(slice_: Slice, rows: int) -> list[Slice]:

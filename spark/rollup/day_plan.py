@@ -11,6 +11,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from spark.plan import is_unborn
 from spark.rollup.kernel import DAY_US
 from spark.rollup.units import TASK_ROWS, WHOLE_ROWS_MAX, Task, Unit, cut_units, pack
 from spark.slices import BadStream, Slice
@@ -65,7 +66,8 @@ def plan_day(
         except CONNECTION_ERRORS:
             raise
         except STREAM_ERRORS as error:
-            bad.append(BadStream(ref.stream, str(error)))
+            if not is_unborn(error, ref, patterns):
+                bad.append(BadStream(ref.stream, str(error)))
         show(done + 1, len(refs))
     return DayPlan(pack(units, task_rows), first_seqs, bad)
 
