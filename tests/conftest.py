@@ -15,6 +15,7 @@ settings.register_profile("tailrace", deadline=None, print_blob=True)
 settings.register_profile(
     "tailrace-ci",
     deadline=None,
+    max_examples=40,
     print_blob=True,
     derandomize=True,
     database=None,
@@ -28,30 +29,39 @@ _ROOT = Path(__file__).resolve().parent.parent
 _BOTH_BUILDS = "TAILRACE_TEST_BOTH_BUILDS" in os.environ
 COMPILED_ONLY = (
     "tests/bench/",
+    "tests/broker/replication/",
     "tests/deploy/",
+    "tests/system/test_binary_moving.py",
     "tests/system/test_client_failover.py",
-    "tests/system/test_lifecycle.py",
+    "tests/system/test_client_survival.py",
+    "tests/system/test_disk.py",
+    "tests/system/test_exactly_once.py",
     "tests/system/test_replication_hostile.py",
     "tests/system/test_rolling.py",
     "tests/system/test_scale.py",
     "tests/system/test_tree_failover.py",
 )
 INTERPRETED_ONLY = (
-    "tests/tidy/",
+    "tests/examples/",
     "tests/scripts/",
+    "tests/spark/",
     "tests/supervisor/",
     "tests/system/test_admin.py",
+    "tests/system/test_binary_heartbeat.py",
     "tests/system/test_fault_schedule.py",
+    "tests/system/test_lifecycle.py",
+    "tests/system/test_limits.py",
     "tests/system/test_replication_hostile_slaves.py",
+    "tests/system/test_replication_walkthrough.py",
     "tests/system/test_tree_check.py",
     "tests/system/test_tree_faults.py",
     "tests/system/test_tree_ledger.py",
     "tests/system/test_tree_load.py",
     "tests/system/test_tree_net.py",
+    "tests/tailrace/command/",
+    "tests/tidy/",
 )
 BOUND_TO_BUILD = "tests/tidy/test_build.py"
-JVM = "session"
-"""The fixture of the tests of Spark for which a Java machine is started."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -63,6 +73,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         where = item.path.relative_to(_ROOT).as_posix()
         if where.startswith(left_out) and where != BOUND_TO_BUILD:
-            item.add_marker(skip)
-        if interpreted_wanted() and where.startswith("tests/spark/") and JVM in getattr(item, "fixturenames", ()):
             item.add_marker(skip)
