@@ -48,7 +48,7 @@ class Publisher:
 
     def _run(self) -> None:
         try:
-            with tailrace.connect(self._address) as client:
+            with tailrace.connect(self._address, idempotent=False) as client:
                 while not self._stop.wait(self._pause_s):
                     for name in NAMES:
                         numbers = range(self.sent[name], self.sent[name] + self._chunk)
