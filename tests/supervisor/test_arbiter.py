@@ -81,13 +81,15 @@ class World:
         assert not left
 
     def close(self) -> None:
-        """Nobody stays, nor a zombie of anybody."""
+        """Nobody stays, nor a zombie of anybody. Other tests may have a child of their own that lives on."""
         for child in list(self.crew):
             child.kill(signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(child.pid, 0)
             self.crew.forget(child)
         with contextlib.suppress(ChildProcessError):
-            while True:
-                os.waitpid(-1, 0)
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
         self.signals.close()
 
 
