@@ -8,8 +8,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from shard.leaves import interpreted_wanted
-
 # No deadline: the machine is shared, and a slow moment is no fault. A failing example prints how to run it again.
 settings.register_profile("tailrace", deadline=None, print_blob=True)
 settings.register_profile(
@@ -24,10 +22,10 @@ settings.register_profile(
 settings.load_profile("tailrace-ci" if os.environ.get("CI") else "tailrace")
 
 _ROOT = Path(__file__).resolve().parent.parent
-# Where both builds are tested side by side (scripts/test-both-builds), what depends on neither is shared out: what a
-# leaf does is tried by the tests of the leaves and of all that calls them, and by real nodes in the others.
-_BOTH_BUILDS = "TAILRACE_TEST_BOTH_BUILDS" in os.environ
-COMPILED_ONLY = (
+# scripts/test-both-builds runs the suite in parts, side by side, since most of it waits for processes: what calls a leaf
+# with both builds, and what no leaf has a part in once, in two halves of about the same length.
+PART = os.environ.get("TAILRACE_TEST_PART", "")
+ONE_HALF = (
     "tests/bench/",
     "tests/broker/replication/",
     "tests/deploy/",
@@ -42,7 +40,7 @@ COMPILED_ONLY = (
     "tests/system/test_scale.py",
     "tests/system/test_tree_failover.py",
 )
-INTERPRETED_ONLY = (
+OTHER_HALF = (
     "tests/examples/",
     "tests/scripts/",
     "tests/spark/",
@@ -64,13 +62,16 @@ INTERPRETED_ONLY = (
 BOUND_TO_BUILD = "tests/tidy/test_build.py"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What one run shows of the load generator and the repository itself, the other need not show again."""
-    if not _BOTH_BUILDS:
-        return
-    skip = pytest.mark.skip(reason="nothing here depends on which build is loaded; the other run has it")
-    left_out = COMPILED_ONLY if interpreted_wanted() else INTERPRETED_ONLY
-    for item in items:
-        where = item.path.relative_to(_ROOT).as_posix()
-        if where.startswith(left_out) and where != BOUND_TO_BUILD:
-            item.add_marker(skip)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what another part has."""
+    if PART:
+        ours = [item for item in items if part_of(item.path.relative_to(_ROOT).as_posix()) == PART]
+        config.hook.pytest_deselected(items=[item for item in items if item not in set(ours)])
+        items[:] = ours
+
+
+def part_of(path: str) -> str:
+    """The part that has the tests of this file."""
+    if path.startswith(ONE_HALF):
+        return "one"
+    return "other" if path.startswith(OTHER_HALF) and path != BOUND_TO_BUILD else "both"
