@@ -22,8 +22,8 @@ settings.register_profile(
 settings.load_profile("tailrace-ci" if os.environ.get("CI") else "tailrace")
 
 _ROOT = Path(__file__).resolve().parent.parent
-# scripts/test-both-builds runs the suite in parts, side by side, since most of it waits for processes: what calls a leaf
-# with both builds, and what no leaf has a part in once, in two halves of about the same length.
+# scripts/test-both-builds runs the suite in parts, side by side, since most of it waits for processes: what calls a
+# leaf with both builds, and what no leaf has a part in once, in two halves of about the same length.
 PART = os.environ.get("TAILRACE_TEST_PART", "")
 ONE_HALF = (
     "tests/bench/",
