@@ -18,7 +18,9 @@ from broker.protocol.binary import ClientCodec
 from broker.protocol.errors import PeerError
 from broker.protocol.messages import Response
 
-RECEIVE_BYTES, RECEIVE_MIN_BYTES = 1 << 20, 16 << 10  # of one read: fewer while messages are very small and many
+# Of one read. Several chunks, so that most of them lie whole in it and need not be put together; fewer bytes while
+# messages are very small and many.
+RECEIVE_BYTES, RECEIVE_MIN_BYTES = 4 << 20, 16 << 10
 MESSAGES_A_READ = 2_048  # more of them would keep everybody else of this worker waiting
 SEND_BUFFERS_MAX = 64  # well under IOV_MAX
 
