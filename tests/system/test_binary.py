@@ -12,7 +12,9 @@ import pytest
 
 from broker.protocol.messages import (
     Ack,
+    Chunk,
     Close,
+    Ended,
     Failed,
     Hello,
     Open,
@@ -109,7 +111,8 @@ def test_everything_may_be_said_before_anything_is_heard(node: Node, piece_bytes
             client.send_raw(said[start : start + piece_bytes])
         client.read_to_end()
         kinds = {type(answer) for answer in client.answers}
-        assert kinds == {Welcome, Opened, Published, Subscribed, Pong}
+        # Whether the subscription comes to its end before CLOSE ends it is a matter of time.
+        assert kinds - {Chunk, Ended} == {Welcome, Opened, Published, Subscribed, Pong}
         assert isinstance(client.answers[0], Welcome)
         assert Published(1, ((0, 2, 0),)) in client.answers
 
