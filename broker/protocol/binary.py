@@ -17,7 +17,7 @@ from broker.protocol.envelope import BODY_BYTES_MAX, HEAD, HEAD_BYTES, EnvelopeR
 from broker.protocol.errors import Code, PeerError
 from broker.protocol.messages import CONTROL_BODY_MAX_BYTES, VERSION, Hello, Malformed, Op, Request, Response
 from broker.protocol.requests import read_publish, read_request
-from broker.protocol.responses import read_chunk, read_response
+from broker.protocol.responses import check_opcode, read_chunk, read_response
 from shard.frame import MAX_FRAME_BYTES
 
 RESPONSE_MAX_BYTES: Final = MAX_FRAME_BYTES + CONTROL_BODY_MAX_BYTES
@@ -144,15 +144,29 @@ class ServerCodec:
         return malformed
 
 
+class _ResponseReader(EnvelopeReader):
+    """Judges an envelope by its head: what no broker sends is not waited for."""
+
+    __slots__ = ("replicating",)
+
+    def __init__(self, body_max_bytes: int, replicating: bool) -> None:
+        super().__init__(body_max_bytes)
+        self.replicating = replicating
+
+    def checked_length(self, opcode: int, length: int) -> int:
+        if opcode != _CHUNK:
+            check_opcode(opcode, replicating=self.replicating)
+        return super().checked_length(opcode, length)
+
+
 class ClientCodec:
     """One a connection, at the client's end."""
 
-    __slots__ = ("_reader", "replicating")
+    __slots__ = ("_reader",)
 
     def __init__(self, max_envelope_bytes: int = RESPONSE_MAX_BYTES, *, replicating: bool = False) -> None:
         """`replicating`: whether messages of the feature "replication" are taken, as HELLO asked for it."""
-        self.replicating = replicating
-        self._reader = EnvelopeReader(max_envelope_bytes - HEAD_BYTES)
+        self._reader = _ResponseReader(max_envelope_bytes - HEAD_BYTES, replicating)
 
     @property
     def pending_bytes(self) -> int:
@@ -169,6 +183,6 @@ class ClientCodec:
                 if opcode == _CHUNK:
                     yield read_chunk(body)
                 else:
-                    yield read_response(opcode, body, replicating=self.replicating)
+                    yield read_response(opcode, body, replicating=self._reader.replicating)
         except PeerError as error:
             raise PeerError(error.code, error.text, fatal=True) from None

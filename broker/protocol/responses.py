@@ -33,6 +33,13 @@ _CHUNK_BYTES_MIN = HANDLE_BYTES + HEADER_BYTES
 _ELEMENTS_MAX = max(PUBLISH_STREAMS_MAX, replication.ROWS_MAX)
 
 
+def check_opcode(opcode: int, *, replicating: bool) -> None:
+    """Raises PeerError for the opcode of a message that no broker sends, so that its body is not waited for."""
+    of_feature = replicating and opcode in replication_readers.RESPONSES
+    if not of_feature and opcode not in _OF_FIELDS and opcode not in _OF_FIXED:
+        raise _not_sent(opcode)
+
+
 def read_chunk(body: memoryview) -> Chunk:
     """A CHUNK; its frames are a part of `body`, and nobody has looked at them. Raises PeerError."""
     if len(body) < _CHUNK_BYTES_MIN:
@@ -53,7 +60,11 @@ def read_response(opcode: int, body: memoryview, *, replicating: bool = False) -
     read_fixed = _OF_FIXED.get(opcode)
     if read_fixed is not None:
         return read_fixed(body)
-    raise PeerError(Code.PROTOCOL, f"opcode {opcode} is nothing that a broker sends")
+    raise _not_sent(opcode)
+
+
+def _not_sent(opcode: int) -> PeerError:
+    return PeerError(Code.PROTOCOL, f"opcode {opcode} is nothing that a broker sends")
 
 
 def _published(body: memoryview) -> Published:

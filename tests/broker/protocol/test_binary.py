@@ -271,6 +271,14 @@ def test_a_client_that_did_not_ask_for_the_feature_takes_none_of_its_messages() 
         feed_client(ClientCodec(), [data])
 
 
+@pytest.mark.parametrize("opcode", [0, int(m.Op.HELLO), int(m.Op.PUBLISH), 99, 253])
+def test_a_client_does_not_wait_for_the_body_of_what_no_broker_sends(opcode: int) -> None:
+    head = HEAD.pack(opcode, 4_000_000)
+    with pytest.raises(PeerError, match=f"opcode {opcode} is nothing that a broker sends"):
+        feed_client(client(), [head])
+    assert feed_client(client(), [head[:-1]]) == []  # not known before its length is
+
+
 # --- what is wrong --------------------------------------------------------------------------------------------------
 
 LIVES: list[tuple[bytes, tuple[int, int, str, bool]]] = [

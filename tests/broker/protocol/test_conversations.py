@@ -164,7 +164,8 @@ class Pair:
             if who == "→":
                 for request in self.broker.feed(memoryview(buffer), count):
                     if isinstance(request, m.Hello):
-                        self.broker.replicating = self.client.replicating = FEATURE in request.features
+                        self.broker.replicating = FEATURE in request.features
+                        self.client = ClientCodec(replicating=self.broker.replicating)  # it has heard nothing yet
                     yield from flat([kept(request)])
             else:
                 for response in self.client.feed(memoryview(buffer)[:count]):
