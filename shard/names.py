@@ -2,6 +2,9 @@
 
 A name is 1 to 200 bytes of UTF-8 without white space, control characters or `|`. `25` is a name, `a/b` and `..` are
 names; none of them reaches the file system as it is.
+
+A stream X may have two companions, which live in its shard: `$cursor/X`, the log of how far its durable consumers are,
+and `X/$dead`, the messages that they could not do. Those of a companion are companions of X too.
 """
 
 from __future__ import annotations
@@ -18,6 +21,9 @@ STEM_BYTES_MAX: Final = 200
 """Longer percent-encodings are replaced by a hash; with the longest suffix a file name stays below 255 bytes."""
 HASHED_PREFIX: Final = "="
 """Begins the stems that are hashes. Percent-encoding never gives this character."""
+
+CURSOR_PREFIX: Final = b"$cursor/"
+DEAD_SUFFIX: Final = b"/$dead"
 
 _PLAIN = re.compile(rb"[!-{}~]{1,200}")
 _UNESCAPED = re.compile(r"[A-Za-z0-9_.~-]{1,200}")
@@ -87,7 +93,38 @@ def name_of_stem(stem: str) -> str | None:
 
 def shard_of(name: bytes, shards: int = 64) -> int:
     """Which of `shards` shards the stream belongs to. Never changes for a data directory."""
+    if b"$" in name:
+        name = base_of(name)
     return zlib.crc32(name) % shards
+
+
+def base_of(name: bytes) -> bytes:
+    """The stream whose companion this is, or whose companion's; of any other the name itself."""
+    while True:
+        base = name.removeprefix(CURSOR_PREFIX) or name
+        if base == name:
+            base = name.removesuffix(DEAD_SUFFIX) or name
+        if base == name:
+            return name
+        name = base
+
+
+def cursor_name(name: bytes) -> bytes:
+    """The log of the stream's consumers. Raises InvalidName where that would be too long for a name."""
+    return _companion(CURSOR_PREFIX + name)
+
+
+def dead_name(name: bytes) -> bytes:
+    """The stream of its dead letters. Raises InvalidName where that would be too long for a name."""
+    return _companion(name + DEAD_SUFFIX)
+
+
+def _companion(name: bytes) -> bytes:
+    if len(name) > NAME_BYTES_MAX:
+        raise InvalidName(
+            f"the name {name.decode()!r} would have {len(name)} bytes, which is more than {NAME_BYTES_MAX}"
+        )
+    return name
 
 
 def _bad_character(name: str) -> str:

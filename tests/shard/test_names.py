@@ -7,7 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shard.names import (
+    CURSOR_PREFIX,
+    DEAD_SUFFIX,
     InvalidName,
+    base_of,
+    cursor_name,
+    dead_name,
     file_stem,
     is_reserved,
     name_bytes_valid,
@@ -85,3 +90,26 @@ def test_reserved() -> None:
     assert is_reserved("$x")
     assert is_reserved(b"$x")
     assert not is_reserved("x$")
+
+
+def test_companions_live_with_their_stream() -> None:
+    for name in (b"a", b"a$b", b"$x", b"a/b", "größe".encode()):
+        dead = dead_name(name)
+        assert (cursor_name(name), dead) == (b"$cursor/" + name, name + b"/$dead")
+        for each in (name, cursor_name(name), dead, cursor_name(dead), dead_name(dead), cursor_name(dead_name(dead))):
+            assert base_of(each) == name
+            assert shard_of(each) == shard_of(name)
+
+
+@pytest.mark.parametrize("name", [CURSOR_PREFIX, DEAD_SUFFIX, b"a/$deadly", b"$cursors/a", b"$dead"])
+def test_what_only_looks_like_a_companion(name: bytes) -> None:
+    assert base_of(name) == name
+    assert base_of(cursor_name(name)) == name
+
+
+def test_companions_of_names_that_are_too_long() -> None:
+    assert len(cursor_name(b"x" * 192)) == len(dead_name(b"x" * 194)) == 200
+    with pytest.raises(InvalidName, match="would have 201"):
+        cursor_name(b"x" * 193)
+    with pytest.raises(InvalidName, match="would have 201"):
+        dead_name(b"x" * 195)
