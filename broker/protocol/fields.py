@@ -46,6 +46,13 @@ class Fields:
         self._message = message
         self._fields = _unpacked_map(message, body, elements_max)
 
+    @classmethod
+    def _of(cls, message: str, fields: dict[str, Any]) -> Fields:
+        """A map within a body."""
+        inner = cls.__new__(cls)
+        inner._message, inner._fields = message, fields
+        return inner
+
     def __contains__(self, key: str) -> bool:
         """Whether the field is there; nil counts as absent."""
         return self._fields.get(key) is not None
@@ -61,6 +68,13 @@ class Fields:
         if type(value) is not int or not 0 <= value <= high:
             raise self._wrong(key, f"is {_shown(value)}, not a number from 0 to {high}")
         return value
+
+    def seconds(self, key: str, high: int) -> float:
+        """More than 0, whole or not."""
+        value = self._required(key)
+        if type(value) not in (int, float) or not 0 < value <= high:
+            raise self._wrong(key, f"is {_shown(value)}, not a number of seconds over 0, to {high}")
+        return float(value)
 
     def flag(self, key: str) -> bool:
         value = self._required(key)
@@ -94,6 +108,13 @@ class Fields:
             form = ", ".join(kind.__name__ for kind in kinds)
             raise self._wrong(key, f"is {_shown(value)}, not an array of rows of [{form}]")
         return tuple([tuple(row) for row in value])
+
+    def maps(self, key: str) -> list[Fields]:
+        """An array of maps, each to be read as a body is."""
+        value = self._required(key)
+        if type(value) is not list or not all(type(each) is dict for each in value):
+            raise self._wrong(key, f"is {_shown(value)}, not an array of maps")
+        return [Fields._of(self._message, each) for each in value]
 
     def place(self, key: str, kinds: Sequence[str]) -> tuple[str, int]:
         """A place in a stream: [kind, value]. Raises PeerError (`from`)."""

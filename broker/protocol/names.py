@@ -12,6 +12,7 @@ from shard.names import NAME_BYTES_MAX, is_reserved, name_bytes_valid
 SHOWN_BYTES_MAX: Final = 60
 SHOWN_CHARACTERS_MAX: Final = 400
 NODE_BYTES_MAX: Final = MASTER_BYTES_MAX
+CONSUMER_BYTES_MAX: Final = 100
 
 
 def shown(data: bytes) -> str:
@@ -32,6 +33,14 @@ def stream_name(data: bytes) -> bytes:
         raise PeerError(Code.NAME, f"{shown(data)} is not a stream name: {rule}")
     if is_reserved(data):
         raise PeerError(Code.RESERVED, f"{shown(data)} begins with $, as only the broker's own do; choose another")
+    return data
+
+
+def consumer_name(data: bytes) -> bytes:
+    """The name of a durable consumer, or of a member of one: the name itself. Raises PeerError with `usage`."""
+    if len(data) > CONSUMER_BYTES_MAX or not name_bytes_valid(data):
+        rule = f"1 to {CONSUMER_BYTES_MAX} bytes of UTF-8 without white space, control characters or |"
+        raise PeerError(Code.USAGE, f"{shown(data)} is not the name of a consumer or a member: {rule}")
     return data
 
 

@@ -9,7 +9,9 @@ VERSION: Final = 1
 
 
 class Op(IntEnum):
-    """Those from FOLLOW on belong to the feature "replication" (`broker.protocol.replication`)."""
+    """FOLLOW to TOLD belong to the feature "replication" (`broker.protocol.replication`), CONSUME to GOT to "consumers"
+    (`broker.protocol.consuming`).
+    """
 
     HELLO = 1
     WELCOME = 2
@@ -36,3 +38,7 @@ class Op(IntEnum):
     CLAIMED = 23
     ASK = 24
     TOLD = 25
+    CONSUME = 26
+    CONSUMED = 27
+    GET = 28
+    GOT = 29
