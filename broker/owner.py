@@ -14,10 +14,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from broker.metrics import WorkerMetrics
-from broker.numbered import Admitted, Known, Numbered
+from broker.numbered import Admitted, Numbered
+from broker.open_stream import Grown as Grown
+from broker.open_stream import Growth as Growth
+from broker.open_stream import OpenStream as OpenStream
 from broker.protocol.errors import Code
 from broker.publish import Batch, Frames
 from broker.refused import Refused as Refused
@@ -41,42 +44,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REPLICAS_FULL_TEXT = "too many publishes to this stream wait for other nodes to hold them"
+NO_WAY_TEXT = "this node follows the stream's master, but has no way to it yet"
 LOCK_PATIENCE_S = 5.0  # a predecessor that is leaving gives its locks back well within this
 LOCK_RETRY_S = 0.02
 FRESH_BYTES_MAX = 64 << 10  # of what came from a master: more of it is read from the file by who waits for it
 
 
-class Growth(NamedTuple):
-    """What one turn appended to a stream: `frames`, stamped, the last of them ending at `end_offset` of the content."""
-
-    first_seq: int
-    next_seq: int
-    end_offset: int
-    frames: Frames
-
-
-Grown = dict[bytes, Growth]
-
-
-class OpenStream:
-    """A stream whose log is open, with what every append needs at hand."""
-
-    __slots__ = ("busy", "epoch", "log", "name", "policy", "producers", "sync_due_s", "syncing", "waiting")
-
-    def __init__(self, name: bytes, stream_log: StreamLog, epoch: int, policy: StreamPolicy) -> None:
-        self.name = name
-        self.log = stream_log
-        self.epoch = epoch
-        self.policy = policy
-        self.busy = False  # its end is being set aside in another thread: nothing is appended or trimmed
-        self.syncing = False
-        self.sync_due_s = 0.0  # 0: nothing to sync
-        self.waiting: list[tuple[Batch, int]] = []  # appended and to be told when synced
-        self.producers: Known | None = None  # once a numbered message has come
-
-    @property
-    def idle(self) -> bool:
-        return not self.syncing and not self.waiting and not self.busy
+CallUp = Callable[[bytes, str, list[Any], Callable[[Any | Refused], None]], None]
+"""Ask the master of a slaved stream: name, verb, arguments, and who gets the value or a `Refused`."""
 
 
 class Owner:
@@ -120,6 +95,7 @@ class Owner:
         self.on_create: Callable[[], None] = lambda: None
         self.uproutes: dict[bytes, Route] = {}  # of the slaved streams: the way of their publishes to the master
         self.send_up: Callable[[Batch], None] = _send_nowhere  # to the master of a slaved stream
+        self.call_up: CallUp = _call_nowhere  # the same for what is asked of its owner
         self.rules = Rules()  # whom streams follow of which nothing else is written down
         self.was_followed = False  # by another node, before this worker took its shards
         self.on_open: Callable[[OpenStream], None] = lambda _stream: None
@@ -545,7 +521,11 @@ def is_plain(meta: StreamMeta) -> bool:
 
 
 def _send_nowhere(batch: Batch) -> None:
-    batch.refused(Code.UNAVAILABLE, "this node follows the stream's master, but has no way to it yet")
+    batch.refused(Code.UNAVAILABLE, NO_WAY_TEXT)
+
+
+def _call_nowhere(_name: bytes, _verb: str, _args: list[Any], done: Callable[[Any | Refused], None]) -> None:
+    done(Refused(Code.UNAVAILABLE, NO_WAY_TEXT))
 
 
 def _lock(path: Path, deadline_s: float) -> ShardLock:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from broker.owner import OpenStream, Owner, Refused
@@ -127,11 +128,18 @@ CALLS: Mapping[str, Callable[[Owner, Args], Any]] = {
 
 def call(owner: Owner, verb: str, args: Args) -> Any:
     """Do one of `CALLS`. Raises Refused, whatever is wrong with the stream's files or the disk."""
-    try:
+    with refusals(verb):
         return CALLS[verb](owner, args)
+
+
+@contextmanager
+def refusals(what: str) -> Iterator[None]:
+    """Let what is wrong with a stream's files or the disk be a `Refused`."""
+    try:
+        yield
     except StreamDamaged as damage:
-        log.error("cannot do %s: %s", verb, damage)
+        log.error("cannot do %s: %s", what, damage)
         raise Refused(Code.DAMAGED, str(damage)) from damage
     except (StorageError, OSError) as error:
-        log.error("cannot do %s: %s", verb, error)
+        log.error("cannot do %s: %s", what, error)
         raise Refused(Code.UNAVAILABLE, f"the owner of this stream cannot do this: {error}") from error

@@ -6,7 +6,7 @@ Publishes are staged per stream through a turn of the loop and go on as one batc
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import count
 from typing import Any, Protocol
 
@@ -31,6 +31,7 @@ FORWARD_BYTES = 512 << 10  # about, of one request: the owner appends its first 
 CALL_BYTES = 256  # what a call counts for in its route's window
 
 Done = Callable[[Any | Refused], None]
+Later = Callable[[list[Any], Done], None]
 
 
 class Publishing(Protocol):
@@ -69,9 +70,10 @@ class Forward(Request):
         ]
         link.queue(sibling.pack_forward(self.request_id, groups), *self._frames)
 
-    def taken(self) -> None:
-        """The owner has logged it: nothing of it need be sent again."""
+    def taken(self) -> int:
+        """The owner has logged it: nothing of it need be sent again. Gives the bytes it counts for from now on."""
         self._frames.clear()
+        return CALL_BYTES
 
     def fail(self, code: Code, text: str) -> None:
         for batch in self._batches:
@@ -104,6 +106,10 @@ class Call(Request):
     def send(self, link: Link) -> None:
         link.queue(sibling.pack_call(self.request_id, self._verb, self._args))
 
+    def taken(self) -> int:
+        """The owner has it in hand, and may be long about it: whoever else goes this way need not wait for that."""
+        return 0
+
     def fail(self, code: Code, text: str) -> None:
         self._done(Refused(code, text))
 
@@ -124,6 +130,7 @@ class Router:
         self._full: list[Batch] = []  # of this turn too, before those of the same streams that are staged
         self.staged_bytes = 0
         self._ids = count(1)
+        self.answered_later: Mapping[str, Later] = {}  # calls whose answers are not known at once
         self.on_away: Callable[[Any, int], None] = lambda _client, _slot: None
 
     def slot_of(self, name: bytes) -> int:
@@ -281,13 +288,19 @@ class Router:
     # --- calls ------------------------------------------------------------------------------------------------------
 
     def call(self, name: bytes, verb: str, args: list[Any], done: Done) -> None:
-        """Ask the owner of the stream `name`; `done` gets the value or a `Refused`, at once when the stream is here."""
+        """Ask the owner of the stream `name`; `done` gets the value or a `Refused`, at once when the stream is here
+        and the call is none of `answered_later`.
+        """
         self.call_slot(self.slot_of(name), verb, args, done)
 
     def call_slot(self, slot: int, verb: str, args: list[Any], done: Done) -> None:
         route = self.routes.get(slot)
         if route is not None:
             route.submit(Call(next(self._ids), verb, args, done))
+            return
+        later = self.answered_later.get(verb)
+        if later is not None:
+            later(args, done)
             return
         try:
             value = call(self.owner, verb, args)

@@ -18,7 +18,7 @@ from broker.owner import Grown, Refused
 from broker.protocol import sibling
 from broker.protocol.errors import Code
 from broker.publish import Batch
-from broker.router import CALL_BYTES, Call, Forward
+from broker.router import Call, Forward
 from broker.routes import Route
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ class Siblings:
         self.interest: dict[bytes, dict[Link, int]] = {}  # by stream: who has how many subscribers of it
         self._recounted: dict[bytes, int] = {}  # streams of siblings whose subscribers here have changed in this turn
         self._replicated: list[tuple[Link, int, Batch]] = []  # publishes for replicas that came in this turn
+        self._called: dict[tuple[Link, int], None] = {}  # calls that came in this turn and have no answer yet
         self.switched: set[Link] = set()  # whose other end counts on this worker for nothing any more
         self._touched: dict[Link, None] = {}  # links with something to send, flushed at the end of the turn
         self._handlers: Mapping[int, Callable[[Link, memoryview], None]] = {
@@ -164,7 +165,7 @@ class Siblings:
     def flush(self) -> None:
         """Send what this turn queued for the siblings."""
         self.worker.followers.flush()
-        if self._replicated:
+        if self._replicated or self._called:
             self._tell_taken()
         if self._recounted:
             self._tell_counts()
@@ -243,11 +244,17 @@ class Siblings:
         router.staged_bytes += start
 
     def _tell_taken(self) -> None:
-        """Let siblings count no more on what is logged here and waits for other nodes only: that may take long."""
+        """Let siblings count no more on what may take long: what is logged here and waits for other nodes only, and
+        calls whose answers are not known in the turn they came in.
+        """
         replicated, self._replicated = self._replicated, []
+        called, self._called = self._called, {}
         taken: dict[Link, list[int]] = {}
         for link, request_id, batch in replicated:
             if batch.waiting and not link.closed:
+                taken.setdefault(link, []).append(request_id)
+        for link, request_id in called:
+            if not link.closed:
                 taken.setdefault(link, []).append(request_id)
         for link, request_ids in taken.items():
             link.queue(sibling.pack_taken(request_ids))
@@ -256,9 +263,9 @@ class Siblings:
     def _taken(self, link: Link, body: memoryview) -> None:
         route = self.worker.routes[link.slot]
         for request_id in sibling.unpack_taken(body):
-            request = route.lighten(request_id, CALL_BYTES)
-            if isinstance(request, Forward):
-                request.taken()
+            request = route.inflight.get(request_id)
+            if isinstance(request, Forward | Call):
+                route.lighten(request_id, request.taken())
 
     def _forwarded(self, link: Link, body: memoryview) -> None:
         request_id, results = sibling.unpack_forwarded(body)
@@ -272,8 +279,13 @@ class Siblings:
             self._say_moved(link, request_id)
             return
         self.worker.router.flush()  # what came over this link before it comes first
+        called = link, request_id
+        self._called[called] = None
 
         def done(value: Any) -> None:
+            self._called.pop(called, None)
+            if link.closed:
+                return
             if isinstance(value, Refused):
                 link.queue(sibling.pack_reply(request_id, None, value.code.value, value.text))
             else:

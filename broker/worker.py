@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from functools import partial
 from typing import Any
 
 import setproctitle
@@ -143,6 +144,7 @@ class Worker:
         )
         self.owner.on_create = self._note_created
         self.router = Router(self.owner, self.routes, boot.slots, boot.directory.shards, boot.metrics)
+        self.router.answered_later = {"await": partial(awaiting.wait_on, self.owner)}
         self.readers = Readers(boot.directory, settings.max_open_streams, boot.boot_id)
         self.siblings = Siblings(self)
         self.fanout = FanOut(self.readers, on_count=lambda feed: self.siblings.recount(feed) if feed.remote else None)
@@ -415,8 +417,6 @@ class Worker:
         """Ask the worker of a slot; some is every worker's own business (`OWN_BUSINESS`), the rest its owner's."""
         if verb in OWN_BUSINESS and slot == self.slot:
             done(OWN_BUSINESS[verb](self, *args))
-        elif verb == "await" and slot not in self.routes:
-            awaiting.wait_on(self.owner, args, done)
         else:
             self.router.call_slot(slot, verb, args, done)
 

@@ -10,7 +10,8 @@
     GREW        [[stream, next seq, content bytes], …]: how far they have grown; seq 0 is "look yourself"
     CUT         [stream, seq]: its messages from there on were set aside, whatever you know of it
     HANDOVER    a connection's state; its descriptor travels beside the envelope
-    TAKEN       [request id, …]: these publishes are logged, and are answered when as many nodes hold them as was asked
+    TAKEN       [request id, …]: these publishes are logged, and are answered when as many nodes hold them as was asked;
+                or these calls are begun, and are answered when what they wait for has come
     HELD        [[stream, line, connection, node, next seq, synced seq], …]: what the nodes hold that follow streams of
                 yours through me
     GONE        [connection, [[stream, node], …]]: they do not follow any more; none are all of a connection that ended

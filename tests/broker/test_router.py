@@ -324,3 +324,15 @@ def test_a_batch_goes_where_its_stream_is_when_the_turn_ends(node: World, router
         owner.uproutes[here.encode()] = route
     router.flush()
     assert (len(sent), publication.results[0][1]) == ((0, 1) if before else (1, 0))
+
+
+def test_a_call_whose_answer_is_not_known_at_once(node: World) -> None:
+    asked: list[tuple[list[Any], Any]] = []
+    answers: list[Any] = []
+    router = node.workers[0].router
+    router.answered_later = {"get": lambda args, done: asked.append((args, done))}
+    name = node.name(0).encode()
+    router.call(name, "get", [name, 1], answers.append)
+    assert asked[0][0] == [name, 1] and not answers
+    asked[0][1]("value")
+    assert answers == ["value"]

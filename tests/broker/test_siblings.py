@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from broker.protocol.envelope import HEAD_BYTES
 from broker.protocol.errors import Code
 from broker.protocol.messages import Ack
 from broker.publish import Batch
+from broker.refused import Refused
 from broker.router import CALL_BYTES, Call
 from broker.siblings import Forwarded
 from broker.worker import Phase
@@ -245,3 +246,37 @@ def test_what_followers_of_a_worker_held_goes_with_the_worker(node: World) -> No
     siblings = node.workers[1].siblings
     siblings._closed(siblings.links[0, 1])
     assert not nodes
+
+
+def test_a_call_that_is_not_answered_at_once_holds_nobody_up(node: World) -> None:
+    name = node.name(1).encode()
+    answers: list[object] = []
+    waiting: list[Callable[[object], None]] = []
+    asked, owner = node.workers
+    owner.router.answered_later = {"get": lambda _args, done: waiting.append(done)}
+    asked.router.call(name, "get", [name], answers.append)
+    asked.router.call(name, "streams", [b"no such"], answers.append)
+    route = asked.routes[1]
+    assert route.bytes_held == 2 * CALL_BYTES
+    node.settle()
+    assert answers == [[]] and route.bytes_held == 0 and len(route.inflight) == 1
+    (done,) = waiting
+    done("value")
+    node.settle()
+    assert answers == [[], "value"] and not route.inflight
+
+
+def test_a_late_answer_to_a_worker_that_is_gone_is_dropped(node: World) -> None:
+    name = node.name(1).encode()
+    waiting: list[Callable[[object], None]] = []
+    answers: list[object] = []
+    asked, owner = node.workers
+    owner.router.answered_later = {"get": lambda _args, done: waiting.append(done)}
+    asked.router.call(name, "get", [name], answers.append)
+    node.settle()
+    owner.siblings._closed(owner.siblings.links[0, 1])
+    asked.siblings._closed(asked.siblings.links[1, 2])
+    waiting[0]("value")
+    node.settle()
+    (refused,) = answers
+    assert isinstance(refused, Refused) and refused.code is Code.UNAVAILABLE
