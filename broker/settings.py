@@ -12,13 +12,14 @@ Units stand at the end of each name: `_bytes`, `_s`, `_ms`. Zero means "off" or 
 
 from __future__ import annotations
 
-from dataclasses import Field, dataclass, field, fields
+from dataclasses import Field, dataclass, field, fields, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 from shard.frame import MAX_FRAME_BYTES
+from shard.names import CURSOR_PREFIX
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -35,6 +36,8 @@ YEAR_S = 365 * DAY_S
 LINE_OVERHEAD_MIN_BYTES = 256
 ENVELOPE_OVERHEAD_MIN_BYTES = 4_096  # the heads of a PUBLISH and of its frame, and some handles
 LINE_OVERHEAD_BYTES = 4_096
+
+_CURSOR_PREFIX = CURSOR_PREFIX.decode()
 
 
 class Kind(StrEnum):
@@ -483,7 +486,12 @@ class Settings:
     slaves: tuple[SlaveRule, ...] = ()
 
     def policy(self, name: str) -> StreamPolicy:
-        """The policy of the stream `name`: the first [[stream]] section that matches, else the defaults."""
+        """The policy of the stream `name`: the first [[stream]] section that matches, else the defaults.
+
+        The log of a stream's consumers is kept as safely as the stream, and is as long as it needs to be.
+        """
+        if name.startswith(_CURSOR_PREFIX):
+            return replace(self.policy(name.removeprefix(_CURSOR_PREFIX)), max_age_s=0, max_bytes=0)
         for candidate in self.streams:
             if candidate.matches(name):
                 return candidate

@@ -6,7 +6,16 @@ from dataclasses import FrozenInstanceError, fields
 
 import pytest
 
-from broker.settings import DEFAULT_POLICY, Kind, Settings, SlaveRule, StreamPolicy, described_fields, spec_of
+from broker.settings import (
+    DEFAULT_POLICY,
+    Durability,
+    Kind,
+    Settings,
+    SlaveRule,
+    StreamPolicy,
+    described_fields,
+    spec_of,
+)
 
 ALL = [*described_fields(), *fields(StreamPolicy), *fields(SlaveRule)]
 
@@ -51,3 +60,11 @@ def test_the_first_policy_that_matches_wins() -> None:
     assert settings.policy("web.log") is logs
     assert settings.policy("WEB.LOG") is rest
     assert Settings(streams=(logs,)).policy("other") is DEFAULT_POLICY
+
+
+def test_the_log_of_a_streams_consumers_is_kept_as_safely_and_trims_itself() -> None:
+    orders = StreamPolicy("orders*", Durability.ALWAYS, max_age_s=60, max_bytes=1 << 20)
+    settings = Settings(streams=(orders, StreamPolicy("$*", Durability.INTERVAL)))
+    assert settings.policy("$cursor/orders") == StreamPolicy("orders*", Durability.ALWAYS)
+    assert settings.policy("orders/$dead") is orders
+    assert settings.policy("$cursor/other") == DEFAULT_POLICY
