@@ -129,13 +129,12 @@ class BinaryClient(Client):
         if settings.token and not self.local and not _same(settings.token, message.token):
             self.end_with(Code.DENIED, "this broker wants its token in HELLO; this one is missing or wrong")
         else:
-            features = FEATURES.intersection(message.features)
+            self.codec.features = features = FEATURES.intersection(message.features)
             if r.FEATURE in features:
                 self._replicate(message.node or "", message.address or "")
             self.say(pack(self._welcome(features)))
 
     def _replicate(self, node: str, address: str) -> None:
-        self.codec.replicating = True
         self.follower = Follower(self, node, address)
 
     @property

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from broker.protocol.envelope import BODY_BYTES_MAX, HEAD, HEAD_BYTES, EnvelopeReader, too_long
 from broker.protocol.errors import Code, PeerError
+from broker.protocol.features import NO_FEATURES
 from broker.protocol.messages import CONTROL_BODY_MAX_BYTES, VERSION, Hello, Malformed, Op, Request, Response
 from broker.protocol.requests import read_publish, read_request
 from broker.protocol.responses import check_opcode, read_chunk, read_response
@@ -53,13 +54,13 @@ class _RequestReader(EnvelopeReader):
 class ServerCodec:
     """One a connection, at the broker's end."""
 
-    __slots__ = ("_dead", "_reader", "max_message_bytes", "replicating")
+    __slots__ = ("_dead", "_reader", "features", "max_message_bytes")
 
     def __init__(self, max_envelope_bytes: int, max_message_bytes: int) -> None:
         """The limits in bytes: of a whole PUBLISH with its head; of a message's metadata and payload."""
         self.max_message_bytes = max_message_bytes
-        self.replicating = False
-        """Whether the feature "replication" was granted: from then on its messages are taken."""
+        self.features = NO_FEATURES
+        """Those that were granted: from then on their messages are taken."""
         self._reader = _RequestReader(min(max_envelope_bytes - HEAD_BYTES, BODY_BYTES_MAX))
         self._dead = False
 
@@ -101,11 +102,12 @@ class ServerCodec:
 
     def export_state(self) -> list[Any]:
         """All there is to know of the connection's place in its input, as msgpack carries it."""
-        return [self._reader.export_state(), self._reader.welcomed, self._dead, self.replicating]
+        return [self._reader.export_state(), self._reader.welcomed, self._dead, sorted(self.features)]
 
     def restore_state(self, state: list[Any]) -> None:
         """Go on where `export_state` was called."""
-        held, self._reader.welcomed, self._dead, self.replicating = state
+        held, self._reader.welcomed, self._dead, features = state
+        self.features = frozenset(features)
         self._reader.restore_state(held)
 
     def _messages(self, view: memoryview) -> Iterator[Request | Malformed]:
@@ -122,7 +124,7 @@ class ServerCodec:
                     if isinstance(hello, Malformed) and hello.error.fatal:
                         return
                 else:
-                    yield read_request(opcode, body, replicating=self.replicating)
+                    yield read_request(opcode, body, self.features)
         except PeerError as error:
             yield self._die(Malformed(reader.refused, 0, error.with_traceback(None)))
 
@@ -147,15 +149,15 @@ class ServerCodec:
 class _ResponseReader(EnvelopeReader):
     """Judges an envelope by its head: what no broker sends is not waited for."""
 
-    __slots__ = ("replicating",)
+    __slots__ = ("features",)
 
-    def __init__(self, body_max_bytes: int, replicating: bool) -> None:
+    def __init__(self, body_max_bytes: int, features: frozenset[str]) -> None:
         super().__init__(body_max_bytes)
-        self.replicating = replicating
+        self.features = features
 
     def checked_length(self, opcode: int, length: int) -> int:
         if opcode != _CHUNK:
-            check_opcode(opcode, replicating=self.replicating)
+            check_opcode(opcode, self.features)
         return super().checked_length(opcode, length)
 
 
@@ -164,9 +166,9 @@ class ClientCodec:
 
     __slots__ = ("_reader",)
 
-    def __init__(self, max_envelope_bytes: int = RESPONSE_MAX_BYTES, *, replicating: bool = False) -> None:
-        """`replicating`: whether messages of the feature "replication" are taken, as HELLO asked for it."""
-        self._reader = _ResponseReader(max_envelope_bytes - HEAD_BYTES, replicating)
+    def __init__(self, max_envelope_bytes: int = RESPONSE_MAX_BYTES, *, features: frozenset[str] = NO_FEATURES) -> None:
+        """`features`: those that HELLO asks for; their messages are taken."""
+        self._reader = _ResponseReader(max_envelope_bytes - HEAD_BYTES, features)
 
     @property
     def pending_bytes(self) -> int:
@@ -183,6 +185,6 @@ class ClientCodec:
                 if opcode == _CHUNK:
                     yield read_chunk(body)
                 else:
-                    yield read_response(opcode, body, replicating=self._reader.replicating)
+                    yield read_response(opcode, body, self._reader.features)
         except PeerError as error:
             raise PeerError(error.code, error.text, fatal=True) from None

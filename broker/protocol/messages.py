@@ -5,7 +5,7 @@ they are made once an envelope and freezing triples their cost; nobody changes t
 
 `pack` gives the bytes of any message. Where frames follow, the sender packs only what stands before them
 (`pack_publish`, `CHUNK_HEAD`) and sends the frames from where they are. docs/binary-protocol.md draws all of it.
-The messages of the feature "replication" are in `broker.protocol.replication`, and are packed here too.
+The messages of the features (`broker.protocol.features`) are in modules of their own, and are packed here too.
 """
 
 from __future__ import annotations
@@ -14,16 +14,19 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from broker.protocol import replication
 from broker.protocol.envelope import BODY_BYTES_MAX, HEAD_BYTES, pack_envelope
 from broker.protocol.errors import PeerError, UsageError
+from broker.protocol.features import PACKERS
 from broker.protocol.fields import CONTROL_BODY_MAX_BYTES as CONTROL_BODY_MAX_BYTES
 from broker.protocol.fields import TEXT_CHARACTERS_MAX, pack_map
 from broker.protocol.opcodes import VERSION as VERSION
 from broker.protocol.opcodes import Op as Op
 from broker.protocol.places import From
+
+if TYPE_CHECKING:
+    from broker.protocol import replication
 
 PRODUCERS_FEATURE: Final = "producers"
 """That a publish may be numbered by its producer, and is then logged once however often it is sent."""
@@ -228,13 +231,12 @@ class Malformed:
         return Failed(self.error.code.value, self.error.text, self.error.fatal, self.op, self.id)
 
 
-Request: TypeAlias = (
-    Hello | Open | Publish | Subscribe | Unsubscribe | Credit | Close | Ping | Pong | replication.Request
-)
-Response: TypeAlias = (
-    Welcome | Opened | Published | Subscribed | Chunk | Ended | Failed | Ping | Pong | replication.Response
-)
-Message: TypeAlias = Request | Response
+CoreRequest: TypeAlias = Hello | Open | Publish | Subscribe | Unsubscribe | Credit | Close | Ping | Pong
+CoreResponse: TypeAlias = Welcome | Opened | Published | Subscribed | Chunk | Ended | Failed | Ping | Pong
+"""Those that need no feature."""
+Request: TypeAlias = "CoreRequest | replication.Request"
+Response: TypeAlias = "CoreResponse | replication.Response"
+Message: TypeAlias = "Request | Response"
 
 
 # --- their bytes ----------------------------------------------------------------------------------------------------
@@ -259,7 +261,7 @@ assert _PUBLISH_TO_ONE.size == HEAD_BYTES + PUBLISH_HEAD.size + HANDLE_BYTES
 def pack(message: Message) -> bytes:
     """The whole envelope of any message. UsageError where a field cannot be told in it."""
     try:
-        return _PACKERS[type(message)](message)
+        return PACKERS[type(message)](message)
     except (struct.error, OverflowError) as error:
         raise UsageError(f"{message} cannot be packed: {error}") from error
 
@@ -370,7 +372,7 @@ def _empty(opcode: int) -> Callable[[Any], bytes]:
     return lambda _message: whole
 
 
-_PACKERS: Final[dict[type, Callable[[Any], bytes]]] = {
+_CORE_PACKERS: Final[dict[type, Callable[[Any], bytes]]] = {
     Hello: _hello,
     Welcome: _welcome,
     Open: _open,
@@ -387,5 +389,5 @@ _PACKERS: Final[dict[type, Callable[[Any], bytes]]] = {
     Credit: lambda message: pack_envelope(Op.CREDIT, CREDIT_BODY.pack(message.id, message.nbytes)),
     Ended: _ended,
     Close: _empty(Op.CLOSE),
-    **replication.PACKERS,
 }
+PACKERS.update(_CORE_PACKERS)

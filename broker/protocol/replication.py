@@ -13,13 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
+from broker.protocol import features
 from broker.protocol.fields import CONTROL_BODY_MAX_BYTES, pack_map
 from broker.protocol.names import NODE_BYTES_MAX
 from broker.protocol.opcodes import Op
 from broker.protocol.places import From
 from shard.epochs import EPOCHS_MAX, History
 
-FEATURE: Final = "replication"
+FEATURE: Final = features.REPLICATION
 HELD_ROWS_MAX: Final = 1_024
 """The most rows of a HELD, those of what is gone included."""
 NAMES_MAX: Final = 256
@@ -263,3 +264,4 @@ PACKERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     Claimed: _claimed,
     Told: _told,
 }
+features.PACKERS.update(PACKERS)

@@ -9,10 +9,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, get_args
 
 from broker.protocol.errors import Code, PeerError
+from broker.protocol.features import Readers
 from broker.protocol.fields import NUMBER_MAX, U32_MAX, Fields
 from broker.protocol.names import node_address, node_id, stream_name
 from broker.protocol.opcodes import Op
 from broker.protocol.replication import (
+    ROWS_MAX,
     Ask,
     Claim,
     Claimed,
@@ -170,3 +172,4 @@ RESPONSES: Final[Mapping[int, Callable[[Fields], Response]]] = {
     Op.CLAIMED: _claimed,
     Op.TOLD: _told,
 }
+READERS: Final = Readers(REQUESTS, RESPONSES, ROWS_MAX, ROWS_MAX)

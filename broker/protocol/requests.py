@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from broker.protocol import replication, replication_readers
+from broker.protocol import features
 from broker.protocol.errors import Code, PeerError
 from broker.protocol.fields import ELEMENTS_MAX, NUMBER_MAX, U16_MAX, U32_MAX, Fields
 from broker.protocol.messages import (
@@ -70,14 +70,16 @@ def read_publish(body: memoryview, max_message_bytes: int, owned: bool) -> Publi
     return _read_publish(body, max_message_bytes, owned)
 
 
-def read_request(opcode: int, body: memoryview, *, replicating: bool = False) -> Request | Malformed:
+def read_request(opcode: int, body: memoryview, agreed: frozenset[str] = features.NO_FEATURES) -> Request | Malformed:
     """Any message but PUBLISH. Bytes that are none give Malformed.
 
-    `replicating`: whether the feature "replication" was agreed on; its messages are none without it.
+    `agreed`: the features that both ends know; the messages of others are none.
     """
     read_fields, elements_max = _OF_FIELDS.get(opcode), ELEMENTS_MAX
-    if read_fields is None and replicating:
-        read_fields, elements_max = replication_readers.REQUESTS.get(opcode), replication.ROWS_MAX
+    feature = features.REQUESTS.get(opcode)
+    if feature is not None and feature in agreed:
+        readers = features.readers_of(feature)
+        read_fields, elements_max = readers.requests[opcode], readers.request_elements_max
     fields = None
     try:
         if read_fields is not None:
@@ -183,8 +185,9 @@ def _empty(opcode: int, message: Request) -> Callable[[memoryview], Request]:
 
 
 def _unwanted(opcode: int) -> PeerError:
-    if opcode in replication_readers.REQUESTS:
-        text = f"{_op_name(opcode)} needs the feature {replication.FEATURE}; ask for it in HELLO, see what WELCOME says"
+    feature = features.REQUESTS.get(opcode)
+    if feature is not None:
+        text = f"{_op_name(opcode)} needs the feature {feature}; ask for it in HELLO, see what WELCOME says"
         return PeerError(Code.PROTOCOL, text)
     return PeerError(Code.PROTOCOL, f"{_op_name(opcode)} is nothing that a client sends")
 

@@ -6,7 +6,7 @@ import struct
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from broker.protocol import replication, replication_readers
+from broker.protocol import features
 from broker.protocol.errors import Code, PeerError
 from broker.protocol.fields import U16_MAX, U32_MAX, Fields
 from broker.protocol.messages import (
@@ -30,12 +30,11 @@ from shard.frame import HEADER_BYTES
 
 _SUBSCRIPTION = struct.Struct("<I").unpack_from
 _CHUNK_BYTES_MIN = HANDLE_BYTES + HEADER_BYTES
-_ELEMENTS_MAX = max(PUBLISH_STREAMS_MAX, replication.ROWS_MAX)
 
 
-def check_opcode(opcode: int, *, replicating: bool) -> None:
+def check_opcode(opcode: int, asked: frozenset[str]) -> None:
     """Raises PeerError for the opcode of a message that no broker sends, so that its body is not waited for."""
-    of_feature = replicating and opcode in replication_readers.RESPONSES
+    of_feature = features.RESPONSES.get(opcode) in asked
     if not of_feature and opcode not in _OF_FIELDS and opcode not in _OF_FIXED:
         raise _not_sent(opcode)
 
@@ -47,17 +46,19 @@ def read_chunk(body: memoryview) -> Chunk:
     return Chunk(_SUBSCRIPTION(body)[0], body[HANDLE_BYTES:])
 
 
-def read_response(opcode: int, body: memoryview, *, replicating: bool = False) -> Response:
+def read_response(opcode: int, body: memoryview, asked: frozenset[str] = features.NO_FEATURES) -> Response:
     """Any message but CHUNK. Raises PeerError for bytes that are none.
 
-    `replicating`: whether the feature "replication" was asked for; its messages are none without it.
+    `asked`: the features that HELLO asked for; the messages of others are none.
     """
-    read_fields = _OF_FIELDS.get(opcode)
-    if read_fields is None and replicating:
-        read_fields = replication_readers.RESPONSES.get(opcode)
+    read_fields, read_fixed, elements_max = _OF_FIELDS.get(opcode), _OF_FIXED.get(opcode), PUBLISH_STREAMS_MAX
+    feature = features.RESPONSES.get(opcode)
+    if feature is not None and feature in asked:
+        readers = features.readers_of(feature)
+        read_fields, read_fixed = readers.responses.get(opcode), readers.fixed_responses.get(opcode)
+        elements_max = readers.response_elements_max
     if read_fields is not None:
-        return read_fields(Fields(Op(opcode).name, body, _ELEMENTS_MAX))
-    read_fixed = _OF_FIXED.get(opcode)
+        return read_fields(Fields(Op(opcode).name, body, elements_max))
     if read_fixed is not None:
         return read_fixed(body)
     raise _not_sent(opcode)

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 from broker.protocol.binary import ClientCodec
 from broker.protocol.errors import PeerError
+from broker.protocol.features import REPLICATION
 from broker.protocol.messages import Response
 
 # Of one read. Several chunks, so that most of them lie whole in it and need not be put together; fewer bytes while
@@ -62,7 +63,7 @@ class Wire:
         self.closed = False
         self.queued_bytes = 0
         self.received_bytes = 0
-        self._codec = ClientCodec(replicating=True)
+        self._codec = ClientCodec(features=frozenset({REPLICATION}))
         self._read_bytes = RECEIVE_BYTES
         self._out: deque[memoryview] = deque()
         try:

@@ -42,7 +42,7 @@ def ask_node(address: Address, stream: str | None, token: str | None, timeout_s:
 
 def _converse(sock: socket.socket, stream: str | None, token: str | None, deadline_s: float) -> Told:
     """Raises AskFailed, PeerError, OSError."""
-    codec = ClientCodec(ANSWER_MAX_BYTES, replicating=True)
+    codec = ClientCodec(ANSWER_MAX_BYTES, features=frozenset({FEATURE}))
     sock.sendall(m.pack(m.Hello(m.VERSION, (FEATURE,), CLIENT_NAME, token)))
     while True:
         left_s = deadline_s - time.monotonic()

@@ -33,7 +33,7 @@ class BinaryPeer:
         """`node_id`: of a peer that is itself a node, and speaks as nodes do."""
         self.node = node
         self.peer = node.connect(slot, local=local, small=small)
-        self.codec = ClientCodec(replicating=bool(node_id))
+        self.codec = ClientCodec(features=frozenset({FEATURE} if node_id else ()))
         self.got: dict[int, list[tuple[int, bytes]]] = {}
         self.sizes: list[int] = []
         self.requests = 0

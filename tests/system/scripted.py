@@ -134,7 +134,7 @@ class Upstream:
     def welcome(self, node: str = EVIL, features: tuple[str, ...] = (FEATURE,)) -> Hello:
         """Hear HELLO and answer it."""
         hello = self.next(Hello)
-        self._codec.replicating = True
+        self._codec.features = frozenset({FEATURE})
         self.say(Welcome(VERSION, features, "evil/1", node, 0, {}))
         return hello
 
@@ -211,7 +211,7 @@ class Slave(BinaryPeer):
 
     def __init__(self, port: int, node: str | None = EVIL, address: str | None = "127.0.0.1:1") -> None:
         super().__init__(port, hello=None)
-        self._codec = ClientCodec(replicating=True)
+        self._codec = ClientCodec(features=frozenset({FEATURE}))
         self.welcome = self.ask(Hello(VERSION, (FEATURE,), "evil/1", None, node, address), Welcome)
 
     def __enter__(self) -> Slave:

@@ -14,10 +14,12 @@ from broker.protocol import messages as m
 from broker.protocol.binary import RESPONSE_MAX_BYTES, ClientCodec, ServerCodec
 from broker.protocol.envelope import HEAD, HEAD_BYTES
 from broker.protocol.errors import Code, PeerError
+from broker.protocol.features import NO_FEATURES
 from broker.protocol.replication import Ask, Names
 from shard.frame import MAX_FRAME_BYTES, pack_frame
 from tests.broker.protocol.lines import cut, cuts
 from tests.broker.protocol.wires import (
+    ALL_FEATURES,
     FRAMES,
     HELLO,
     MAX_ENVELOPE_BYTES,
@@ -115,11 +117,11 @@ def test_a_connection_that_moves_in_the_middle(place: int) -> None:
     assert flat(before + after) == list(REQUESTS)
 
 
-@pytest.mark.parametrize("replicating", [False, True])
-def test_a_connection_that_moves_keeps_its_features(replicating: bool) -> None:
-    moved = server(replicating=not replicating)
-    moved.restore_state(server(replicating=replicating).export_state())
-    assert moved.replicating == replicating
+@pytest.mark.parametrize("features", [NO_FEATURES, ALL_FEATURES])
+def test_a_connection_that_moves_keeps_its_features(features: frozenset[str]) -> None:
+    moved = server(features=ALL_FEATURES - features)
+    moved.restore_state(msgpack.unpackb(msgpack.packb(server(features=features).export_state())))
+    assert moved.features == features
 
 
 def test_a_refused_connection_that_moves_stays_refused() -> None:
@@ -251,12 +253,12 @@ def test_hello_comes_once() -> None:
 
 def test_the_messages_of_replication_come_with_the_feature() -> None:
     """It may be granted between two envelopes of one read."""
-    codec = server(replicating=False)
+    codec = server(features=NO_FEATURES)
     data = m.pack(Ask(4)) * 2
     heard: list[m.Request | m.Malformed] = []
     for message in codec.feed(data, len(data)):
         heard.append(message)
-        codec.replicating = True
+        codec.features = ALL_FEATURES
     assert flat(heard) == [(24, 0, "protocol", False), Ask(4)]
 
 

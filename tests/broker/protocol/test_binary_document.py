@@ -24,7 +24,16 @@ from broker.protocol.places import From
 from broker.settings import Settings
 from shard.epochs import EPOCHS_MAX, EpochStart
 from shard.frame import HEADER, MAX_FRAME_BYTES, FrameHeader, pack_frame
-from tests.broker.protocol.wires import feed_client, feed_server, flat, server, stamped
+from tests.broker.protocol.wires import (
+    ALL_FEATURES,
+    REQUEST_KINDS,
+    RESPONSE_KINDS,
+    feed_client,
+    feed_server,
+    flat,
+    server,
+    stamped,
+)
 
 NODES_SAY, NODES_HEAR = replication_readers.REQUESTS, replication_readers.RESPONSES
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "binary-protocol.md").read_text()
@@ -112,8 +121,8 @@ def shown_session() -> list[tuple[str, str, bytes]]:
 def test_the_opcodes() -> None:
     rows = table("opcodes")
     assert [(int(number), name) for number, name, *_ in rows] == [(op, op.name) for op in m.Op]
-    asked = {named(kind) for kind in get_args(m.Request)}
-    heard = {named(kind) for kind in get_args(m.Response)}
+    asked = {named(kind) for kind in REQUEST_KINDS}
+    heard = {named(kind) for kind in RESPONSE_KINDS}
     whose = {(True, False): "client", (False, True): "broker", (True, True): "both"}
     assert [row[2] for row in rows] == [whose[name in asked, name in heard] for _number, name, *_ in rows]
 
@@ -164,9 +173,9 @@ def _needed(opcode: m.Op, form: dict[str, object]) -> set[str]:
 
 def _is_refused(opcode: m.Op, body: memoryview) -> bool:
     if opcode in requests._OF_FIELDS or opcode in NODES_SAY:
-        return isinstance(requests.read_request(opcode, body, replicating=True), m.Malformed)
+        return isinstance(requests.read_request(opcode, body, ALL_FEATURES), m.Malformed)
     try:
-        responses.read_response(opcode, body, replicating=True)
+        responses.read_response(opcode, body, ALL_FEATURES)
     except PeerError:
         return True
     return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import socket
 from collections.abc import Iterator
-from typing import TypeAlias, get_args
+from typing import TypeAlias
 
 import pytest
 
@@ -20,6 +20,8 @@ from tests.broker.protocol.wires import (
     HISTORY,
     MAX_ENVELOPE_BYTES,
     MAX_MESSAGE_BYTES,
+    REQUEST_KINDS,
+    RESPONSE_KINDS,
     flat,
     kept,
     publish,
@@ -164,8 +166,8 @@ class Pair:
             if who == "→":
                 for request in self.broker.feed(memoryview(buffer), count):
                     if isinstance(request, m.Hello):
-                        self.broker.replicating = FEATURE in request.features
-                        self.client = ClientCodec(replicating=self.broker.replicating)  # it has heard nothing yet
+                        self.broker.features = frozenset({FEATURE}).intersection(request.features)
+                        self.client = ClientCodec(features=self.broker.features)  # it has heard nothing yet
                     yield from flat([kept(request)])
             else:
                 for response in self.client.feed(memoryview(buffer)[:count]):
@@ -191,7 +193,7 @@ def test_a_conversation(name: str, seed: int) -> None:
 
 def test_every_message_is_spoken_in_some_conversation() -> None:
     spoken = {type(message) for steps in SCENARIOS.values() for _, message, _ in steps}
-    assert spoken == {*get_args(m.Request), *get_args(m.Response), bytes}
+    assert spoken == {*REQUEST_KINDS, *RESPONSE_KINDS, bytes}
 
 
 def test_a_client_that_is_no_client_and_a_broker_that_is_none() -> None:

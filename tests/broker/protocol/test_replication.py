@@ -31,7 +31,7 @@ def control(message: m.Message) -> object:
 
 def test_every_message_has_its_packer() -> None:
     assert set(r.PACKERS) == {*get_args(r.Request), *get_args(r.Response)}
-    assert {kind.__name__.upper() for kind in r.PACKERS} == {op.name for op in m.Op if op >= m.Op.FOLLOW}
+    assert {kind.__name__.upper() for kind in r.PACKERS} == {op.name for op in m.Op if m.Op.FOLLOW <= op <= m.Op.TOLD}
 
 
 def test_requests_are_maps_without_what_is_not_said() -> None:

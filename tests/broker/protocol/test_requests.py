@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from broker.protocol import messages as m
 from broker.protocol.envelope import HEAD_BYTES
 from broker.protocol.errors import Code
+from broker.protocol.features import NO_FEATURES
 from broker.protocol.places import FROM_NEW, From
 from broker.protocol.replication import FEATURE
 from broker.protocol.replication_readers import REQUESTS as REPLICATION
 from broker.protocol.requests import FAULTS, read_publish, read_request
 from shard.frame import HEADER_BYTES, pack_frame
-from tests.broker.protocol.wires import FRAMES, MAX_MESSAGE_BYTES, REQUESTS, frame_cy, publish
+from tests.broker.protocol.wires import ALL_FEATURES, FRAMES, MAX_MESSAGE_BYTES, REQUESTS, frame_cy, publish
 
 
 def request_of(opcode: int, fields: dict[str, Any]) -> m.Request | m.Malformed:
@@ -48,7 +49,7 @@ def test_there_and_back(message: m.Request) -> None:
     if data[0] == m.Op.PUBLISH:
         assert read_publish(body, MAX_MESSAGE_BYTES, False) == message
     else:
-        assert read_request(data[0], body, replicating=True) == message
+        assert read_request(data[0], body, ALL_FEATURES) == message
 
 
 def test_a_hello_of_a_node() -> None:
@@ -71,8 +72,8 @@ def test_a_hello_of_a_node() -> None:
     ],
 )
 def test_what_no_client_sends(opcode: int, name: str) -> None:
-    for replicating in (False, True):
-        found = refused(read_request(opcode, memoryview(b""), replicating=replicating))
+    for agreed in (NO_FEATURES, ALL_FEATURES):
+        found = refused(read_request(opcode, memoryview(b""), agreed))
         assert found == (0, Code.PROTOCOL, f"{name} is nothing that a client sends")
 
 
@@ -212,7 +213,7 @@ def test_every_fault_of_the_leaf_has_its_words() -> None:
 
 @given(st.integers(0, 255), st.binary(max_size=100))
 def test_any_bytes_give_a_message_or_an_answer(opcode: int, body: bytes) -> None:
-    for message in (read_request(opcode, memoryview(body), replicating=True), published(body)):
+    for message in (read_request(opcode, memoryview(body), ALL_FEATURES), published(body)):
         assert isinstance(message, m.Malformed) or type(message) in {type(each) for each in REQUESTS}
         if isinstance(message, m.Malformed):
             assert refused(message)[2].isprintable()

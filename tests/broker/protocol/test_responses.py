@@ -14,13 +14,13 @@ from broker.protocol.envelope import HEAD_BYTES
 from broker.protocol.errors import Code, PeerError
 from broker.protocol.replication_readers import RESPONSES as REPLICATION
 from broker.protocol.responses import read_chunk, read_response
-from tests.broker.protocol.wires import RESPONSES, stamped
+from tests.broker.protocol.wires import ALL_FEATURES, RESPONSES, stamped
 
 
 @pytest.mark.parametrize("message", RESPONSES, ids=lambda message: type(message).__name__)
 def test_there_and_back(message: m.Response) -> None:
     data = m.pack(message)
-    assert read_response(data[0], memoryview(data)[HEAD_BYTES:], replicating=True) == message
+    assert read_response(data[0], memoryview(data)[HEAD_BYTES:], ALL_FEATURES) == message
 
 
 def test_the_frames_of_a_chunk_are_not_copied() -> None:
@@ -41,7 +41,7 @@ def test_the_frames_of_a_chunk_are_not_copied() -> None:
 )
 def test_what_no_broker_sends(opcode: int) -> None:
     with pytest.raises(PeerError, match=f"opcode {opcode} is nothing that a broker sends"):
-        read_response(opcode, memoryview(b""), replicating=True)
+        read_response(opcode, memoryview(b""), ALL_FEATURES)
 
 
 @pytest.mark.parametrize("opcode", REPLICATION)
@@ -91,7 +91,7 @@ def test_a_body_that_is_wrong(opcode: m.Op, body: bytes | dict[str, Any], text: 
 @given(st.integers(0, 255), st.binary(max_size=100))
 def test_any_bytes_give_a_message_or_the_one_error(opcode: int, body: bytes) -> None:
     try:
-        message = read_response(opcode, memoryview(body), replicating=True)
+        message = read_response(opcode, memoryview(body), ALL_FEATURES)
     except PeerError:
         return
     assert type(message) in {type(each) for each in RESPONSES}

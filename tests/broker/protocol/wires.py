@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
+from broker.protocol import replication
 from broker.protocol.binary import RESPONSE_MAX_BYTES, ClientCodec, ServerCodec
+from broker.protocol.features import HOMES
 from broker.protocol.messages import (
     Ack,
     Chunk,
     Close,
+    CoreRequest,
+    CoreResponse,
     Credit,
     Ended,
     Failed,
@@ -41,6 +45,9 @@ MAX_ENVELOPE_BYTES = 1 << 18
 MAX_MESSAGE_BYTES = 100_000
 FRAMES = pack_frame(b"one") + pack_frame(b"", metadata=b"\x80") + pack_frame(b"three", metadata=b"\x81\xa1k\x01")
 HELLO = Hello(1, ("a feature",), "test/1")
+ALL_FEATURES = frozenset(HOMES)
+REQUEST_KINDS = {*get_args(CoreRequest), *get_args(replication.Request)}
+RESPONSE_KINDS = {*get_args(CoreResponse), *get_args(replication.Response)}
 HISTORY = (EpochStart(1, 0, "n1"), EpochStart(4, 6), EpochStart(2**32 - 1, 2**63 - 2, "n" * 32))
 
 frame_cy = load("shard.frame_cy")
@@ -131,16 +138,18 @@ def session(messages: Iterable[Message]) -> bytes:
     return b"".join(pack(message) for message in messages)
 
 
-def server(*, welcomed: bool = True, envelope: int = MAX_ENVELOPE_BYTES, replicating: bool = True) -> ServerCodec:
+def server(
+    *, welcomed: bool = True, envelope: int = MAX_ENVELOPE_BYTES, features: frozenset[str] = ALL_FEATURES
+) -> ServerCodec:
     codec = ServerCodec(envelope, MAX_MESSAGE_BYTES)
-    codec.replicating = replicating
+    codec.features = features
     if welcomed:
         assert [type(each) for each in feed_server(codec, [pack(HELLO)])] == [Hello]
     return codec
 
 
 def client(max_envelope_bytes: int = RESPONSE_MAX_BYTES) -> ClientCodec:
-    return ClientCodec(max_envelope_bytes, replicating=True)
+    return ClientCodec(max_envelope_bytes, features=ALL_FEATURES)
 
 
 def feed_server(codec: ServerCodec, pieces: Sequence[bytes]) -> list[Request | Malformed]:

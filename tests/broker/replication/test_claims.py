@@ -10,7 +10,7 @@ import pytest
 from broker.owner import Owner
 from broker.protocol.binary import ServerCodec
 from broker.protocol.messages import Hello, pack
-from broker.protocol.replication import Claim, Claimed
+from broker.protocol.replication import FEATURE, Claim, Claimed
 from broker.replication.claims import CLAIM_RETRY_S, Claims
 from shard.epochs import EpochStart
 from shard.meta import Role, StreamMeta, Upstream
@@ -28,7 +28,7 @@ class Said:
         self._codec = ServerCodec(1 << 20, 1 << 20)
         hello = pack(Hello(1, (), "test"))
         list(self._codec.feed(hello, len(hello)))
-        self._codec.replicating = True
+        self._codec.features = frozenset({FEATURE})
         self.claims: list[Claim] = []
 
     def __call__(self, data: bytes) -> None:

@@ -11,6 +11,7 @@ import pytest
 from broker.client import ANSWERS_PENDING_MAX
 from broker.protocol import messages as m
 from broker.protocol import replication as r
+from broker.protocol.binary import ClientCodec
 from broker.protocol.messages import Ack, Op
 from broker.protocol.places import FROM_NEW, From
 from broker.replication.follower import WATCHES_MAX, compare
@@ -181,7 +182,7 @@ def test_a_node_may_follow_more_streams_than_a_client_may_subscribe_to(tmp_path:
 
 def test_who_follows_says_which_node_it_is(node: World, name: str) -> None:
     peer = BinaryPeer(node, hello=False)
-    peer.codec.replicating = True
+    peer.codec = ClientCodec(features=frozenset({r.FEATURE}))
     (welcome,) = peer.ask(m.Hello(1, (r.FEATURE, "else"), "test"))
     assert isinstance(welcome, m.Welcome) and welcome.features == (r.FEATURE,)
     assert refused(peer.ask(new(1, name))) == ("usage", Op.FOLLOW, 1)

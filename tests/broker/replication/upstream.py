@@ -18,7 +18,7 @@ class Ears:
 
     def __init__(self) -> None:
         self._codec = ServerCodec(64 << 20, MESSAGE_MAX_BYTES)
-        self._codec.replicating = True
+        self._codec.features = frozenset({FEATURE})
         list(self._codec.feed(*_counted(pack(Hello(1, (FEATURE,), "test")))))
 
     def hear(self, data: bytes) -> list[Request]:

@@ -46,7 +46,7 @@ class AskedNode:
 
     def _converse(self, sock: socket.socket) -> None:
         codec = ServerCodec(1 << 20, 1 << 20)
-        codec.replicating = True
+        codec.features = frozenset({FEATURE})
         if isinstance(self.answer, bytes):
             sock.sendall(self.answer)
         while data := sock.recv(1 << 16):
