@@ -1,0 +1,1 @@
+"""Durable consumers and groups of a stream: what was given to whom, and what is finished."""
