@@ -16,6 +16,7 @@ from broker.protocol.errors import Code
 from shard.epochs import EPOCHS_MAX, EpochStart, History, begin_epoch, claim, last_epoch, make_history, reconcile
 from shard.errors import StorageError
 from shard.meta import Role, StreamMeta, Upstream
+from shard.names import CURSOR_PREFIX
 
 log = logging.getLogger(__name__)
 
@@ -234,15 +235,20 @@ def _says_nothing(theirs: History) -> bool:
 
 
 def begin_after_boot(owner: Owner, stream: OpenStream) -> None:
-    """A master that the machine took down may have lost messages that its slaves have: what it gives out from now on
-    is told apart by a term of its own. Raises Refused, StorageError, OSError: it takes no messages before that.
+    """A master that the machine took down may have lost messages that its slaves have, or that its consumers are done
+    with: what it gives out from now on is told apart by a term of its own. Raises Refused, StorageError, OSError: it
+    takes no messages before that.
     """
     if stream.name not in owner.reborn:
         return
     meta = owner.meta(stream.name)
-    if meta.role is Role.MASTER and owner.was_followed:
+    if meta.role is Role.MASTER and (owner.was_followed or _has_consumers(owner, stream.name)):
         _begin_term(owner, stream, meta, term(meta, history_of(owner, stream))[0] + 1)
     owner.reborn.discard(stream.name)
+
+
+def _has_consumers(owner: Owner, name: bytes) -> bool:
+    return CURSOR_PREFIX + name in owner.names
 
 
 def _begin_term(owner: Owner, stream: OpenStream, meta: StreamMeta, epoch: int) -> int:

@@ -15,6 +15,7 @@ from broker.replication import roles
 from broker.replication.rules import Rule, Rules
 from shard.epochs import EpochStart, History
 from shard.meta import Role, StreamMeta, Upstream, read_meta
+from shard.names import cursor_name
 from tests.broker.owning import batch, make_owner, publish
 
 S = b"s"
@@ -411,6 +412,15 @@ def test_a_master_begins_a_term_after_the_machine_went_down(tmp_path: Path) -> N
     assert same_boot.meta.epoch == 2, "once a boot"
     same_boot.owner.release()
     assert opened(boot_again(tmp_path, "another boot")).meta.epoch == 3
+
+
+def test_a_master_that_has_consumers_begins_a_term_too(tmp_path: Path) -> None:
+    """Its consumers may be done with messages that it has lost, and will give out anew."""
+    node = Node(tmp_path)
+    node.publish(b"a", b"b")
+    node.owner.create(cursor_name(S), by_command=True)
+    node.owner.release()
+    assert opened(boot_again(tmp_path), followed=False).meta.epoch == 2
 
 
 @pytest.mark.parametrize("case", ["never followed", "slave", "disabled", "same boot"])
