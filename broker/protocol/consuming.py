@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
+from broker.protocol import features
 from broker.protocol.envelope import pack_envelope
 from broker.protocol.fields import CONTROL_BODY_MAX_BYTES, pack_map
 from broker.protocol.names import CONSUMER_BYTES_MAX
@@ -21,7 +22,7 @@ from broker.protocol.opcodes import Op
 from broker.protocol.places import From
 from shard.names import NAME_BYTES_MAX
 
-FEATURE: Final = "consumers"
+FEATURE: Final = features.CONSUMERS
 FINISHED_MAX: Final = 1_024
 """The most ranges that one GET says are finished."""
 FAILED_MAX: Final = 128
@@ -248,3 +249,4 @@ PACKERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     Consumed: _consumed,
     Got: _got,
 }
+features.PACKERS.update(PACKERS)

@@ -5,7 +5,6 @@ Readers raise PeerError for what is no such message.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Any, Final, cast, get_args
 
 from broker.protocol.consuming import (
@@ -22,6 +21,7 @@ from broker.protocol.consuming import (
     GOT_RUN,
     MESSAGES_MAX,
     REASON_BYTES_MAX,
+    ROWS_MAX,
     WAIT_MAX_MS,
     Consume,
     Consumed,
@@ -30,10 +30,10 @@ from broker.protocol.consuming import (
     Get,
     Got,
     Range,
-    Request,
     Standing,
 )
 from broker.protocol.errors import Code, PeerError
+from broker.protocol.features import Readers
 from broker.protocol.fields import NUMBER_MAX, U32_MAX, Fields
 from broker.protocol.names import consumer_name
 from broker.protocol.opcodes import Op
@@ -169,7 +169,10 @@ def _wrong(message: str, problem: str, code: Code = Code.USAGE) -> PeerError:
     return PeerError(code, f"{message}: {problem}")
 
 
-REQUESTS: Final[Mapping[int, Callable[[Fields], Request]]] = {Op.CONSUME: _consume, Op.GET: _get}
-RESPONSES: Final[Mapping[int, Callable[[Fields], Consumed]]] = {Op.CONSUMED: _consumed}
-FIXED_RESPONSES: Final[Mapping[int, Callable[[memoryview], Got]]] = {Op.GOT: read_got}
-RESPONSE_ELEMENTS_MAX: Final = CONSUMERS_MAX
+READERS: Final = Readers(
+    requests={Op.CONSUME: _consume, Op.GET: _get},
+    responses={Op.CONSUMED: _consumed},
+    request_elements_max=ROWS_MAX,
+    response_elements_max=CONSUMERS_MAX,
+    fixed_responses={Op.GOT: read_got},
+)

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 REPLICATION: Final = "replication"
 """What nodes say to each other: `broker.protocol.replication`."""
+CONSUMERS: Final = "consumers"
+"""What is said of durable consumers: `broker.protocol.consuming`."""
 NO_FEATURES: Final[frozenset[str]] = frozenset()
 
 
@@ -38,13 +40,18 @@ class Readers(NamedTuple):
 
 REQUESTS: Final[Mapping[int, str]] = {
     **dict.fromkeys((Op.FOLLOW, Op.HELD, Op.WATCH, Op.CLAIM, Op.ASK), REPLICATION),
+    **dict.fromkeys((Op.CONSUME, Op.GET), CONSUMERS),
 }
 """The feature that a request belongs to, by its opcode."""
 RESPONSES: Final[Mapping[int, str]] = {
     **dict.fromkeys((Op.FOLLOWED, Op.NAMES, Op.CLAIMED, Op.TOLD), REPLICATION),
+    **dict.fromkeys((Op.CONSUMED, Op.GOT), CONSUMERS),
 }
 """The feature that a response belongs to, by its opcode."""
-HOMES: Final[Mapping[str, str]] = {REPLICATION: "broker.protocol.replication_readers"}
+HOMES: Final[Mapping[str, str]] = {
+    REPLICATION: "broker.protocol.replication_readers",
+    CONSUMERS: "broker.protocol.consuming_readers",
+}
 """The module whose `READERS` read a feature's messages."""
 PACKERS: Final[dict[type, Callable[[Any], bytes]]] = {}
 """The whole envelope of a message, by its class; of those messages whose module is loaded."""

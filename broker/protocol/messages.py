@@ -26,7 +26,7 @@ from broker.protocol.opcodes import Op as Op
 from broker.protocol.places import From
 
 if TYPE_CHECKING:
-    from broker.protocol import replication
+    from broker.protocol import consuming, replication
 
 PRODUCERS_FEATURE: Final = "producers"
 """That a publish may be numbered by its producer, and is then logged once however often it is sent."""
@@ -234,8 +234,8 @@ class Malformed:
 CoreRequest: TypeAlias = Hello | Open | Publish | Subscribe | Unsubscribe | Credit | Close | Ping | Pong
 CoreResponse: TypeAlias = Welcome | Opened | Published | Subscribed | Chunk | Ended | Failed | Ping | Pong
 """Those that need no feature."""
-Request: TypeAlias = "CoreRequest | replication.Request"
-Response: TypeAlias = "CoreResponse | replication.Response"
+Request: TypeAlias = "CoreRequest | consuming.Request | replication.Request"
+Response: TypeAlias = "CoreResponse | consuming.Response | replication.Response"
 Message: TypeAlias = "Request | Response"
 
 
