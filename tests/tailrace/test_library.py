@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import statistics
 import subprocess
 import sys
 import tomllib
@@ -78,4 +79,4 @@ def test_it_loads_quickly(code: str) -> None:
     """In time of the processor, which others that are busy do not lengthen."""
     timed = f"import time\nt = time.process_time()\n{code}\nprint(time.process_time() - t)"
     taken_s = [float(run(timed)) for _ in range(5)]
-    assert min(taken_s) < IMPORT_S_MAX  # the caches are others' too
+    assert statistics.median(taken_s) < IMPORT_S_MAX
