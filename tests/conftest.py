@@ -13,7 +13,6 @@ settings.register_profile("tailrace", deadline=None, print_blob=True)
 settings.register_profile(
     "tailrace-ci",
     deadline=None,
-    max_examples=40,
     print_blob=True,
     derandomize=True,
     database=None,
@@ -46,6 +45,7 @@ OTHER_HALF = (
     "tests/spark/",
     "tests/system/test_admin.py",
     "tests/system/test_binary_heartbeat.py",
+    "tests/system/test_consumer_",
     "tests/system/test_fault_schedule.py",
     "tests/system/test_lifecycle.py",
     "tests/system/test_limits.py",
