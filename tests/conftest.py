@@ -60,22 +60,10 @@ OTHER_HALF = (
     "tests/tidy/",
 )
 BOUND_TO_BUILD = "tests/tidy/test_build.py"
-# A minute of both processors each: a whole Spark, several times over, or an operating system around one.
-LONG = (
-    "tests/deploy/test_rollup_systemd.py",
-    "tests/spark/rollup/test_beside_a_broker.py",
-    "tests/spark/rollup/test_kill.py",
-    "tests/spark/rollup/test_nightly.py",
-)
-WITHOUT_LONG = "CI" in os.environ and "TAILRACE_TEST_LONG" not in os.environ
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what another part has, and where the time is short what takes much of it."""
-    long = pytest.mark.skip(reason="takes a minute; left out where CI is set, unless TAILRACE_TEST_LONG is")
-    for item in items if WITHOUT_LONG else ():
-        if item.path.relative_to(_ROOT).as_posix() in LONG:
-            item.add_marker(long)
+    """Leave out what another part has."""
     if PART:
         ours = [item for item in items if part_of(item.path.relative_to(_ROOT).as_posix()) == PART]
         config.hook.pytest_deselected(items=[item for item in items if item not in set(ours)])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.conftest import BOUND_TO_BUILD, LONG, ONE_HALF, OTHER_HALF, part_of
+from tests.conftest import BOUND_TO_BUILD, ONE_HALF, OTHER_HALF, part_of
 from tests.tidy.tree import ROOT
 
 
-@pytest.mark.parametrize("path", [*ONE_HALF, *OTHER_HALF, *LONG, BOUND_TO_BUILD])
+@pytest.mark.parametrize("path", [*ONE_HALF, *OTHER_HALF, BOUND_TO_BUILD])
 def test_what_a_list_names_is_there(path: str) -> None:
     """A file that was renamed would be run twice more, unseen."""
     assert (ROOT / path).exists()
