@@ -48,6 +48,7 @@ from shard.header import (
     boot_word,
     tagged,
 )
+from shard.heads import read_metadata
 from shard.index import entry_offset, read_entry, seq_at
 from shard.leaves import load
 from shard.recovery import OPEN_CHECK_BYTES, Recovered, recover
@@ -296,6 +297,11 @@ class StreamLog:
         if walk.fault:
             paths = self._pair.paths
             raise paths.damaged(paths.content_file, walk.offset, fault_text(walk.fault))
+
+    def metadata(self, first_seq: int, messages: int) -> Iterator[bytes]:
+        """The metadata of so many messages from `first_seq` on, all of which there are. Raises as `entry`."""
+        last = self.entry(first_seq + messages - 1)
+        return read_metadata(self._content_fd, self.entry(first_seq).offset, last.offset + last.length, messages)
 
     @property
     def generation(self) -> int:
