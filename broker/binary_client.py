@@ -13,9 +13,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.client import READ_BYTES_MAX, Client
+from broker.consumers import binary_serving
+from broker.consumers.serving import Serving
 from broker.fanout import Cursor
 from broker.framing import FrameChunk, head_fields
 from broker.owner import Refused
+from broker.protocol import consuming as c
 from broker.protocol import messages as m
 from broker.protocol import replication as r
 from broker.protocol.binary import ServerCodec
@@ -32,7 +35,7 @@ from broker.version import program_version
 if TYPE_CHECKING:
     from broker.worker import Worker
 
-FEATURES = frozenset({r.FEATURE, m.PRODUCERS_FEATURE})  # spoken here beyond version 1
+FEATURES = frozenset({c.FEATURE, r.FEATURE, m.PRODUCERS_FEATURE})  # spoken here beyond version 1
 NODE_PENDING_MAX = 1 << 16  # answers to another node that are not known yet; it is read no more above it
 CREDIT_MAX_BYTES = 1 << 62  # of one subscription; more is as good as none
 
@@ -97,7 +100,14 @@ class BinaryClient(Client):
     @property
     def awaited(self) -> int:
         replicating = 0 if self.follower is None else self.follower.awaited
-        return self.under_way + len(self.asked) + replicating
+        consuming = 0 if self._serving is None else self._serving.awaited
+        return self.under_way + len(self.asked) + replicating + consuming
+
+    @property
+    def consumers(self) -> Serving:
+        if self._serving is None:
+            self._serving = Serving(self)
+        return self._serving
 
     # --- saying -----------------------------------------------------------------------------------------------------
 
@@ -423,6 +433,7 @@ class BinaryClient(Client):
             "codec": self.codec.export_state(),
             "handles": list(self.handles.items()),
             "follower": None if self.follower is None else [self.follower.node, self.follower.address],
+            "consumers": None if self._serving is None else self._serving.export_state(),
         }
 
     def restore_state(self, state: dict[str, Any]) -> None:
@@ -430,6 +441,8 @@ class BinaryClient(Client):
         self.handles = dict(state["handles"])
         if state["follower"] is not None:
             self._replicate(*state["follower"])
+        if state["consumers"] is not None:
+            self.consumers.restore_state(state["consumers"])
 
     def lose(self, key: int, name: bytes, next_seq: int, why: str) -> None:
         self.worker.metrics.refused.add(Code.UNAVAILABLE)
@@ -466,6 +479,8 @@ _HANDLERS: Mapping[type, Callable[[BinaryClient, Any], None]] = {
     m.Pong: BinaryClient.hear_pong,
     m.Close: BinaryClient.hear_close,
     m.Malformed: BinaryClient.malformed,
+    c.Consume: binary_serving.consume,
+    c.Get: binary_serving.get,
     r.Follow: lambda client, message: client.replication.follow(message),
     r.Watch: lambda client, message: client.replication.watch(message),
     r.Claim: lambda client, message: client.replication.claim(message),

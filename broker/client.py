@@ -16,6 +16,7 @@ from broker.protocol.errors import Code
 from broker.routes import Route
 
 if TYPE_CHECKING:
+    from broker.consumers.serving import Serving
     from broker.worker import Worker
 
 ANSWERS_PENDING_MAX = 4_096  # answers not known yet; reading pauses above it
@@ -25,6 +26,7 @@ READ_BYTES_MIN, READ_BYTES_MAX = 16 << 10, 1 << 20
 # More of what is for many streams, and is not to be answered: it is appended stream by stream, and an append costs as
 # much as a hundred messages.
 READ_BYTES_SCATTERED_MAX = 4 << 20
+_BEFORE_A_MOVE = Pause.MOVE | Pause.LEAVING  # the connection is handed over as soon as it is answered
 STREAM_BYTES = 8 << 10  # a read that holds less for each of its streams is scattered
 
 
@@ -37,6 +39,7 @@ class Client(Connection):
         "_pending_bytes",
         "_read_bytes",
         "_recv_into",
+        "_serving",
         "created",
         "current",
         "cursors",
@@ -65,6 +68,7 @@ class Client(Connection):
         self._pending_bytes = 0
         self._read_bytes = READ_BYTES_MIN
         self._recv_into = sock.recv_into
+        self._serving: Serving | None = None  # once it has asked for durable consumers
 
     # --- what a protocol says of itself -----------------------------------------------------------------------------
 
@@ -234,12 +238,36 @@ class Client(Connection):
         self.cursors.clear()
         self.ready.clear()
 
+    # --- durable consumers ------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def consumers(self) -> Serving:
+        """What this connection asks of durable consumers, from the first time on."""
+
+    @property
+    def ending(self) -> bool:
+        """Whether this connection is to move or to end, as soon as it is answered."""
+        return bool(self.lingering_since_s or self.paused & _BEFORE_A_MOVE)
+
+    def pause(self, reason: Pause) -> None:
+        super().pause(reason)
+        if self.ending and self._serving is not None:
+            self._serving.end_waits()
+
     # --- the end ----------------------------------------------------------------------------------------------------
+
+    def close(self, reason: str) -> None:
+        if not self.closed and self._serving is not None:
+            self._serving.close()
+        super().close(reason)
 
     def finish(self) -> None:
         if self.lingering_since_s or self.closed:
             return
         super().finish()
+        if self._serving is not None:
+            self._serving.end_waits()
         self._end_subscriptions()
         self.forget_input()
         self.hold(0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from broker.consumers import line_serving
 from broker.line_client import LineClient
 from broker.owner import Refused
 from broker.protocol import answers
@@ -59,6 +60,7 @@ class Commands:
             c.Workers: self.workers,
             c.Conns: self.conns,
             c.Quit: self.quit,
+            **dict.fromkeys(line_serving.COMMANDS, line_serving.execute),
         }
 
     def execute(self, client: LineClient, command: object) -> None:

@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from broker.client import Client
+from broker.consumers.line_serving import LineServing
 from broker.fanout import Cursor
 from broker.protocol import answers
 from broker.protocol.commands import Close, Invalid, Reply, Staged
@@ -87,6 +88,13 @@ class LineClient(Client):
     def forget_input(self) -> None:
         self.codec.feed_eof()
 
+    @property
+    def consumers(self) -> LineServing:
+        serving = self._serving
+        if not isinstance(serving, LineServing):
+            serving = self._serving = LineServing(self)
+        return serving
+
     # --- answers ----------------------------------------------------------------------------------------------------
 
     @property
@@ -154,10 +162,16 @@ class LineClient(Client):
     # --- moving -----------------------------------------------------------------------------------------------------
 
     def export_state(self) -> dict[str, Any]:
-        return {"codec": self.codec.export_state()}
+        serving = self._serving
+        consumers = [serving.member, serving.export_state()] if isinstance(serving, LineServing) else None
+        return {"codec": self.codec.export_state(), "consumers": consumers}
 
     def restore_state(self, state: dict[str, Any]) -> None:
         self.codec.restore_state(state["codec"])
+        if state["consumers"] is not None:
+            member, members = state["consumers"]
+            self._serving = LineServing(self, member)
+            self._serving.restore_state(members)
 
     def lose(self, key: bytes, name: bytes, next_seq: int, why: str) -> None:
         self.refuse(Code.UNAVAILABLE, f"{name.decode()}: {why}; the subscription has ended")

@@ -29,6 +29,7 @@ from broker.board import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
 from broker.client import READ_BYTES_SCATTERED_MAX
 from broker.commands import Commands
 from broker.connection import Connection
+from broker.consumers.serving import HELD_LOOK_S, Serving, look_at_held
 from broker.control import ControlChannel, ControlClosed, ControlMessage
 from broker.fanout import FanOut
 from broker.framing import FrameChunks
@@ -122,6 +123,7 @@ class Worker:
         self.clients: dict[int, Connection] = {}
         self.lingering: dict[Connection, None] = {}
         self._answered: dict[Connection, None] = {}
+        self.held_gets: dict[Serving, None] = {}  # connections with gets that cannot be answered yet
         self._slot = boot.board.slot(boot.slot)
         self._beat = Board(1).slot(0)  # the board's slot is its owner's: neither a successor's nor a retired worker's
         self._build(boot)
@@ -196,7 +198,8 @@ class Worker:
 
     def turn(self) -> None:
         busy = self.fanout.runnable or self._answered or self.followers.busy
-        self._handle(self.poller.poll(0 if busy else IDLE_S))
+        idle_s = min(IDLE_S, HELD_LOOK_S) if self.held_gets else IDLE_S
+        self._handle(self.poller.poll(0 if busy else idle_s))
         router = self.router
         rounds = 1
         while router.scattered and rounds < GATHER_ROUNDS_MAX and self._under(GATHERED_MAX_BYTES):
@@ -213,6 +216,8 @@ class Worker:
             self.upkeep.sync_urgent()
         self.siblings.flush()
         self.uplinks.flush()
+        if self.held_gets:
+            look_at_held(self)
         if self._answered:
             self._answer()
         if self.movers:

@@ -48,6 +48,69 @@ class Ack:
 
 
 @dataclass(frozen=True, slots=True)
+class Consume:
+    """Let there be a durable consumer of the stream, whose first message is at `start`."""
+
+    stream: bytes
+    name: bytes
+    start: From
+
+
+@dataclass(frozen=True, slots=True)
+class Unconsume:
+    """End a durable consumer."""
+
+    stream: bytes
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    """Give this connection up to `count` messages of a durable consumer; wait so long for the first."""
+
+    stream: bytes
+    name: bytes
+    wait_ms: int = 0
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """A durable consumer has finished the messages from seq `first` to `last`."""
+
+    stream: bytes
+    name: bytes
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Nack:
+    """A message has failed, and is to be delivered again."""
+
+    stream: bytes
+    name: bytes
+    seq: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Let a durable consumer go on at `start`."""
+
+    stream: bytes
+    name: bytes
+    start: From
+
+
+@dataclass(frozen=True, slots=True)
+class Consumers:
+    """List those of a stream."""
+
+    stream: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Ping:
     pass
 
@@ -144,6 +207,13 @@ Command: TypeAlias = (
     | Subscribe
     | Unsubscribe
     | Ack
+    | Consume
+    | Unconsume
+    | Get
+    | Finish
+    | Nack
+    | Reset
+    | Consumers
     | Ping
     | Help
     | Close

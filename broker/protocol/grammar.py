@@ -11,12 +11,14 @@ from typing import Final, NamedTuple
 
 from broker.protocol import commands as c
 from broker.protocol.address import PORT_MAX, host_valid
+from broker.protocol.consuming import MESSAGES_MAX, REASON_BYTES_MAX, WAIT_MAX_MS
 from broker.protocol.errors import Code, PeerError
-from broker.protocol.names import shown, stream_name, stream_pattern
+from broker.protocol.names import consumer_name, shown, stream_name, stream_pattern
 from broker.protocol.places import NUMBER_MAX as NUMBER_MAX
 from shard.frame import pack_frame
 from shard.names import name_bytes_valid
 
+_REASON_WORDS_MAX = 64
 _NUMBER_DIGITS_MAX = len(str(NUMBER_MAX))
 _BLANKS = b" \t"
 _WORD = re.compile(rb"[ \t]*([^ \t|]*)[ \t]*")
@@ -109,11 +111,58 @@ def _sub(verb: Verb, rest: bytes, _max: int) -> c.Command:
 
 
 def _ack(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    """What it does is told by how many words follow."""
     switch = {b"on": True, b"off": False}
-    on = switch.get(_args(verb, rest, 1, 1)[0].lower())
-    if on is None:
+    words = _args(verb, rest, 1, 4)
+    if len(words) > 2:
+        return _finish(VERBS[_FINISH_FORM.encode()], rest, _max)
+    on = switch.get(words[0].lower())
+    if on is None or len(words) > 1:
         raise verb.usage()
     return c.Ack(on)
+
+
+def _finish(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    stream, name, *seqs = _args(verb, rest, 3, 4)
+    first, last = [_seq(verb, seq) for seq in (seqs[0], seqs[-1])]
+    if first > last:
+        raise PeerError(Code.USAGE, f"SEQ {first} comes after LAST {last}; write: {verb.form}")
+    return c.Finish(stream_name(stream), consumer_name(name), first, last)
+
+
+def _nack(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    stream, name, seq, *words = _args(verb, rest, 3, 3 + _REASON_WORDS_MAX)
+    reason = b" ".join(words).decode("utf-8", "replace")
+    if len(reason.encode()) > REASON_BYTES_MAX:
+        raise PeerError(Code.USAGE, f"REASON has at most {REASON_BYTES_MAX} bytes; write: {verb.form}")
+    return c.Nack(stream_name(stream), consumer_name(name), _seq(verb, seq), reason)
+
+
+def _get(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    stream, name, *numbers = _args(verb, rest, 2, 4)
+    bounds = (("WAIT_MS", WAIT_MAX_MS), ("MAX", MESSAGES_MAX))
+    for data, (what, high) in zip(numbers, bounds, strict=False):
+        text = f"{what} is a number up to {high}; write: {verb.form}"
+        if _number(data, Code.USAGE, text) > high:
+            raise PeerError(Code.USAGE, text)
+    return c.Get(stream_name(stream), consumer_name(name), *map(int, numbers))
+
+
+def _seq(verb: Verb, data: bytes) -> int:
+    return _number(data, Code.USAGE, f"SEQ and LAST are numbers; write: {verb.form}")
+
+
+def _consumer_at(kind: Callable[[bytes, bytes, c.From], c.Command]) -> Callable[[Verb, bytes, int], c.Command]:
+    def parse(verb: Verb, rest: bytes, _max: int) -> c.Command:
+        stream, name, start = _args(verb, rest, 3, 3)
+        return kind(stream_name(stream), consumer_name(name), place(start))
+
+    return parse
+
+
+def _unconsume(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    stream, name = _args(verb, rest, 2, 2)
+    return c.Unconsume(stream_name(stream), consumer_name(name))
 
 
 def _slave(verb: Verb, rest: bytes, _max: int) -> c.Command:
@@ -163,11 +212,19 @@ def _bare(command: c.Command) -> Callable[[Verb, bytes, int], c.Command]:
     return parse
 
 
+_FINISH_FORM = "ack STREAM NAME SEQ [LAST]"
 _ROWS = (
     Verb("pub STREAM |payload", "publish everything after the bar; no answer unless it fails", False, _pub),
     Verb("ack on|off", "whether each pub is answered: ok pub STREAM SEQ", False, _ack),
     Verb("sub STREAM FROM [SKIP]", "messages from FROM on: 0 (all), a time in us, #SEQ or new", False, _sub),
     Verb("unsub STREAM", "no more messages of the stream", False, _stream_only(c.Unsubscribe)),
+    Verb("consume STREAM NAME FROM", "a durable consumer NAME, which begins at FROM", False, _consumer_at(c.Consume)),
+    Verb("get STREAM NAME [WAIT_MS [MAX]]", "its next MAX (1) messages, until they are acked", False, _get),
+    Verb(_FINISH_FORM, "it has finished these messages", False, _finish),
+    Verb("nack STREAM NAME SEQ [REASON]", "this message has failed: deliver it again", False, _nack),
+    Verb("reset STREAM NAME FROM", "let the consumer go on at FROM", False, _consumer_at(c.Reset)),
+    Verb("unconsume STREAM NAME", "end the consumer", False, _unconsume),
+    Verb("consumers STREAM", "the stream's consumers", False, _stream_only(c.Consumers)),
     Verb("ping", "answers ok pong", False, _bare(c.Ping())),
     Verb("help", "this list", False, _bare(c.Help())),
     Verb("close", "end this connection", False, _bare(c.Close())),
@@ -184,5 +241,7 @@ _ROWS = (
     Verb("quit", "stop the node", True, _bare(c.Quit())),
 )
 
-VERBS: Final[Mapping[bytes, Verb]] = {row.form.split()[0].encode(): row for row in _ROWS}
-"""Every command by its word in lower case, in the order `help` shows them."""
+VERBS: Final[Mapping[bytes, Verb]] = {
+    (row.form if row.form == _FINISH_FORM else row.form.split()[0]).encode(): row for row in _ROWS
+}
+"""Every command by its word in lower case, in the order `help` shows them; a second one of a word by its whole form."""

@@ -70,7 +70,7 @@ BAD: list[tuple[bytes, Code]] = [
     (b"", Code.COMMAND),
     (b"|", Code.COMMAND),
     (b"nonsense", Code.COMMAND),
-    (b"GET / HTTP/1.1", Code.COMMAND),
+    (b"POST / HTTP/1.1", Code.COMMAND),
     (b"\0\1\2", Code.COMMAND),
     (b"ping\0", Code.COMMAND),
     (b"p" * 10_000, Code.COMMAND),

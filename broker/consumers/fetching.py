@@ -1,0 +1,68 @@
+"""The messages of a get, from the files of their stream: frames as they are, whole, as many as may go.
+
+Which messages they are is the owner's decision. Where they are read, on another node perhaps, some may be trimmed
+already, or not be there yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from broker.protocol import consuming as c
+from shard.files import read_all
+from shard.index import Run
+from shard.reader import StreamReader
+
+
+class Fetched(NamedTuple):
+    """`frames` of each of the runs, in order. `trimmed`: how many messages are not kept any more."""
+
+    runs: list[c.Run]
+    frames: list[bytes]
+    trimmed: int
+
+
+def end_of(runs: Iterable[Sequence[int]]) -> int:
+    """The seq after the last message of any run; 0 of none."""
+    return max((first + count for first, count, _deliveries in runs), default=0)
+
+
+def before(runs: Iterable[Sequence[int]], next_seq: int) -> list[c.Run]:
+    """What of the runs comes before `next_seq`."""
+    return [(first, min(count, next_seq - first), deliveries) for first, count, deliveries in runs if first < next_seq]
+
+
+def fetch(reader: StreamReader, runs: Iterable[Sequence[int]], max_bytes: int) -> Fetched:
+    """Read so many messages, in the order of the runs, that their frames take at most `max_bytes`, but one at least.
+
+    Raises Trimmed where messages go in this very moment, StreamCut, StreamDamaged, OSError, and ValueError for a
+    message that has not come yet.
+    """
+    fetched: list[c.Run] = []
+    frames: list[bytes] = []
+    trimmed, room, oldest = 0, max_bytes, reader.first_seq()
+    for first, count, deliveries in runs:
+        end = first + count
+        start = min(max(first, oldest), end)
+        trimmed += start - first
+        if start == end:
+            continue
+        run = Run(start, reader.offset_of(start), end, reader.offset_of(end))
+        end_seq, end_offset = reader.cut(run, max(room, 0))
+        if end_offset - run.offset > room and fetched:
+            break
+        frames.append(_read(reader, run.offset, end_offset))
+        fetched.append((start, end_seq - start, deliveries))
+        room -= end_offset - run.offset
+        if end_seq < end:
+            break
+    return Fetched(fetched, frames, trimmed)
+
+
+def _read(reader: StreamReader, offset: int, end_offset: int) -> bytes:
+    frames = read_all(reader.content_fd, end_offset - offset, offset)
+    reader.next_seq()  # raises StreamCut: other messages may have come to this place while it was read
+    if len(frames) < end_offset - offset:
+        raise reader.damaged(offset, f"the file ends before the frames that go on to {end_offset}")
+    return frames
