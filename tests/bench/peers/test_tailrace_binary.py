@@ -39,7 +39,8 @@ PAYLOAD = make_payload(100)
 
 def _read(*parts: bytes) -> list[Request | Malformed]:
     """What a broker would understand."""
-    codec, requests = ServerCodec(64 << 20, 8 << 20), list[Request | Malformed]()
+    codec = ServerCodec(64 << 20, 8 << 20)
+    requests: list[Request | Malformed] = []
     for part in parts:
         for message in codec.feed(memoryview(bytearray(part)), len(part)):
             requests.append(message)
