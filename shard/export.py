@@ -14,12 +14,11 @@ from typing import Final, NamedTuple
 
 from shard.diverged import read_tails
 from shard.errors import Trimmed
-from shard.files import read_all
 from shard.frame import HEADER_BYTES, INDEX_ENTRY_BYTES, MAX_FRAME_BYTES
 from shard.header import HEADER_PAGE_BYTES
 from shard.reader import StreamReader
 from shard.torn import read_torn
-from shard.walk import FrameWalk, Run, check, fault_text, frame_seq, index_entries
+from shard.walk import FrameWalk, Run, fault_text, frame_seq, index_entries, whole_frame_seq
 
 END: Final = 1 << 64
 """Behind every seq and every timestamp."""
@@ -149,12 +148,8 @@ def _by_length(fd: int, end: int) -> Callable[[int, int], tuple[int, int] | None
         next_offset = offset + int.from_bytes(os.pread(fd, 4, offset), "little")
         if not offset + HEADER_BYTES <= next_offset <= min(offset + MAX_FRAME_BYTES, end - HEADER_BYTES):
             return None
-        length = int.from_bytes(os.pread(fd, 4, next_offset), "little")
-        if not HEADER_BYTES <= length <= min(MAX_FRAME_BYTES, end - next_offset):
-            return None
-        seq = frame_seq(fd, next_offset)
-        count, _, _ = check(read_all(fd, length, next_offset), 0, length, seq)
-        return (next_offset, seq) if count else None
+        seq = whole_frame_seq(fd, next_offset, end)
+        return None if seq is None else (next_offset, seq)
 
     return following
 

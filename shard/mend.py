@@ -17,7 +17,7 @@ from typing import Final
 from shard.epochs import contradiction, last_epoch, reconcile
 from shard.errors import MetaDamaged, StorageFull, StreamDamaged, StreamMissing, is_full
 from shard.files import NEW_SUFFIX, read_all, sync_directory, write_all
-from shard.frame import HEADER_BYTES, INDEX_ENTRY, INDEX_ENTRY_BYTES, MAX_FRAME_BYTES
+from shard.frame import INDEX_ENTRY, INDEX_ENTRY_BYTES
 from shard.header import (
     CONTENT_MAGIC,
     HEADER_PAGE_BYTES,
@@ -37,7 +37,7 @@ from shard.meta import Role, StreamMeta, meta_path, read_meta, write_meta
 from shard.reader import StreamReader, this_boot
 from shard.stream_files import StreamPaths, stream_paths
 from shard.torn import TORN_SUFFIX, keep_torn
-from shard.walk import FrameWalk, check, fault_text, index_entries
+from shard.walk import FrameWalk, fault_text, index_entries, whole_frame_seq
 
 _NO_LIMIT: Final = 1 << 62
 
@@ -247,13 +247,7 @@ def _find_start(source: _Source, *, may_cut: bool) -> tuple[int, int]:
 
 def _whole_frame_at(source: _Source, offset: int) -> int | None:
     """The seq of the frame that begins here, if one does."""
-    head = read_all(source.fd, HEADER_BYTES, offset)
-    length = int.from_bytes(head[:4], "little")
-    if not HEADER_BYTES <= length <= MAX_FRAME_BYTES or offset < HEADER_PAGE_BYTES or offset + length > source.size:
-        return None
-    seq = int.from_bytes(head[8:16], "little")
-    count, _, _ = check(read_all(source.fd, length, offset), 0, length, seq)
-    return seq if count else None
+    return whole_frame_seq(source.fd, offset, source.size) if offset >= HEADER_PAGE_BYTES else None
 
 
 def _write_entries(source: _Source, index_fd: int, base_seq: int, start: int) -> tuple[int, int, str]:

@@ -86,6 +86,18 @@ def frame_seq(fd: int, offset: int) -> int:
     return int.from_bytes(os.pread(fd, 8, offset + SEQ_OFFSET), "little")
 
 
+def whole_frame_seq(fd: int, offset: int, end: int) -> int | None:
+    """The seq of the whole and right frame that begins at `offset` and ends by `end`, if there is one. OSError."""
+    head = read_all(fd, HEADER_BYTES, offset)
+    length = int.from_bytes(head[:4], "little")
+    if not HEADER_BYTES <= length <= min(MAX_FRAME_BYTES, end - offset):
+        return None
+    seq = int.from_bytes(head[SEQ_OFFSET : SEQ_OFFSET + 8], "little")
+    frame = read_all(fd, length, offset)
+    count, _, _ = check(frame, 0, len(frame), seq)
+    return seq if count else None
+
+
 def fault_text(fault: str) -> str:
     """What a fault of the leaf means, as the cause of an error."""
     return _TEXTS[fault]
