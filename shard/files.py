@@ -57,7 +57,8 @@ def copy_bytes(source_fd: int, start: int, end: int, target_fd: int, place: int,
 
 def replace_file(path: Path, data: bytes) -> None:
     """Put `data` in the place of `path`, whole or not at all, and on the disk before this returns. Raises OSError."""
-    os.rename(_write_new(path, data, sync=True), path)
+    os.close(write_new(path, data, sync=True))
+    os.rename(f"{path}{NEW_SUFFIX}", path)
     sync_directory(path.parent)
 
 
@@ -70,38 +71,44 @@ class Replacements:
     __slots__ = ("_paths",)
 
     def __init__(self) -> None:
-        self._paths: dict[Path, Path | None] = {}  # the file to be replaced, and its new self; None: it goes
+        self._paths: dict[Path, bool] = {}  # whether the file is replaced; or else it goes
 
     def replace(self, path: Path, data: bytes) -> None:
         """Raises OSError."""
-        self._paths[path] = _write_new(path, data, sync=False)
+        os.close(write_new(path, data, sync=False))
+        self._paths[path] = True
 
     def remove(self, path: Path) -> None:
         """The file need not be there."""
-        self._paths[path] = None
+        self._paths[path] = False
 
-    def finish(self, path: Path) -> None:
-        """Put all on the disk; `path` is any in their file system. Raises OSError."""
-        sync_file_system(path)  # before the names: a name that is on the disk stands for a whole file
-        for old, new in self._paths.items():
-            if new is not None:
-                os.rename(new, old)
+    def finish(self, any_path: Path) -> None:
+        """Put all on the disk; `any_path` is one in their file system. Raises OSError."""
+        sync_file_system(any_path)  # before the names: a name that is on the disk stands for a whole file
+        for path, is_replaced in self._paths.items():
+            if is_replaced:
+                os.rename(f"{path}{NEW_SUFFIX}", path)
             else:
-                old.unlink(missing_ok=True)
-        sync_file_system(path)
+                path.unlink(missing_ok=True)
+        sync_file_system(any_path)
 
 
-def _write_new(path: Path, data: bytes, *, sync: bool) -> Path:
-    """Beside the file that it is to replace."""
-    new = path.with_name(path.name + NEW_SUFFIX)
-    fd = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+def write_new(path: str | Path, data: bytes, *, sync: bool) -> int:
+    """Write the file that is to be renamed to `path`, with NEW_SUFFIX beside it; with `sync` it is on the disk.
+
+    Gives its descriptor, for reading and writing. Raises OSError, and leaves nothing then.
+    """
+    new = f"{path}{NEW_SUFFIX}"
+    fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
         write_all(fd, data, 0)
         if sync:
             os.fsync(fd)
-    finally:
+    except OSError:
         os.close(fd)
-    return new
+        os.unlink(new)
+        raise
+    return fd
 
 
 def sync_directory(path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from shard.errors import StorageFull, StreamDamaged, StreamMissing, is_full
-from shard.files import NEW_SUFFIX, sync_directory, write_all
+from shard.files import NEW_SUFFIX, sync_directory, write_new
 from shard.header import (
     CONTENT_MAGIC,
     HEADER_PAGE_BYTES,
@@ -218,9 +218,9 @@ class NewPair:
         self._paths = paths
         content_page, index_page = _empty_pages(paths.name, boot, base_seq)
         try:
-            self._content_fd = _write_new(paths.content_file, content_page, sync=True)
+            self._content_fd = write_new(paths.content_file, content_page, sync=True)
             try:
-                self._index_fd = _write_new(paths.index_file, index_page, sync=True)
+                self._index_fd = write_new(paths.index_file, index_page, sync=True)
             except OSError:
                 os.close(self._content_fd)
                 os.unlink(paths.content_file + NEW_SUFFIX)
@@ -289,27 +289,12 @@ def _full(paths: StreamPaths) -> StorageFull:
 
 def _create(file: str, page: bytes, *, sync: bool = False) -> int:
     """A new file that appears under its name with its whole header page in it."""
-    fd = _write_new(file, page, sync=sync)
+    fd = write_new(file, page, sync=sync)
     try:
         os.rename(file + NEW_SUFFIX, file)
     except OSError:
         os.close(fd)
         os.unlink(file + NEW_SUFFIX)
-        raise
-    return fd
-
-
-def _write_new(file: str, page: bytes, *, sync: bool) -> int:
-    """The file that is to be renamed to `file`; with `sync` it is on the disk."""
-    new = file + NEW_SUFFIX
-    fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
-    try:
-        write_all(fd, page, 0)
-        if sync:
-            os.fsync(fd)
-    except OSError:
-        os.close(fd)
-        os.unlink(new)
         raise
     return fd
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from shard import stream_files
+from shard import files
 from shard.errors import StorageFull, StreamDamaged, StreamMissing
 from shard.files import write_all
 from shard.header import HEADER_PAGE_BYTES, STATE_OPEN, boot_word
@@ -145,7 +145,7 @@ def test_a_full_disk_leaves_no_half_of_a_stream(
             raise OSError(errno.ENOSPC, "no space")
         write_all(fd, data, offset)
 
-    monkeypatch.setattr(stream_files, "write_all", full)
+    monkeypatch.setattr(files, "write_all", full)
     before = descriptors()
     with pytest.raises(StorageFull):
         open_log(tmp_path)
