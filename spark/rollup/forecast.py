@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
@@ -63,11 +64,5 @@ def _removal(reader: StreamReader, policy: RetentionPolicy, grown_bytes: int, no
 
 def _first_from(reader: StreamReader, offset: int) -> int:
     """The first message that begins at this offset or later."""
-    low, high = reader.first_seq(), reader.next_seq()
-    while low < high:
-        middle = (low + high) // 2
-        if reader.offset_of(middle) < offset:
-            low = middle + 1
-        else:
-            high = middle
-    return low
+    seqs = range(reader.first_seq(), reader.next_seq())
+    return seqs.start + bisect_left(seqs, offset, key=reader.offset_of)
