@@ -10,7 +10,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -32,15 +32,18 @@ exec {java} "$@"
 """
 _made: set[Path] = set()  # by `without_vectors`
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
-_SETTINGS: Final = {
+SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     # A pair of sockets for each task is cheaper this way, and nobody else on the machine can connect to it.
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+}
+"""Of every session, here or on a cluster."""
+_LOCAL_SETTINGS: Final = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
-    "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
     "spark.sql.shuffle.partitions": "8",
     "spark.sql.catalogImplementation": "in-memory",
 }
@@ -60,18 +63,24 @@ def local_session(
     over those that are made here. `background`: Java and its Python tasks get only what no other process wants of the
     processors, so that a broker beside them is hardly slowed. Raises RuntimeError where there is no Java.
     """
-    from pyspark.sql import SparkSession
-
     from spark.datasource import TailraceDataSource
 
-    os.environ["JAVA_HOME"] = str(java_home())
     os.environ["PYSPARK_PYTHON"] = sys.executable  # or its Python processes would be whatever `python3` is
-    builder = SparkSession.builder.appName(app).master(f"local[{cores}]").config("spark.driver.memory", memory)
-    for name, value in {**_SETTINGS, **(settings or {})}.items():
-        builder = builder.config(name, value)
+    builder = session_builder(app, f"local[{cores}]", memory, {**_LOCAL_SETTINGS, **(settings or {})})
     session = idle(builder.getOrCreate) if background else builder.getOrCreate()
     session.dataSource.register(TailraceDataSource)
     return session
+
+
+def session_builder(app: str, master: str, memory: str, settings: Mapping[str, str]) -> Any:
+    """A SparkSession.Builder, with `settings` over SETTINGS. Raises RuntimeError where there is no Java."""
+    from pyspark.sql import SparkSession
+
+    os.environ["JAVA_HOME"] = str(java_home())
+    builder = SparkSession.builder.appName(app).master(master).config("spark.driver.memory", memory)
+    for name, value in {**SETTINGS, **settings}.items():
+        builder = builder.config(name, value)
+    return builder
 
 
 def idle(make: Callable[[], T]) -> T:

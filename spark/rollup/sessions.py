@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from spark.session import java_home, local_session
+from spark.session import local_session, session_builder
 
 LOCAL: Final = "local"
 APP: Final = "tailrace rollup"
-_CLUSTER_SETTINGS: Final = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.python.unix.domain.socket.enabled": "true",
-    "spark.log.level": "ERROR",
-    "spark.ui.showConsoleProgress": "false",
-}
 
 
 def make_session(
@@ -39,18 +32,8 @@ def make_session(
     if master == LOCAL:
         session = local_session(APP, cores=cores, memory=memory, settings=dict(settings or {}), background=background)
     else:
-        session = _cluster_session(master, memory, settings or {})
+        session = session_builder(APP, master, memory, settings or {}).getOrCreate()
     for path in py_files:
         session.sparkContext.addPyFile(path)
     session.dataSource.register(RollupDataSource)
     return session
-
-
-def _cluster_session(master: str, memory: str, settings: Mapping[str, str]) -> Any:
-    from pyspark.sql import SparkSession
-
-    os.environ["JAVA_HOME"] = str(java_home())
-    builder = SparkSession.builder.appName(APP).master(master).config("spark.driver.memory", memory)
-    for name, value in {**_CLUSTER_SETTINGS, **settings}.items():
-        builder = builder.config(name, value)
-    return builder.getOrCreate()
