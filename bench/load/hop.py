@@ -17,8 +17,8 @@ from bench.load.ingest import Target
 from bench.load.latency import wake_precisely
 from bench.load.limits import Deadline, LoadError
 from bench.load.meter import Meter, Spent
-from bench.load.stamps import STAMP_BYTES, STAMP_DIGITS, make_stamps
-from bench.peers.base import PAYLOAD_MARK, Peer
+from bench.load.stamps import StampedPublisher, make_stamps
+from bench.peers.base import Peer
 
 _WAIT_S = 0.1
 
@@ -82,9 +82,8 @@ class _Run:
         subscribers: tuple[socket.socket, socket.socket],
         deadline: Deadline,
     ) -> None:
-        before, _, after = peer.publish(name, payload).partition(payload)
-        self._before, self._after = before + PAYLOAD_MARK, payload[STAMP_BYTES:] + after
         self._publisher = publisher
+        self._stamped = StampedPublisher(peer, name, payload, publisher)
         self._listeners = {sock: _Listener(peer, sock) for sock in subscribers}
         self._deadline = deadline
         self._sent = 0
@@ -99,19 +98,13 @@ class _Run:
         while min(map(len, self.latencies_ns())) < end:
             now_ns = time.perf_counter_ns()
             if self._sent < end and now_ns >= next_ns:
-                self._send_one()
+                self._stamped.send()
+                self._sent += 1
                 next_ns += gap_ns
                 continue
             self._receive((next_ns - now_ns) / 1e9 if self._sent < end else _WAIT_S)
         if max(map(len, self.latencies_ns())) > end:
             raise LoadError(f"{max(map(len, self.latencies_ns()))} messages delivered where {end} were sent")
-
-    def _send_one(self) -> None:
-        stamp = b"%0*d" % (STAMP_DIGITS, time.perf_counter_ns())
-        data = b"%s%s%s" % (self._before, stamp, self._after)
-        if self._publisher.send(data) != len(data):
-            raise LoadError("the publisher's socket is full: the server does not take this rate")
-        self._sent += 1
 
     def _receive(self, wait_s: float) -> None:
         self._deadline.check(

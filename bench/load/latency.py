@@ -18,8 +18,8 @@ from bench.load.drain import read
 from bench.load.ingest import Target
 from bench.load.limits import Deadline, LoadError
 from bench.load.meter import Meter, Spent
-from bench.load.stamps import STAMP_BYTES, STAMP_DIGITS, make_stamps
-from bench.peers.base import PAYLOAD_MARK, Peer, Puller
+from bench.load.stamps import STAMP_BYTES, StampedPublisher, make_stamps
+from bench.peers.base import Peer, Puller
 
 _PR_SET_TIMERSLACK = 29
 _WAIT_S = 0.1
@@ -57,9 +57,8 @@ class _Pair:
         deadline: Deadline,
     ) -> None:
         self.latencies_ns: list[int] = []
-        before, _, after = peer.publish(name, payload).partition(payload)
-        self._before, self._after = before + PAYLOAD_MARK, payload[STAMP_BYTES:] + after
         self._publisher = publisher
+        self._stamped = StampedPublisher(peer, name, payload, publisher)
         self._subscriber = subscriber
         self._puller: Puller | None = peer.live_puller(name)
         self._deadline = deadline
@@ -73,18 +72,12 @@ class _Pair:
         while len(self.latencies_ns) < messages:
             now_ns = time.perf_counter_ns()
             while sent < messages and now_ns >= next_ns:
-                self._send()
+                self._stamped.send()
                 sent, next_ns = sent + 1, next_ns + gap_ns
                 now_ns = time.perf_counter_ns()
             self._receive((next_ns - now_ns) / 1e9 if sent < messages else _WAIT_S)
         if len(self.latencies_ns) > messages:
             raise LoadError(f"{len(self.latencies_ns)} messages delivered where {messages} were sent")
-
-    def _send(self) -> None:
-        stamp = b"%0*d" % (STAMP_DIGITS, time.perf_counter_ns())
-        data = b"%s%s%s" % (self._before, stamp, self._after)
-        if self._publisher.send(data) != len(data):
-            raise LoadError("the publisher's socket is full: the server does not take this rate")
 
     def _receive(self, wait_s: float) -> None:
         self._deadline.check(f"{len(self.latencies_ns)} messages have come")

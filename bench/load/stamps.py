@@ -1,6 +1,11 @@
-"""Finding the stamps in what a subscriber gets: each payload begins with PAYLOAD_MARK and the moment it was sent."""
+"""Stamping what is published, and finding the stamps in what a subscriber gets: each payload begins with PAYLOAD_MARK
+and the moment it was sent.
+"""
 
 from __future__ import annotations
+
+import socket
+import time
 
 from bench.load.limits import LoadError
 from bench.peers.base import PAYLOAD_MARK, Peer
@@ -10,6 +15,22 @@ from shard.frame import HEADER_BYTES, unpack_header
 
 STAMP_DIGITS = 19
 STAMP_BYTES = len(PAYLOAD_MARK) + STAMP_DIGITS
+
+
+class StampedPublisher:
+    """Publishes one payload to a stream again and again, each time with the moment just before its `send`."""
+
+    def __init__(self, peer: Peer, name: str, payload: bytes, sock: socket.socket) -> None:
+        before, _, after = peer.publish(name, payload).partition(payload)
+        self._before, self._after = before + PAYLOAD_MARK, payload[STAMP_BYTES:] + after
+        self._sock = sock
+
+    def send(self) -> None:
+        """LoadError when the socket is full."""
+        stamp = b"%0*d" % (STAMP_DIGITS, time.perf_counter_ns())
+        data = b"%s%s%s" % (self._before, stamp, self._after)
+        if self._sock.send(data) != len(data):
+            raise LoadError("the publisher's socket is full: the server does not take this rate")
 
 
 class MarkedStamps:
