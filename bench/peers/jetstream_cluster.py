@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from bench.peers.base import Site, Step
 from bench.peers.jetstream import STREAM, JetStream, api_call, inbox_of, subscribe_to
-from bench.peers.programs import find_program
+from bench.peers.programs import OWN_MODULES, find_program, run_together
 
 NODES = 3
 _LEADER = "n1"
-_ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 class JetStreamCluster(JetStream):
@@ -33,12 +29,10 @@ class JetStreamCluster(JetStream):
             lines = [line for line in self.configuration(node_site) if not line.startswith("server_name")]
             path.write_text("\n".join([f"server_name: n{number}", *lines, cluster]) + "\n")
             commands.append([find_program("nats-server"), "-c", str(path)])
-        file = site.directory / "commands.json"
-        file.write_text(json.dumps(commands))
-        return [sys.executable, "-m", "bench.load.together", str(file)]
+        return run_together(site, commands)
 
     def environment(self) -> Mapping[str, str]:
-        return {"PYTHONPATH": str(_ROOT)}
+        return OWN_MODULES
 
     def ready(self) -> list[Step]:
         """Once the cluster has made the stream, led by the server that is published to: no message goes a way round."""

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from bench.peers.base import Peer, Site, Step
+from bench.peers.programs import OWN_MODULES
 from bench.peers.tailrace import Tailrace
 
 ANSWER_BYTES = 24  # about as long as `ok pub b.000000 1234567` and its end of line
-_ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 class Plain(Peer):
@@ -28,7 +27,7 @@ class Plain(Peer):
         return [sys.executable, "-m", "bench.load.plain", str(site.port), *map(str, sizes)]
 
     def environment(self) -> Mapping[str, str]:
-        return {"PYTHONPATH": str(_ROOT)}
+        return OWN_MODULES
 
     def ready(self) -> list[Step]:
         return [Step(b"P", b"p")]
@@ -73,7 +72,7 @@ class BareSendfile(Peer):
         return [sys.executable, "-m", "bench.load.bare", str(site.port), str(path), str(self._processes)]
 
     def environment(self) -> Mapping[str, str]:
-        return {"PYTHONPATH": str(_ROOT)}
+        return OWN_MODULES
 
     def ready(self) -> list[Step]:
         return [Step(b"?", b"!")]

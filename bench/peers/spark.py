@@ -5,17 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Final
 
 from bench.peers.base import Peer, Site, Step, Unavailable
+from bench.peers.programs import OWN_MODULES
 
 NAMES: Final = {
     "files": ("spark", "Spark over the log"),
     "parquet": ("spark-parquet", "Spark over Parquet"),
     "polars": ("polars", "polars, one process, columns in memory"),
 }
-_ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 class SparkSession(Peer):
@@ -35,7 +34,7 @@ class SparkSession(Peer):
         return [sys.executable, "-m", "bench.load.spark_server", str(site.port), self.kind, *map(str, self.sizes)]
 
     def environment(self) -> Mapping[str, str]:
-        return {"PYTHONPATH": str(_ROOT)}
+        return OWN_MODULES
 
     def version(self) -> str:
         try:

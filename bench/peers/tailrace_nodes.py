@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-import json
-import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Self
 
 from bench.peers.base import Site, Step
+from bench.peers.programs import OWN_MODULES, run_together
 from bench.peers.tailrace import tailrace_command
 from bench.peers.tailrace_binary import TailraceBinary, handle_of
 from broker.protocol.envelope import HEAD_BYTES
@@ -17,7 +15,6 @@ from broker.protocol.messages import PUBLISHED_HEAD, Ack, pack_publish, pack_pub
 from shard.frame import pack_frame
 
 NODES_MAX = 3
-_ROOT = Path(__file__).resolve().parent.parent.parent
 _SETTLE_NAME = "b.999998"  # of a stream that no row uses
 _ANSWER_BEGINS = pack_published(0, [(0, 0, 0)])[: HEAD_BYTES + PUBLISHED_HEAD.size]
 _CONFIG = """
@@ -74,12 +71,10 @@ class TailraceNodes(TailraceBinary):
             path.write_text(_CONFIG + follow)
             command = tailrace_command(site.directory / f"data-{number}", port, metrics_port, self.workers)
             commands.append([*command, "--config", str(path)])
-        file = site.directory / "commands.json"
-        file.write_text(json.dumps(commands))
-        return [sys.executable, "-m", "bench.load.together", str(file)]
+        return run_together(site, commands)
 
     def environment(self) -> Mapping[str, str]:
-        return {**super().environment(), "PYTHONPATH": str(_ROOT)}
+        return {**super().environment(), **OWN_MODULES}
 
     def prepare(self) -> list[Step]:
         """Until all nodes follow."""
