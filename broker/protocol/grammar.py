@@ -18,7 +18,7 @@ from broker.protocol.places import NUMBER_MAX as NUMBER_MAX
 from shard.frame import pack_frame
 from shard.names import name_bytes_valid
 
-_REASON_WORDS_MAX = 64
+_FINISH_FORM = "ack STREAM NAME SEQ [LAST]"
 _NUMBER_DIGITS_MAX = len(str(NUMBER_MAX))
 _BLANKS = b" \t"
 _WORD = re.compile(rb"[ \t]*([^ \t|]*)[ \t]*")
@@ -112,30 +112,32 @@ def _sub(verb: Verb, rest: bytes, _max: int) -> c.Command:
 
 def _ack(verb: Verb, rest: bytes, _max: int) -> c.Command:
     """What it does is told by how many words follow."""
-    switch = {b"on": True, b"off": False}
-    words = _args(verb, rest, 1, 4)
+    usage = PeerError(Code.USAGE, f"write: {verb.form}, or: {_FINISH_FORM}")
+    try:
+        words = _args(verb, rest, 1, 4)
+    except PeerError:
+        raise usage from None
     if len(words) > 2:
-        return _finish(VERBS[_FINISH_FORM.encode()], rest, _max)
-    on = switch.get(words[0].lower())
+        return _finish(*words)
+    on = {b"on": True, b"off": False}.get(words[0].lower())
     if on is None or len(words) > 1:
-        raise verb.usage()
+        raise usage
     return c.Ack(on)
 
 
-def _finish(verb: Verb, rest: bytes, _max: int) -> c.Command:
-    stream, name, *seqs = _args(verb, rest, 3, 4)
-    first, last = [_seq(verb, seq) for seq in (seqs[0], seqs[-1])]
+def _finish(stream: bytes, name: bytes, *seqs: bytes) -> c.Command:
+    first, last = [_seq(seq, _FINISH_FORM) for seq in (seqs[0], seqs[-1])]
     if first > last:
-        raise PeerError(Code.USAGE, f"SEQ {first} comes after LAST {last}; write: {verb.form}")
+        raise PeerError(Code.USAGE, f"SEQ {first} comes after LAST {last}; write: {_FINISH_FORM}")
     return c.Finish(stream_name(stream), consumer_name(name), first, last)
 
 
 def _nack(verb: Verb, rest: bytes, _max: int) -> c.Command:
-    stream, name, seq, *words = _args(verb, rest, 3, 3 + _REASON_WORDS_MAX)
-    reason = b" ".join(words).decode("utf-8", "replace")
+    stream, name, seq, *words = _args(verb, rest, 3, 4)
+    reason = b"".join(words).decode("utf-8", "replace")
     if len(reason.encode()) > REASON_BYTES_MAX:
         raise PeerError(Code.USAGE, f"REASON has at most {REASON_BYTES_MAX} bytes; write: {verb.form}")
-    return c.Nack(stream_name(stream), consumer_name(name), _seq(verb, seq), reason)
+    return c.Nack(stream_name(stream), consumer_name(name), _seq(seq, verb.form), reason)
 
 
 def _get(verb: Verb, rest: bytes, _max: int) -> c.Command:
@@ -148,8 +150,8 @@ def _get(verb: Verb, rest: bytes, _max: int) -> c.Command:
     return c.Get(stream_name(stream), consumer_name(name), *map(int, numbers))
 
 
-def _seq(verb: Verb, data: bytes) -> int:
-    return _number(data, Code.USAGE, f"SEQ and LAST are numbers; write: {verb.form}")
+def _seq(data: bytes, form: str) -> int:
+    return _number(data, Code.USAGE, f"{shown(data)} is no seq; write: {form}")
 
 
 def _consumer_at(kind: Callable[[bytes, bytes, c.From], c.Command]) -> Callable[[Verb, bytes, int], c.Command]:
@@ -212,7 +214,6 @@ def _bare(command: c.Command) -> Callable[[Verb, bytes, int], c.Command]:
     return parse
 
 
-_FINISH_FORM = "ack STREAM NAME SEQ [LAST]"
 _ROWS = (
     Verb("pub STREAM |payload", "publish everything after the bar; no answer unless it fails", False, _pub),
     Verb("ack on|off", "whether each pub is answered: ok pub STREAM SEQ", False, _ack),
@@ -220,7 +221,7 @@ _ROWS = (
     Verb("unsub STREAM", "no more messages of the stream", False, _stream_only(c.Unsubscribe)),
     Verb("consume STREAM NAME FROM", "a durable consumer NAME, which begins at FROM", False, _consumer_at(c.Consume)),
     Verb("get STREAM NAME [WAIT_MS [MAX]]", "its next MAX (1) messages, until they are acked", False, _get),
-    Verb(_FINISH_FORM, "it has finished these messages", False, _finish),
+    Verb(_FINISH_FORM, "it has finished these messages", False, _ack),
     Verb("nack STREAM NAME SEQ [REASON]", "this message has failed: deliver it again", False, _nack),
     Verb("reset STREAM NAME FROM", "let the consumer go on at FROM", False, _consumer_at(c.Reset)),
     Verb("unconsume STREAM NAME", "end the consumer", False, _unconsume),

@@ -12,6 +12,9 @@ from typing import get_args
 import msgpack
 import pytest
 
+from broker.consumers import serving
+from broker.protocol import consuming as c
+from broker.protocol import consuming_readers
 from broker.protocol import messages as m
 from broker.protocol import replication as r
 from broker.protocol import replication_readers, requests, responses
@@ -19,7 +22,7 @@ from broker.protocol.binary import ClientCodec
 from broker.protocol.envelope import HEAD, HEAD_BYTES
 from broker.protocol.errors import Code, PeerError
 from broker.protocol.fields import ELEMENTS_MAX, NUMBER_MAX, TEXT_CHARACTERS_MAX
-from broker.protocol.names import NODE_BYTES_MAX
+from broker.protocol.names import CONSUMER_BYTES_MAX, NODE_BYTES_MAX
 from broker.protocol.places import From
 from broker.settings import Settings
 from shard.epochs import EPOCHS_MAX, EpochStart
@@ -28,6 +31,7 @@ from tests.broker.protocol.wires import (
     ALL_FEATURES,
     REQUEST_KINDS,
     RESPONSE_KINDS,
+    STANDING,
     feed_client,
     feed_server,
     flat,
@@ -35,7 +39,9 @@ from tests.broker.protocol.wires import (
     stamped,
 )
 
-NODES_SAY, NODES_HEAR = replication_readers.REQUESTS, replication_readers.RESPONSES
+FEATURES = (replication_readers.READERS, consuming_readers.READERS)
+FEATURES_SAY = {opcode for readers in FEATURES for opcode in readers.requests}
+FEATURES_HEAR = {opcode for readers in FEATURES for opcode in readers.responses}
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "binary-protocol.md").read_text()
 SIZES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q"}
 FULL: dict[str, m.Message] = {
@@ -57,23 +63,36 @@ FULL: dict[str, m.Message] = {
     "CLAIMED": r.Claimed(1, "slave", 1, "n", True),
     "ASK": r.Ask(1, b"s"),
     "TOLD": r.Told(1, "n", ":1", (r.Link("up", "n", "a:1", "following", 0, 0, 0, 0),), 0, 0, 0),
+    "CONSUME": c.Consume(1, "create", b"s", b"n", From("seq", 0), 0.5, 1, 3, 1),
+    "CONSUMED": c.Consumed(1, 0, True, True, (STANDING,)),
+    "GET": c.Get(1, b"s", b"n", b"m", ((0, 1),), ((2, "why"),), 1, 1, 1, True, 3, 1),
 }
 """Each message that is a map, with every field it can have."""
-INSTEAD: dict[str, m.Message] = {"FOLLOW": r.Follow(1, b"s", 1, 1, "n", start=From("seq", 0))}
+INSTEAD: dict[str, m.Message] = {
+    "FOLLOW": r.Follow(1, b"s", 1, 1, "n", start=From("seq", 0)),
+    "CONSUME": c.Consume(1, "list", b"s", ack=2),
+    "GET": c.Get(1, b"s", b"n", b"m", ack=2),
+}
 """The same with the fields that exclude some of those."""
 
 FRAMES = pack_frame(b"hello") + pack_frame(b"hi", metadata=msgpack.packb({"h": {"lang": "en"}}))
 SESSION: list[tuple[str, m.Message | bytes]] = [
-    ("→", m.Hello(1, (), "example/1")),
+    ("→", m.Hello(1, (c.FEATURE,), "example/1")),
     ("→", m.Open(1, b"news")),
     ("→", m.Publish(1, m.Ack.APPENDED, 0, (1,), memoryview(FRAMES), 2)),
-    ("←", m.Welcome(1, (), "example-broker/1", "n1", 0, {"max_message_bytes": 8_388_608})),
+    ("←", m.Welcome(1, (c.FEATURE,), "example-broker/1", "n1", 0, {"max_message_bytes": 8_388_608})),
     ("←", m.Opened(1)),
     ("←", m.Published(1, ((0, 2, 0),))),
     ("→", m.Subscribe(1, b"news", From("seq", 0), 0, ("now", 0), 65_536)),
     ("←", m.Subscribed(1, 0, 0, 2)),
     ("←", m.Chunk(1, stamped(FRAMES, 0, 1_784_000_000_000_000))),
     ("←", m.Ended(1, 2)),
+    ("→", c.Consume(1, "create", b"news", b"billing", From("seq", 0))),
+    ("←", c.Consumed(1, 0, True)),
+    ("→", c.Get(2, b"news", b"billing", b"m1", max_messages=100, wait_ms=1_000)),
+    ("←", c.Got(2, ((0, 2, 0),), (), 0, stamped(FRAMES, 0, 1_784_000_000_000_000))),
+    ("→", c.Get(3, b"news", b"billing", b"m1", finished=((0, 1),))),
+    ("←", c.Got(3, (), (), 0, memoryview(b""))),
     ("→", m.Ping()),
     ("←", m.Pong()),
     ("→", b"\xc8\0\0\0\0"),
@@ -133,7 +152,7 @@ def named(kind: type) -> str:
 
 def test_what_the_bodies_are() -> None:
     bodies = {name: body for _number, name, _whose, body in table("opcodes")}
-    of_fields = requests._OF_FIELDS.keys() | responses._OF_FIELDS.keys() | NODES_SAY.keys() | NODES_HEAR.keys()
+    of_fields = requests._OF_FIELDS.keys() | responses._OF_FIELDS.keys() | FEATURES_SAY | FEATURES_HEAR
     assert {name for name, body in bodies.items() if body == "map"} == {m.Op(op).name for op in of_fields} == set(FULL)
     for message in (m.Ping(), m.Pong(), m.Close()):
         assert bodies[named(type(message))] == "empty"
@@ -172,7 +191,7 @@ def _needed(opcode: m.Op, form: dict[str, object]) -> set[str]:
 
 
 def _is_refused(opcode: m.Op, body: memoryview) -> bool:
-    if opcode in requests._OF_FIELDS or opcode in NODES_SAY:
+    if opcode in requests._OF_FIELDS or opcode in FEATURES_SAY:
         return isinstance(requests.read_request(opcode, body, ALL_FEATURES), m.Malformed)
     try:
         responses.read_response(opcode, body, ALL_FEATURES)
@@ -189,6 +208,9 @@ def test_the_drawings() -> None:
     assert layout(diagram("request +│ first_seq")) == m.PUBLISHED_HEAD.format + m.PUBLISHED_RESULT.format.strip("<")
     assert HEAD.format + layout(diagram("subscription id +│ frames")).strip("<") == m.CHUNK_HEAD.format
     assert layout(diagram("subscription id +│ nbytes")) == m.CREDIT_BODY.format
+    assert layout(diagram("request +│ runs")) == c.GOT_HEAD.format
+    assert layout(diagram("first_seq +│ count")) == c.GOT_RUN.format
+    assert layout(diagram("first_seq +│ last_seq")) == c.GOT_RANGE.format
     assert struct.calcsize(layout(diagram("subscription id +│ frames"))) == m.HANDLE_BYTES
 
 
@@ -229,6 +251,30 @@ def test_what_nodes_say() -> None:
     assert ", ".join(r.Link._fields) in TEXT
 
 
+def test_what_is_said_of_consumers() -> None:
+    assert [row[0] for row in table("deeds")] == list(get_args(c.Deed))
+    assert [row[0] for row in table("standing")] == [each.name for each in fields(c.Standing)]
+    assert f"feature `{c.FEATURE}`" in TEXT
+
+
+def test_the_limits_of_what_is_said_of_consumers() -> None:
+    assert [int(value.split()[0]) for _limit, value, _above in table("consumer limits")] == [
+        CONSUMER_BYTES_MAX,
+        c.CONSUMERS_MAX,
+        c.FINISHED_MAX,
+        c.FAILED_MAX,
+        c.REASON_BYTES_MAX,
+        c.MESSAGES_MAX,
+        c.GET_BYTES_MAX,
+        c.WAIT_MAX_MS,
+        c.ACK_WAIT_MAX_S,
+        c.DELIVERIES_MAX,
+        c.STALE_MAX,
+        serving.GETS_MAX,
+        serving.MEMBERS_MAX,
+    ]
+
+
 def test_the_limits_of_what_nodes_say() -> None:
     assert [int(value.split()[0]) for _limit, value in table("replication limits")] == [
         r.HELD_ROWS_MAX,
@@ -253,7 +299,7 @@ def test_the_session_is_what_is_packed() -> None:
 
 def test_the_session_is_understood_by_both_codecs() -> None:
     """One after the other, as they would hear it; what the client says wrongly is answered as shown."""
-    broker, client = server(welcomed=False), ClientCodec()
+    broker, client = server(welcomed=False), ClientCodec(features=ALL_FEATURES)
     refused: list[m.Failed] = []
     for (who, _name, data), (_speaker, message) in zip(shown_session(), SESSION, strict=True):
         if who == "←":

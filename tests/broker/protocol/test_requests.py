@@ -68,7 +68,9 @@ def test_a_hello_of_a_node() -> None:
         (12, "ERROR"),
         (13, "CHUNK"),
         (18, "FOLLOWED"),
-        (26, "opcode 26"),
+        (27, "CONSUMED"),
+        (29, "GOT"),
+        (63, "opcode 63"),
     ],
 )
 def test_what_no_client_sends(opcode: int, name: str) -> None:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any, TypeAlias, get_args
 
-from broker.protocol import replication
+from broker.protocol import consuming, replication
 from broker.protocol.binary import RESPONSE_MAX_BYTES, ClientCodec, ServerCodec
+from broker.protocol.consuming import Consume, Consumed, Get, Got, Standing
 from broker.protocol.features import HOMES
 from broker.protocol.messages import (
     Ack,
@@ -46,8 +47,8 @@ MAX_MESSAGE_BYTES = 100_000
 FRAMES = pack_frame(b"one") + pack_frame(b"", metadata=b"\x80") + pack_frame(b"three", metadata=b"\x81\xa1k\x01")
 HELLO = Hello(1, ("a feature",), "test/1")
 ALL_FEATURES = frozenset(HOMES)
-REQUEST_KINDS = {*get_args(CoreRequest), *get_args(replication.Request)}
-RESPONSE_KINDS = {*get_args(CoreResponse), *get_args(replication.Response)}
+REQUEST_KINDS = {*get_args(CoreRequest), *get_args(consuming.Request), *get_args(replication.Request)}
+RESPONSE_KINDS = {*get_args(CoreResponse), *get_args(consuming.Response), *get_args(replication.Response)}
 HISTORY = (EpochStart(1, 0, "n1"), EpochStart(4, 6), EpochStart(2**32 - 1, 2**63 - 2, "n" * 32))
 
 frame_cy = load("shard.frame_cy")
@@ -70,6 +71,7 @@ def stamped(frames: bytes = FRAMES, seq: int = 4, timestamp_us: int = 1_000) -> 
     return memoryview(copy)
 
 
+STANDING = Standing(b"billing", 7, 3, None, 2, 1, 0, 0, 5_000_000, 30.0, 5)
 REQUESTS: Sequence[Request] = (
     HELLO,
     Open(7, b"news"),
@@ -94,6 +96,27 @@ REQUESTS: Sequence[Request] = (
     Claim(1, b"news", HISTORY),
     Ask(1),
     Ask(2, b"news"),
+    Consume(1, "create", b"news", b"billing", FROM_NEW),
+    Consume(2, "create", "é".encode(), b"$n", From("time", 17), 0.25, 5, 3, 255),
+    Consume(3, "reset", b"news", b"n" * 100, From("seq", 2**63 - 1), ack=2),
+    Consume(4, "delete", b"news", b"billing"),
+    Consume(2**32 - 1, "list", b"news"),
+    Get(1, b"news", b"billing", b"m1"),
+    Get(
+        2,
+        b"news",
+        "é".encode(),
+        b"m" * 100,
+        ((0, 0), (5, 2**63 - 1)),
+        ((3, "why"), (4, "")),
+        100,
+        5,
+        60_000,
+        True,
+        3,
+        1,
+    ),
+    Get(2**32 - 1, b"news", b"billing", b"m1", ((1, 2),), max_messages=10_000, wait_ms=1, ack=2),
     Ping(),
     Pong(),
     Close(),
@@ -127,6 +150,13 @@ RESPONSES: Sequence[Response] = (
         1,
         0,
     ),
+    Consumed(1),
+    Consumed(1, 2**63 - 1, False),
+    Consumed(2, existed=True),
+    Consumed(3, consumers=()),
+    Consumed(3, consumers=(STANDING, replace(STANDING, name=b"n" * 100, lag_us=2**63 - 1, ack_wait_s=0.25))),
+    Got(1, (), (), 0, memoryview(b"")),
+    Got(2**32 - 1, ((4, 1, 0), (5, 2, 2**32 - 1)), ((0, 0), (7, 2**63 - 1)), 2**63 - 1, stamped()),
     Failed("usage", "what is wrong"),
     Failed("full", "no space", True, 5, 2**32 - 1, ((5, 3, 1, "", ""), (0, 3, 0, "full", "no space"))),
     Ping(),
@@ -176,13 +206,14 @@ def _copied(frames: memoryview) -> memoryview:
 
 
 def feed_client(codec: ClientCodec, pieces: Sequence[bytes]) -> list[Response]:
-    """As `feed_server`; the frames of chunks are copied."""
+    """As `feed_server`; frames are copied."""
     shared = bytearray(max(map(len, pieces), default=0))
     found: list[Response] = []
     for piece in pieces:
         shared[: len(piece)] = piece
         for message in codec.feed(memoryview(shared)[: len(piece)]):
-            found.append(replace(message, frames=_copied(message.frames)) if isinstance(message, Chunk) else message)
+            has_frames = isinstance(message, Chunk | Got)
+            found.append(replace(message, frames=_copied(message.frames)) if has_frames else message)
         shared[: len(piece)] = b"!" * len(piece)
     return found
 
