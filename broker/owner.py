@@ -24,6 +24,7 @@ from broker.open_stream import OpenStream as OpenStream
 from broker.protocol.errors import Code
 from broker.publish import Batch, Frames
 from broker.refused import Refused as Refused
+from broker.replication.companions import Companions, is_companion, own_part, with_role_of
 from broker.replication.node_file import note_configured, read_node_file
 from broker.replication.replicas import Replicas
 from broker.replication.rules import Rules, configured
@@ -36,7 +37,7 @@ from shard.files import Replacements
 from shard.lock import ShardLock
 from shard.log import StreamLog
 from shard.meta import META_SUFFIX, Role, StreamMeta, Upstream, read_meta_file, write_meta
-from shard.names import name_of_stem, shard_of
+from shard.names import base_of, name_of_stem, shard_of
 
 if TYPE_CHECKING:
     from broker.routes import Route
@@ -77,6 +78,7 @@ class Owner:
         self.incarnation = time.monotonic_ns()  # no other owner of these shards has the same, while the node lives
         self.shards = list(range(slot, directory.shards, slots))
         self.names: dict[bytes, None] = {}
+        self.companions = Companions()
         self.metas: dict[bytes, StreamMeta] = {}  # only of streams that differ from the default
         self.damaged: dict[bytes, StreamDamaged] = {}
         self.open: OrderedDict[bytes, OpenStream] = OrderedDict()
@@ -130,6 +132,7 @@ class Owner:
             self._locks.append(_lock(path, deadline_s))
             self.names.update((name.encode(), None) for name in stream_names(path))
             self._read_metas(path)
+        self.companions.note(self.names)
         self.owning = True
         self.unsynced_due_s = 0.0  # what a predecessor left unsynced has nobody else to sync it
 
@@ -355,13 +358,17 @@ class Owner:
     # --- streams ----------------------------------------------------------------------------------------------------
 
     def create(self, name: bytes, *, by_command: bool = False) -> None:
-        """Make a stream that is not known here. Raises Refused."""
+        """Make a stream that is not known here, and the one whose companion it is. Raises Refused."""
+        base = base_of(name)
+        if base != name and base not in self.names:
+            self.create(base, by_command=by_command)
         if not by_command and not self.settings.auto_master:
             raise Refused(Code.DISABLED, "no such stream, and this node makes none by itself; an administrator can")
         if self._total_streams() >= self.settings.max_streams:
             raise Refused(Code.NODESTREAMS, f"this node has {self.settings.max_streams} streams, which is its limit")
         self._open(name, create=True)
         self.names[name] = None
+        self.companions.note([name])
         self.on_create()
         self.on_role(name)
 
@@ -378,6 +385,8 @@ class Owner:
     def meta(self, name: bytes) -> StreamMeta:
         """What is written down of the stream, or else what the node's rules and the defaults say."""
         meta = self.metas.get(name)
+        if is_companion(name):
+            return with_role_of(self.meta(base_of(name)), meta or StreamMeta(name.decode()))
         if meta is not None:
             return meta
         rule = self.rules.match(name)
@@ -396,13 +405,19 @@ class Owner:
     def set_meta(self, meta: StreamMeta) -> None:
         """Write down what a stream is from now on. Raises Refused when the disk does not take it."""
         name = meta.name.encode()
+        meta = own_part(meta) if is_companion(name) else meta
         try:
             write_meta(self.shard_path(name), meta, self._among)
         except OSError as error:
             raise Refused(Code.FULL, f"the role could not be written down: {error.strerror}") from error
         self.metas[name] = meta
+        for each in (name, *self.companions.of(name)):
+            self._note_role(each)
+
+    def _note_role(self, name: bytes) -> None:
         stream = self.open.get(name)
         if stream is not None:
+            meta = self.meta(name)
             stream.epoch = meta.epoch if meta.role is Role.MASTER else 0
         self.on_role(name)
 

@@ -17,6 +17,7 @@ from broker.protocol.errors import Code
 from broker.replication import catalog, lineage, roles, ruling
 from broker.replication.lag import stat_of_slaves
 from shard.errors import StorageError, StreamDamaged
+from shard.names import is_reserved
 from shard.stream_files import StreamPaths, stream_paths
 
 log = logging.getLogger(__name__)
@@ -99,12 +100,15 @@ def disk_bytes(paths: StreamPaths) -> int:
 
 
 def streams(owner: Owner, args: Args) -> list[list[Any]]:
-    """[prefix] -> rows of [name, role, epoch], in no order. Opens nothing, however many there are."""
+    """[prefix] -> rows of [name, role, epoch], in no order. Opens nothing, however many there are.
+
+    The broker's own are listed only where the prefix begins as they do.
+    """
     prefix = args[0]
-    found = sum(1 for name in owner.names if name.startswith(prefix))
-    if found > STREAMS_ROWS_MAX:
-        raise Refused(Code.OVERLOADED, f"{found} streams of one worker are too many to list; give a longer prefix")
-    return [[name, owner.role(name).value, owner.epoch(name)] for name in owner.names if name.startswith(prefix)]
+    found = [name for name in owner.names if name.startswith(prefix) and (prefix or not is_reserved(name))]
+    if len(found) > STREAMS_ROWS_MAX:
+        raise Refused(Code.OVERLOADED, f"{len(found)} streams of one worker are too many to list; give a longer prefix")
+    return [[name, owner.role(name).value, owner.epoch(name)] for name in found]
 
 
 CALLS: Mapping[str, Callable[[Owner, Args], Any]] = {

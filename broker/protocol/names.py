@@ -7,7 +7,7 @@ from typing import Final
 from broker.protocol.address import split_address
 from broker.protocol.errors import Code, PeerError
 from shard.epochs import MASTER_BYTES_MAX
-from shard.names import NAME_BYTES_MAX, is_reserved, name_bytes_valid
+from shard.names import NAME_BYTES_MAX, base_of, is_reserved, name_bytes_valid
 
 SHOWN_BYTES_MAX: Final = 60
 SHOWN_CHARACTERS_MAX: Final = 400
@@ -34,6 +34,14 @@ def stream_name(data: bytes) -> bytes:
     if is_reserved(data):
         raise PeerError(Code.RESERVED, f"{shown(data)} begins with $, as only the broker's own do; choose another")
     return data
+
+
+def copied_name(data: bytes) -> bytes:
+    """The name of a stream that nodes copy: that of a companion too. Raises PeerError with `name` or `reserved`."""
+    if is_reserved(data) and name_bytes_valid(data):
+        stream_name(base_of(data))
+        return data
+    return stream_name(data)
 
 
 def consumer_name(data: bytes) -> bytes:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from broker.owner import Owner, Refused
 from broker.protocol.messages import pack
 from broker.protocol.replication import NAMES_MAX, Names
-from shard.names import is_reserved
+from shard.names import base_of, is_reserved
 
 if TYPE_CHECKING:
     from broker.binary_client import BinaryClient
@@ -91,7 +91,7 @@ class Catalog:
         owner, start, found = value
         self._heard[slot] = owner, start + len(found)
         for name in found:
-            if name not in self._known and not is_reserved(name):
+            if name not in self._known and not is_reserved(base_of(name)):
                 self._known.add(name)
                 self._names.append(name)
 
@@ -103,7 +103,7 @@ class Catalog:
             while watch.place < end and len(found) < NAMES_MAX:
                 name = self._names[watch.place]
                 watch.place += 1
-                if name.startswith(watch.prefix):
+                if base_of(name).startswith(watch.prefix):
                     found.append(name)
             if found:
                 client.say(pack(Names(watch.number, tuple(found))))

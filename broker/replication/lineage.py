@@ -14,6 +14,7 @@ from broker.protocol.errors import Code
 from broker.replication import roles
 from shard.epochs import EpochStart, History
 from shard.errors import StorageError
+from shard.names import base_of
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +66,7 @@ def follow(owner: Owner, args: Args) -> list[Any]:
     """
     name, epoch, _master = args
     if name not in owner.names:
-        owner.create(name)
+        owner.create(name, by_command=base_of(name) in owner.names)  # a companion, of which there is more below
     roles.hear_of(owner, name, epoch, "")
     return list(of(owner, name))
 

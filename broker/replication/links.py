@@ -13,6 +13,7 @@ from broker.replication.uplink import Phase
 from broker.timers import now_us
 from shard.errors import StorageError
 from shard.meta import Role
+from shard.names import is_reserved
 
 if TYPE_CHECKING:
     from broker.replication.copies import Copy
@@ -31,7 +32,7 @@ def of_worker(worker: Worker, name: bytes | None) -> list[Any]:
     counts = dict.fromkeys(ROLES, 0)
     owner = worker.owner
     if owner.owning:
-        for each in owner.names if name is None else {name} & owner.names.keys():
+        for each in _shown(owner.names) if name is None else {name} & owner.names.keys():
             counts[owner.role(each)] += 1
     return [rows, *counts.values()]
 
@@ -69,7 +70,13 @@ def _up(worker: Worker, name: bytes | None) -> Iterator[Link]:
             state = state_up(list(copies.values()) if name is None else [copies[name]])
         else:
             state = f"{uplink.phase}: {uplink.why}" if uplink.why else uplink.phase.value
-        yield Link("up", uplink.node, uplink.address, state, len(copies) if name is None else 1, 0, 0, 0)
+        streams = sum(1 for _ in _shown(copies)) if name is None else 1
+        yield Link("up", uplink.node, uplink.address, state, streams, 0, 0, 0)
+
+
+def _shown(names: Iterable[bytes]) -> Iterator[bytes]:
+    """Those that an operator counts: not the broker's own, of which each goes with one of them."""
+    return (name for name in names if not is_reserved(name))
 
 
 def state_up(copies: Sequence[Copy]) -> str:
@@ -88,7 +95,7 @@ def _down(worker: Worker, name: bytes | None) -> Iterator[Link]:
         for following in follower.followings.values():
             if name is not None and following.name != name:
                 continue
-            streams += 1
+            streams += name is not None or not is_reserved(following.name)
             behind = following.cursor.feed.end_seq - held_seq(following)
             if behind > 0:
                 messages += behind

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 from broker.owner import OpenStream, Owner, Refused
 from broker.protocol.errors import Code
+from broker.replication.companions import is_companion
 from shard.epochs import EPOCHS_MAX, EpochStart, History, begin_epoch, claim, last_epoch, make_history, reconcile
 from shard.errors import StorageError
 from shard.meta import Role, StreamMeta, Upstream
-from shard.names import CURSOR_PREFIX
+from shard.names import CURSOR_PREFIX, base_of
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +50,7 @@ def history_of(owner: Owner, stream: OpenStream) -> History:
     """The terms of a stream's messages and of the one to come: what is written down, as far as the messages agree."""
     meta = owner.meta(stream.name)
     stored = meta.history
-    if stream.name not in owner.metas and meta.role is Role.MASTER:
+    if not {stream.name, base_of(stream.name)} & owner.metas.keys() and meta.role is Role.MASTER:
         stored = claim(stored, owner.directory.node_id)  # nobody else was ever the master of it
     return reconcile(stored, stream.log.epochs(), stream.log.next_seq)
 
@@ -72,6 +73,7 @@ def term(meta: StreamMeta, history: History) -> Term:
 def master(owner: Owner, args: Args) -> int:
     """[stream] -> epoch. Makes the stream, or this node its master in the next term."""
     name = args[0]
+    _require_own_role(name)
     if name not in owner.names:
         owner.create(name, by_command=True)
     return promote(owner, args)
@@ -85,7 +87,9 @@ def promote(owner: Owner, args: Args) -> int:
     if meta.role is Role.MASTER:
         return meta.epoch
     # The upstream stays written down: it is to hear of the new term (`broker.replication.uplink`).
-    return _begin_term(owner, stream, meta, term(meta, history_of(owner, stream))[0] + 1)
+    epoch = _begin_term(owner, stream, meta, term(meta, history_of(owner, stream))[0] + 1)
+    _begin_terms_of_companions(owner, name, epoch)
+    return epoch
 
 
 def unmaster(owner: Owner, args: Args) -> int:
@@ -101,6 +105,7 @@ def unmaster(owner: Owner, args: Args) -> int:
 def slave(owner: Owner, args: Args) -> str:
     """[stream, host, port, kind, value] -> host:port. This node follows the stream of another."""
     name, upstream = args[0], Upstream(*args[1:])
+    _require_own_role(name)
     if name not in owner.names:
         owner.create(name, by_command=True)
     stream = _changeable(owner, name)
@@ -199,7 +204,9 @@ def hear_of(owner: Owner, name: bytes, epoch: int, master_id: str) -> None:
     stream = owner.stream(name)
     mine = term(meta, history_of(owner, stream))
     _require_near(mine, epoch)
-    if mine < (epoch, master_id):
+    if mine < (epoch, master_id) and is_companion(name):
+        _begin_term(owner, stream, meta, epoch + 1)  # who the master is, the terms of its stream say
+    elif mine < (epoch, master_id):
         log.warning("stream %r: a later term, %d, has begun elsewhere; this node takes no more messages", name, epoch)
         follow(owner, stream, meta.upstream, epoch)
 
@@ -241,14 +248,42 @@ def begin_after_boot(owner: Owner, stream: OpenStream) -> None:
     """
     if stream.name not in owner.reborn:
         return
+    if is_companion(stream.name):
+        _begin_with_its_stream(owner, stream.name)
+        return
     meta = owner.meta(stream.name)
-    if meta.role is Role.MASTER and (owner.was_followed or _has_consumers(owner, stream.name)):
+    begins = meta.role is Role.MASTER and (owner.was_followed or _has_consumers(owner, stream.name))
+    if begins:
         _begin_term(owner, stream, meta, term(meta, history_of(owner, stream))[0] + 1)
     owner.reborn.discard(stream.name)
+    if begins:
+        _begin_terms_of_companions(owner, stream.name, owner.epoch(stream.name))
 
 
 def _has_consumers(owner: Owner, name: bytes) -> bool:
     return CURSOR_PREFIX + name in owner.names
+
+
+def _begin_with_its_stream(owner: Owner, name: bytes) -> None:
+    """A companion has begun its term when its stream has. Raises as `begin_after_boot`."""
+    base = base_of(name)
+    if base in owner.names:
+        owner.stream(base)
+        if base in owner.reborn:
+            raise Refused(Code.UNAVAILABLE, f"the term of {base.decode()} could not be begun")
+    owner.reborn.discard(name)
+
+
+def _begin_terms_of_companions(owner: Owner, base: bytes, epoch: int) -> None:
+    """Their messages have the term of their stream from now on; that it is written down tells where it began."""
+    for name in owner.companions.of(base):
+        try:
+            stream = owner.stream(name)
+            own = owner.metas.get(name) or StreamMeta(name.decode())
+            last = max(own.epoch, last_epoch(own.history), stream.log.last_epoch)
+            _begin_term(owner, stream, owner.meta(name), max(epoch, last + 1))
+        except (Refused, StorageError, OSError) as error:
+            log.error("stream %r: its term %d could not be written down: %s", name, epoch, error)
 
 
 def _begin_term(owner: Owner, stream: OpenStream, meta: StreamMeta, epoch: int) -> int:
@@ -261,13 +296,22 @@ def _begin_term(owner: Owner, stream: OpenStream, meta: StreamMeta, epoch: int) 
     return epoch
 
 
+def _require_own_role(name: bytes) -> None:
+    """Raises Refused for a companion."""
+    base = base_of(name)
+    if base != name:
+        raise Refused(Code.USAGE, f"{name.decode()} goes with {base.decode()} and has its role; say this of that one")
+
+
 def _changeable(owner: Owner, name: bytes) -> OpenStream:
+    _require_own_role(name)
     if name not in owner.names:
         raise Refused(Code.UNKNOWN, "no such stream here")
     try:
         stream = owner.stream(name)
     except StorageError as error:
         raise Refused(Code.UNAVAILABLE, str(error)) from error
-    if stream.busy:
+    together = (stream, *(owner.open.get(each) for each in owner.companions.of(name)))
+    if any(each is not None and each.busy for each in together):
         raise Refused(Code.UNAVAILABLE, BUSY_TEXT)
     return stream

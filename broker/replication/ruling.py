@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 from broker.owner import Owner, Refused
 from broker.protocol.errors import Code
 from broker.replication import roles
+from broker.replication.companions import is_companion
 from broker.replication.node_file import NodeFile, read_node_file, write_node_file
 from broker.replication.rules import Rule, TooManyRules, covers
 from shard.errors import DirectoryError, StorageError
@@ -74,7 +75,7 @@ def rules(owner: Owner, args: Args) -> list[Any]:
     verb, pattern, *upstream = args
     outcomes = []
     with owner.many_changes():
-        meant = [name for name in owner.names if covers(pattern, name) and not is_reserved(name)]
+        meant = [name for name in owner.names if covers(pattern, name) and _has_own_role(name)]
         for number, name in enumerate(meant):
             outcomes.append(_change(owner, verb, name, upstream))
             if number % PAUSE_STREAMS == 0:
@@ -85,6 +86,11 @@ def rules(owner: Owner, args: Args) -> list[Any]:
         raise Refused(Code.UNAVAILABLE, str(error)) from error
     owner.on_rules()
     return list(together(outcomes))
+
+
+def _has_own_role(name: bytes) -> bool:
+    """Not the broker's own, nor a companion, which goes with its stream."""
+    return not is_reserved(name) and not is_companion(name)
 
 
 def _change(owner: Owner, verb: str, name: bytes, upstream: list[Any]) -> Outcome:

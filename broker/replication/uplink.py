@@ -33,6 +33,7 @@ from broker.replication.wire import Address, Wire, WireClosed, look_up, numeric_
 from broker.routes import Route
 from broker.settings import Settings
 from broker.version import program_version
+from shard.names import base_of
 
 log = logging.getLogger(__name__)
 
@@ -357,7 +358,7 @@ class Uplink:
         if not 1 <= message.id <= self._watches:
             raise WireClosed("it sent Names, which nobody asked for")
         prefixes = tuple(self.prefixes)
-        self._around.found(self, [name for name in message.names if name.startswith(prefixes)])
+        self._around.found(self, [name for name in message.names if base_of(name).startswith(prefixes)])
 
     def hear_claimed(self, message: r.Claimed, now_s: float) -> None:
         self.claims.answered(message, now_s)

@@ -18,6 +18,7 @@ from broker.publish import Batch
 from broker.replication import roles
 from broker.replication.copies import Copy
 from broker.replication.uplink import COMPLAINT_S, Lookup, Surroundings, Uplink
+from broker.replication.watched import Watched
 from broker.replication.wire import Address
 from broker.syncer import Job, Syncer
 from shard.epochs import History
@@ -69,6 +70,7 @@ class Uplinks:
         self._complained_s = 0.0
         self._lookups: Syncer | None = None
         self._to_make: dict[bytes, Uplink] = {}  # streams that there are upstream, bounded by `max_streams`
+        self._watched = Watched()
         self._around = Surroundings(
             owner=owner,
             poller=worker.poller,
@@ -98,13 +100,19 @@ class Uplinks:
 
     def watch(self) -> None:
         """Hear of the streams that the rules are for, as they are made."""
-        prefixes: dict[Uplink, set[bytes]] = {}
-        for rule in (*self._owner.rules.commands, *self._owner.rules.configured):
-            if rule.upstream is not None:
-                uplink = self._to(rule.upstream.host, rule.upstream.port)
-                prefixes.setdefault(uplink, set()).add(rule.pattern.removesuffix(b"*"))
-        for uplink in self._uplinks.values():
-            uplink.watch(prefixes.get(uplink, set()))
+        watched = self._watched
+        watched.obey((*self._owner.rules.commands, *self._owner.rules.configured))
+        for name, uplink in self._of.items():
+            watched.join(name, (uplink.host, uplink.port))
+        for where in watched.ruled():
+            self._to(*where)
+        self._watch_anew()
+
+    def _watch_anew(self) -> None:
+        """Ask those upstreams at which other streams are to be heard of now."""
+        stale, self._watched.stale = self._watched.stale, set()
+        for where in stale & self._uplinks.keys():
+            self._uplinks[where].watch(self._watched.prefixes(where))
 
     def stop(self, why: str) -> None:
         for uplink in self._uplinks.values():
@@ -114,6 +122,7 @@ class Uplinks:
         self._owner.uproutes.clear()
         self._touched.clear()
         self._to_make.clear()
+        self._watched = Watched()
         self._end_lookups()
 
     def tick(self) -> None:
@@ -124,6 +133,7 @@ class Uplinks:
                 del self._uplinks[uplink.host, uplink.port]
         if self._to_make:
             self._make_some()
+        self._watch_anew()
         self.flush()
 
     def flush(self) -> None:
@@ -151,6 +161,7 @@ class Uplinks:
                 self._of[name] = wanted
                 self._owner.uproutes[name] = wanted.route
                 wanted.copies.add(name)
+                self._watched.join(name, (wanted.host, wanted.port))
         claimed = None
         if upstream is not None and meta.role is Role.MASTER:
             claimed = self._to(upstream.host, upstream.port)
@@ -169,6 +180,7 @@ class Uplinks:
         uplink.copies.remove(name)
         uplink.keep_back(name)
         del self._of[name]
+        self._watched.leave(name, (uplink.host, uplink.port))
         self._owner.uproutes.pop(name, None)
         self._owner.on_path(name)
 

@@ -91,6 +91,14 @@ def test_stat(tmp_path: Path) -> None:
     owner.release()
 
 
+def test_the_brokers_own_streams_are_listed_by_their_prefix_only(tmp_path: Path) -> None:
+    owner = make_owner(tmp_path)
+    for name in (b"$cursor/s", b"s/$dead"):
+        owner.create(name)
+    assert sorted(row[0] for row in call(owner, "streams", [b""])) == [b"s", b"s/$dead"]
+    assert call(owner, "streams", [b"$cur"]) == [[b"$cursor/s", "master", 1]]
+
+
 def test_streams_by_prefix_without_opening_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = make_owner(tmp_path / "data")
     for name in (b"a1", b"a2", b"b1"):

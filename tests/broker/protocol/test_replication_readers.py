@@ -45,6 +45,14 @@ def test_a_follow_has_the_last_message_or_a_place_to_begin() -> None:
     assert read(m.Op.FOLLOW, FOLLOW | {"next_seq": 0, "from": ["seq", 9]}) == trimmed
 
 
+@pytest.mark.parametrize("name", ["$cursor/s", "s/$dead", "$cursor/s/$dead"])
+def test_companions_are_followed_and_told_of(name: str) -> None:
+    follow = read(m.Op.FOLLOW, FOLLOW | {"stream": name, "from": ["seq", 0]})
+    assert isinstance(follow, r.Follow) and follow.stream == name.encode()
+    assert read(m.Op.NAMES, {"id": 1, "names": [name]}) == r.Names(1, (name.encode(),))
+    assert read(m.Op.ASK, {"id": 1, "stream": name}) == r.Ask(1, name.encode())
+
+
 def test_fields_of_a_later_version_are_passed_over() -> None:
     for opcode, fields in ((m.Op.ASK, {"id": 1}), (m.Op.CLAIMED, CLAIMED), (m.Op.FOLLOWED, FOLLOWED)):
         assert read(opcode, fields | {"later": [{}]}) == read(opcode, fields)
@@ -62,6 +70,10 @@ WRONG: list[tuple[m.Op, dict[str, Any], Code, str]] = [
     (m.Op.FOLLOW, FOLLOW | {"from": ["new", 0], "term_master": "a b"}, Code.USAGE, "'a b' is not the id of a node"),
     (m.Op.FOLLOW, FOLLOW | {"from": ["new", 0], "stream": "a b"}, Code.NAME, "'a b' is not a stream name"),
     (m.Op.FOLLOW, FOLLOW | {"from": ["new", 0], "stream": "$s"}, Code.RESERVED, "begins with $"),
+    (m.Op.FOLLOW, FOLLOW | {"from": ["new", 0], "stream": "$cursor/$s"}, Code.RESERVED, "begins with $"),
+    (m.Op.FOLLOW, FOLLOW | {"from": ["new", 0], "stream": "$cursor/"}, Code.RESERVED, "begins with $"),
+    (m.Op.FOLLOW, FOLLOW | {"from": ["new", 0], "stream": "$cursor/a b"}, Code.NAME, "is not a stream name"),
+    (m.Op.FOLLOW, FOLLOW | {"from": ["new", 0], "stream": "$cursor/" + "s" * 193}, Code.NAME, "is not a stream name"),
     (m.Op.HELD, {"gone": []}, Code.USAGE, "HELD: the field rows is missing"),
     (m.Op.HELD, {"rows": []}, Code.USAGE, "HELD: the field gone is missing"),
     (m.Op.HELD, {"rows": [[1, "n", 2]], "gone": []}, Code.USAGE, "not an array of rows of [int, str, int, int]"),

@@ -92,6 +92,21 @@ def test_the_brokers_own_streams_are_nobodys(node: World) -> None:
     assert told(node, peer) == []
 
 
+def test_companions_are_told_by_the_names_of_their_streams(node: World) -> None:
+    for name in (b"orders", b"$cursor/orders", b"orders/$dead", b"$cursor/$own", b"orders-2"):
+        node.workers[node.owner_of(name.decode())].owner.create(name)
+    for number, (prefix, found) in enumerate(
+        [
+            (b"orders", [b"$cursor/orders", b"orders", b"orders-2", b"orders/$dead"]),
+            (b"orders/", []),
+            (b"orders-", [b"orders-2"]),
+        ]
+    ):
+        peer = BinaryPeer(node, node_id=f"node-{number}")
+        peer.say(r.Watch(1, prefix))
+        assert sorted(told(node, peer)) == found
+
+
 def test_who_does_not_read_gets_no_more(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
     make(node, "a")
     monkeypatch.setattr(catalog_module, "UNSENT_MAX_BYTES", 0)

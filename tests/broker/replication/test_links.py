@@ -48,6 +48,17 @@ def test_a_node_that_cannot_be_reached_is_a_link_too(tmp_path: Path) -> None:
         assert links.of_worker(node.workers[0], b"other") == [[], 0, 0, 0]
 
 
+def test_the_brokers_own_streams_are_not_counted(tmp_path: Path) -> None:
+    """They go with the others, as an operator knows, and are looked at by name."""
+    with world(tmp_path) as node:
+        node.ask(node.connect(), "slave 127.0.0.1 1 s 0")
+        for name in (b"$cursor/s", b"s/$dead", b"$cursor/other"):
+            node.workers[0].owner.create(name)
+        ((_direction, _node, _address, _state, streams, *_lag),), *counts = links.of_worker(node.workers[0], None)
+        assert (streams, counts) == (2, [1, 2, 0])
+        assert links.of_worker(node.workers[0], b"$cursor/s")[1:] == [0, 1, 0]
+
+
 def test_streams_that_do_not_follow_show_in_the_state_of_their_link() -> None:
     copies = [Copy(b"a"), Copy(b"b"), Copy(b"c")]
     assert links.state_up(copies) == links.state_up([]) == "up"

@@ -211,6 +211,25 @@ def test_a_stream_is_made_where_its_own_rule_has_it_followed(tree: Tree) -> None
     assert down.next_seq("log.only-here") == -1 and one.next_seq("log.only-here") == -1
 
 
+@pytest.mark.parametrize("pattern", ["s", "s*"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_companions_follow_with_their_stream(tree: Tree, workers: int, pattern: str) -> None:
+    """Those that are there, and those that are made later; of this stream and no other."""
+    up, down = tree.node(), tree.node(workers)
+    bottom = tree.node()
+    up.fill(b"x", name="s")
+    up.fill(b"x", name="s/$dead")
+    down.slave(up, pattern)
+    bottom.slave(down, pattern)
+    tree.until(lambda: bottom.next_seq("s/$dead") == down.next_seq("s/$dead") == 1)
+    up.owner.create(b"$cursor/s")
+    up.owner.create(b"$cursor/t")
+    up.owner.append(batch(b"$cursor/s", b"y", b"z"), 1_000.0)
+    tree.until(lambda: bottom.next_seq("$cursor/s") == down.next_seq("$cursor/s") == 2)
+    assert down.role("$cursor/s") == bottom.role("$cursor/s") == "slave"
+    assert down.next_seq("$cursor/t") == -1
+
+
 def test_when_a_rule_goes_its_names_are_not_made_any_more(tree: Tree) -> None:
     up, down = tree.node(), tree.node()
     up.fill(b"x", name="keep")
@@ -221,7 +240,7 @@ def test_when_a_rule_goes_its_names_are_not_made_any_more(tree: Tree) -> None:
     down.slave(up, "keep")
     up.fill(b"x", name="new")
     up.fill(b"y", name="keep")
-    tree.until(lambda: [uplink.prefixes for uplink in down.uplinks] == [set()])
+    tree.until(lambda: [uplink.prefixes for uplink in down.uplinks] == [{b"keep"}])
     tree.until(lambda: down.uplinks[0].copies.by_name[b"keep"].state is not State.ASKED)
     assert down.next_seq("new") == -1
 
@@ -254,6 +273,27 @@ def test_two_masters_end_as_one_and_the_others_messages_are_set_aside(tree: Tree
     assert text.startswith("err diverged s: messages from 3 on") and "#3" in text
     (ended,) = [each for each in binary.take() if isinstance(each, m.Ended)]
     assert (ended.id, ended.code) == (1, Code.DIVERGED)
+
+
+def test_companions_are_promoted_and_turn_round_with_their_stream(tree: Tree, pair: tuple[Node, Node]) -> None:
+    """The former master has parted from the new one in its companions too, and had one that nobody else has."""
+    up, down = pair
+    up.owner.create(b"$cursor/s")
+    up.owner.append(batch(b"$cursor/s", b"1", b"2"), 1_000.0)
+    tree.until(lambda: down.next_seq("$cursor/s") == 2)
+    down.world.workers[0].uplinks.stop("cut off, for the test")
+    up.owner.append(batch(b"$cursor/s", b"lost"), 1_000.0)
+    up.owner.create(b"s/$dead")
+    up.owner.append(batch(b"s/$dead", b"lost"), 1_000.0)
+    assert down.say("promote s") == "ok promote s 2"
+    for name in (b"$cursor/s", b"s/$dead"):
+        down.owner.append(batch(name, b"3", b"4"), 1_000.0)
+    tree.until(lambda: up.role("$cursor/s") == up.role("s/$dead") == "slave")
+    tree.until(lambda: up.messages("s/$dead") == [b"3", b"4"])
+    tree.until(lambda: up.next_seq("$cursor/s") == 4 and not up.owner.stream(b"$cursor/s").busy)
+    log = up.owner.stream(b"$cursor/s").log
+    assert [log.entry(seq).epoch for seq in range(4)] == [1, 1, 2, 2]
+    assert up.world.workers[0].metrics.diverged_messages == 2
 
 
 def test_one_who_was_deposed_says_so_until_somebody_claims(tree: Tree) -> None:

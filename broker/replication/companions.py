@@ -1,0 +1,54 @@
+"""The companions of a stream X, `$cursor/X` and `X/$dead`: what a node is to them it is because of what it is to X.
+
+A companion has terms of its own, and its .meta says them and nothing else. Its role and its upstream are X's, at every
+moment: so no command and no crash leaves a node that hands out the messages of a stream whose consumers it does not
+know, and a claim of X is one of its companions too. A term of X is no later than the companion's, so that one that
+is made on a new master is not taken for one of an earlier master.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from shard.meta import Role, StreamMeta
+from shard.names import base_of
+
+
+class Companions:
+    """Those that an owner has, by their streams."""
+
+    __slots__ = ("_of",)
+
+    def __init__(self) -> None:
+        self._of: dict[bytes, list[bytes]] = {}
+
+    def note(self, names: Iterable[bytes]) -> None:
+        """These streams are there now; those that are no companions are passed over."""
+        for name in names:
+            if is_companion(name):
+                self._of.setdefault(base_of(name), []).append(name)
+
+    def of(self, name: bytes) -> tuple[bytes, ...]:
+        """The companions that a stream has; one of them has none."""
+        return tuple(self._of.get(name, ()))
+
+
+def is_companion(name: bytes) -> bool:
+    return b"$" in name and base_of(name) != name
+
+
+def with_role_of(base: StreamMeta, own: StreamMeta) -> StreamMeta:
+    """What a companion is on this node: as its stream, in its own term. Its copy begins at the beginning."""
+    upstream = base.upstream if base.role is Role.SLAVE else None
+    return replace(
+        own,
+        role=base.role,
+        upstream=upstream and upstream._replace(kind="seq", value=0),
+        epoch=max(own.epoch, base.epoch) if base.role is Role.MASTER else own.epoch,
+    )
+
+
+def own_part(meta: StreamMeta) -> StreamMeta:
+    """What is written down of a companion."""
+    return replace(meta, role=Role.MASTER, upstream=None)
