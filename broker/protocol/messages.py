@@ -234,9 +234,12 @@ class Malformed:
 CoreRequest: TypeAlias = Hello | Open | Publish | Subscribe | Unsubscribe | Credit | Close | Ping | Pong
 CoreResponse: TypeAlias = Welcome | Opened | Published | Subscribed | Chunk | Ended | Failed | Ping | Pong
 """Those that need no feature."""
-Request: TypeAlias = "CoreRequest | consuming.Request | replication.Request"
-Response: TypeAlias = "CoreResponse | consuming.Response | replication.Response"
-Message: TypeAlias = "Request | Response"
+if TYPE_CHECKING:
+    Request: TypeAlias = CoreRequest | consuming.Request | replication.Request
+    Response: TypeAlias = CoreResponse | consuming.Response | replication.Response
+else:  # the modules of the features are not loaded for this
+    Request, Response = CoreRequest, CoreResponse
+Message: TypeAlias = Request | Response
 
 
 # --- their bytes ----------------------------------------------------------------------------------------------------
