@@ -2,8 +2,8 @@
 
 Each function applies the records that it gives, so `Decision.value` may be taken at once for what is so. The caller
 
-1. appends `records`, in their order, to `$cursor/X` (there are none where nothing has changed), and answers when that is
-   logged as was asked for;
+1. appends `records`, in their order, to `$cursor/X` (there are none where nothing has changed), and answers when they
+   are logged as was asked for;
 2. publishes each letter of `dead` to X/$dead (`DeadLetter.producer_id`, number 0), after the records are appended, and
    then calls `bury`; `Consumers.unburied` has those that are left, also after a load. A letter that cannot be published
    now may be tried again at any time; one whose message is not kept any more is buried without;
@@ -15,161 +15,124 @@ first new message is appended, call `rewind`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final
 
-from broker.consumers.records import Record
+from broker.consumers.asked import (
+    Ask,
+    Decision,
+    Given,
+    Listed,
+    Placed,
+    find,
+    require_name,
+    require_seq,
+    require_settings,
+)
+from broker.consumers.consumer import Consumer
+from broker.consumers.getting import get, on_line, present, rewind, since
+from broker.consumers.group import Look, followers
+from broker.consumers.ranges import Run, flat
+from broker.consumers.records import Buried, Created, Deleted, Record, Reset, Returned
 from broker.consumers.state import Consumers, DeadLetter
-from broker.protocol.consuming import ACK_WAIT_MAX_S, GET_BYTES_MAX
-from shard.epochs import History
+from broker.protocol.consuming import CONSUMERS_MAX
+from broker.protocol.errors import Code
+from broker.refused import Refused
+
+__all__ = [
+    "Ask",
+    "Decision",
+    "Given",
+    "Listed",
+    "Look",
+    "Placed",
+    "away",
+    "bury",
+    "create",
+    "delete",
+    "expire",
+    "get",
+    "listing",
+    "next_deadline_us",
+    "reset",
+    "rewind",
+]
 
 ACK_WAIT_US: Final = 30_000_000
 """Where a consumer was made without one."""
-ACK_WAIT_MIN_US: Final = 1_000
-ACK_WAIT_MAX_US: Final = ACK_WAIT_MAX_S * 1_000_000
 GRACE_US: Final = 5_000_000
 """What a member that went away has in flight is its own for so long."""
-PRESENT_US: Final = 120_000_000
-"""A member without a get for so long, and with nothing in flight, is none any more: twice the longest wait."""
-TOUCH_US: Final = 60_000_000
-"""A get that changes nothing is logged nevertheless where the last record of its consumer is older."""
-MEMBERS_MAX: Final = 1_000
-"""Of one consumer."""
-WINDOW: Final = 4_096
-"""Messages that one get looks at, for those whose key is in flight at no other member."""
 EXPIRED_MAX: Final = 256
 """Consumers that one call of `expire` looks at."""
-
-T = TypeVar("T")
-
-
-class Look(Protocol):
-    """Stream X as it is now. What these raise goes on to the caller (none of them raises Refused)."""
-
-    @property
-    def first_seq(self) -> int: ...
-
-    @property
-    def next_seq(self) -> int: ...
-
-    @property
-    def history(self) -> History:
-        """Best the same object each time as long as it has not changed."""
-
-    def fit(self, first_seq: int, last_seq: int, max_bytes: int) -> tuple[int, int]:
-        """How many of these messages, from the first on, have frames of at most `max_bytes` together; and how many.
-
-        (0, 0) where the first alone is longer. All of them are kept: first_seq <= these < next_seq of the stream.
-        """
-
-    def keys(self, first_seq: int, last_seq: int) -> Sequence[bytes | None]:
-        """The key of each; None where it has none, or is not kept. Asked where a consumer has several members, and of
-        what was given together with messages that have failed."""
-
-
-class Decision(NamedTuple, Generic[T]):
-    records: tuple[Record, ...]
-    value: T
-    dead: tuple[DeadLetter, ...] = ()
-
-
-class Placed(NamedTuple):
-    """`next_seq`: the first message that is not finished."""
-
-    next_seq: int
-    created: bool = False
-
-
-class Given(NamedTuple):
-    """`runs`: first seq, messages, how often they were delivered before. `stale`: first seq, last seq.
-
-    `trimmed`: how many messages it lost since they are not kept any more.
-    """
-
-    runs: tuple[tuple[int, int, int], ...] = ()
-    stale: tuple[tuple[int, int], ...] = ()
-    trimmed: int = 0
-
-
-class Ask(NamedTuple):
-    """The arguments of a get. `finished`: first seq, last seq. `failed`: seq, reason.
-
-    Bounds are those of `broker.protocol.consuming`; beyond them it is refused. Where `max_messages` is 0, nothing is
-    given.
-    """
-
-    name: bytes
-    member: bytes
-    finished: Sequence[Sequence[int]] = ()
-    failed: Sequence[tuple[int, str]] = ()
-    max_messages: int = 0
-    max_bytes: int = GET_BYTES_MAX
-    fresh: bool = False
-
-
-class Listed(NamedTuple):
-    """As `broker.protocol.consuming.Standing`, but for `lag_us`: the age of message `next_seq` is the caller's."""
-
-    name: bytes
-    next_seq: int
-    lag_messages: int
-    in_flight: int
-    members: int
-    redelivered: int
-    dead: int
-    idle_us: int
-    ack_wait_us: int
-    deliveries_max: int
+LATE: Final = "its deadline has passed"
+LEFT: Final = "its member has left"
 
 
 def create(
     consumers: Consumers,
     name: bytes,
     seq: int,
+    look: Look,
     now_us: int,
     ack_wait_us: int | None = None,
     deliveries_max: int | None = None,
 ) -> Decision[Placed]:
-    """Make a consumer whose first message is `seq`. Where it is there with these settings (None: any), that is fine.
+    """Make a consumer whose first message is `seq`, or the nearest there is or will be.
 
-    Raises Refused: USAGE for a name or settings that cannot be, or where it has others; OVERLOADED at CONSUMERS_MAX.
+    Where it is there with these settings (None: any), that is fine. Raises Refused: USAGE for a name or settings that
+    cannot be, or where it has others; OVERLOADED at CONSUMERS_MAX.
     """
-    raise NotImplementedError
+    require_name(name, "consumer")
+    require_seq(seq)
+    require_settings(ack_wait_us, deliveries_max)
+    there = consumers.by_name.get(name)
+    if there is not None:
+        _require_same(there, ack_wait_us, deliveries_max)
+        return Decision((), Placed(there.floor_seq))
+    if len(consumers.by_name) >= CONSUMERS_MAX:
+        raise Refused(Code.OVERLOADED, f"this stream has {CONSUMERS_MAX} consumers, which is the most; delete some")
+    if ack_wait_us is None:
+        ack_wait_us = ACK_WAIT_US
+    parted = on_line(consumers, look) if look.history != consumers.history else ()
+    created = Created(name, now_us, _nearest(seq, look), ack_wait_us, deliveries_max or 0)
+    return Decision((*parted, *_apply(consumers, created)), Placed(created.seq, True))
 
 
-def reset(consumers: Consumers, name: bytes, seq: int, now_us: int) -> Decision[Placed]:
-    """Go on at `seq`; what is in flight is nobody's. Raises Refused: CONSUMER, USAGE."""
-    raise NotImplementedError
+def reset(consumers: Consumers, name: bytes, seq: int, look: Look, now_us: int) -> Decision[Placed]:
+    """Go on at `seq`, or the nearest there is; what is in flight is nobody's. Raises Refused: CONSUMER, USAGE."""
+    require_seq(seq)
+    find(consumers, name)
+    parted = on_line(consumers, look) if look.history != consumers.history else ()
+    done = Reset(name, now_us, _nearest(seq, look))
+    return Decision((*parted, *_apply(consumers, done)), Placed(done.seq))
 
 
 def delete(consumers: Consumers, name: bytes) -> Decision[bool]:
     """Whether it existed."""
-    raise NotImplementedError
+    if name not in consumers.by_name:
+        return Decision((), False)
+    return Decision(_apply(consumers, Deleted(name)), True)
 
 
 def listing(consumers: Consumers, look: Look, now_us: int) -> list[Listed]:
     """All consumers, by name."""
-    raise NotImplementedError
-
-
-def get(consumers: Consumers, ask: Ask, look: Look, now_us: int) -> Decision[Given]:
-    """Finish and fail what the member says, then give it messages.
-
-    Where it has some in flight and does not ask for fresh ones, it gets those again and no others. Nothing to give is an
-    answer without runs: to wait is the caller's, who asks again, without `finished` and `failed`, when messages were
-    appended, or when a decision about the same consumer had records.
-
-    Raises Refused: CONSUMER no such consumer; USAGE; OVERLOADED at MEMBERS_MAX.
-    """
-    raise NotImplementedError
+    return [_listed(consumer, look, now_us) for _name, consumer in sorted(consumers.by_name.items())]
 
 
 def away(consumers: Consumers, name: bytes, member: bytes, now_us: int) -> None:
     """The member's connection is gone. What it has in flight is returned after GRACE_US unless it comes back.
 
-    This is no record: `expire` makes one of it. `next_deadline_us` may be earlier now. Nothing for unknown ones.
+    This is no record: `expire` makes one of it. `next_deadline_us` may be earlier now. Nothing for unknown ones. Where
+    the member has a newer connection already, the caller does not say that it is away.
     """
-    raise NotImplementedError
+    consumer = consumers.by_name.get(name)
+    left = consumer.members.get(member) if consumer is not None else None
+    if consumer is None or left is None:
+        return
+    if left.in_flight:
+        left.leaving_us = now_us + GRACE_US
+        consumers.alarm(consumer, left.leaving_us)
+    else:
+        del consumer.members[member]
 
 
 def expire(consumers: Consumers, look: Look, now_us: int) -> Decision[frozenset[bytes]]:
@@ -177,23 +140,95 @@ def expire(consumers: Consumers, look: Look, now_us: int) -> Decision[frozenset[
 
     At most EXPIRED_MAX consumers: call it again when `next_deadline_us` is still past.
     """
-    raise NotImplementedError
+    records: list[Record] = []
+    dead: list[DeadLetter] = []
+    for _ in range(EXPIRED_MAX):
+        consumer = consumers.take_alarm(now_us)
+        if consumer is None:
+            break
+        letters = consumer.dead
+        for member, late in _late(consumer, now_us).items():
+            records.append(_return(consumers, consumer, member, late, look, now_us))
+        dead += since(consumer, letters)
+        _set_alarm(consumers, consumer)
+    names = frozenset(record.name for record in records if isinstance(record, Returned))
+    return Decision(tuple(records), names, tuple(dead))
 
 
 def next_deadline_us(consumers: Consumers) -> int | None:
     """When to call `expire`; None for never, as things are."""
-    raise NotImplementedError
+    return consumers.next_alarm_us()
 
 
 def bury(consumers: Consumers, letter: DeadLetter) -> Decision[None]:
     """The letter is in X/$dead. No records where that was known."""
-    raise NotImplementedError
+    consumer = consumers.by_name.get(letter.consumer)
+    if consumer is None or consumer.dying.get(letter.number) != letter:
+        return Decision((), None)
+    return Decision(_apply(consumers, Buried(letter.consumer, letter.number)), None)
 
 
-def rewind(consumers: Consumers, look: Look) -> Decision[int]:
-    """Go back to where stream X has other messages, or none, than the consumers were given; how many went back.
+def _require_same(consumer: Consumer, ack_wait_us: int | None, deliveries_max: int | None) -> None:
+    same_wait = ack_wait_us in (None, consumer.ack_wait_us)
+    if same_wait and deliveries_max in (None, consumer.deliveries_max):
+        return
+    has = f"ack_wait_s {consumer.ack_wait_us / 1e6}, deliveries_max {consumer.deliveries_max}"
+    raise Refused(Code.USAGE, f"the consumer {consumer.name!r} is there with {has}: delete it, or ask for these")
 
-    Each decision that reads the stream does this where the history is another than the last time. That the stream has
-    lost its end without a new term shows only before it has grown again: so this is to be called after each load.
-    """
-    raise NotImplementedError
+
+def _nearest(seq: int, look: Look) -> int:
+    return min(max(seq, look.first_seq), look.next_seq)
+
+
+def _apply(consumers: Consumers, record: Record) -> tuple[Record]:
+    consumers.apply(record)
+    return (record,)
+
+
+def _listed(consumer: Consumer, look: Look, now_us: int) -> Listed:
+    members = present(consumer, now_us)
+    latest = next(reversed(consumer.members.values())).seen_us if members else 0
+    return Listed(
+        consumer.name,
+        consumer.floor_seq,
+        consumer.lag_messages(look.next_seq),
+        consumer.flight.count,
+        members,
+        consumer.redelivered,
+        consumer.dead,
+        max(0, now_us - max(consumer.last_us, latest)),
+        consumer.ack_wait_us,
+        consumer.deliveries_max,
+    )
+
+
+def _late(consumer: Consumer, now_us: int) -> dict[bytes, list[Run]]:
+    """What is to be returned, of each member."""
+    left = {name for name, member in consumer.members.items() if 0 < member.leaving_us <= now_us}
+    late: dict[bytes, list[Run]] = {}
+    for run in consumer.flight:
+        if run.deadline_us <= now_us or run.member in left:
+            late.setdefault(run.member, []).append(run)
+    return late
+
+
+def _return(
+    consumers: Consumers, consumer: Consumer, member: bytes, late: list[Run], look: Look, now_us: int
+) -> Returned:
+    held = consumer.members[member]
+    left = 0 < held.leaving_us <= now_us
+    if left:
+        held.seen_us = 0  # with what it has in flight it goes
+    reason = LEFT if left else LATE
+    counted = [(run.first, run.last) for run in late]
+    consumer.fail(counted, reason, consumers.history)
+    back = followers(consumer, member, counted, look)
+    consumer.back(back)
+    return Returned(consumer.name, member, reason, flat(counted), flat(back))
+
+
+def _set_alarm(consumers: Consumers, consumer: Consumer) -> None:
+    times = [run.deadline_us for run in consumer.flight]
+    times += [member.leaving_us for member in consumer.members.values() if member.leaving_us]
+    if times:
+        consumers.alarm(consumer, min(times))

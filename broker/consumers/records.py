@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgpack
 
-from shard.epochs import EpochStart, History, make_history
+from broker.protocol.names import CONSUMER_BYTES_MAX
+from shard.epochs import NEVER_SEQ, EpochStart, History, make_history
 
 Flat: TypeAlias = tuple[int, ...]
 """first seq, messages, first seq, messages, …"""
@@ -117,7 +118,7 @@ class Kept(NamedTuple):
 class Open(NamedTuple):
     """What one of them has not finished. Rows of `waiting`: first seq, messages, deliveries.
 
-    Rows of `flight`: first seq, messages, deliveries, member, deadline_us. Of `dying`: number, seq, deliveries, epoch,
+    Rows of `flight`: first seq, messages, deliveries, member, deadline_us. Of `dying`: number, seq, epoch, deliveries,
     reason.
     """
 
@@ -136,14 +137,127 @@ class Ended(NamedTuple):
 Record: TypeAlias = Created | Reset | Deleted | Progress | Returned | Buried | Line | Begun | Kept | Open | Ended
 
 
+_TEXT_BYTES_MAX: Final = 1_000
+_SEQ_MAX: Final = NEVER_SEQ
+
+
 def pack(record: Record) -> bytes:
     """The payload of a message of `$cursor/X`."""
-    raise NotImplementedError
+    packed: bytes = msgpack.packb((_NUMBERS[type(record)], *record))
+    return packed
 
 
 def unpack(payload: bytes | bytearray | memoryview) -> Record:
     """Raises BadRecord."""
-    raise NotImplementedError
+    try:
+        fields: Any = msgpack.unpackb(payload, use_list=False)
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+        raise BadRecord(f"{len(payload)} bytes that are no record: {error!r}") from None
+    if type(fields) is not tuple or not fields or type(fields[0]) is not int or fields[0] not in _READERS:
+        raise BadRecord(f"no record known here: {_shown(fields)}")
+    kind, readers = _READERS[fields[0]]
+    if len(fields) != len(readers) + 1:
+        raise BadRecord(f"{_shown(fields)}: {len(fields) - 1} fields, not {len(readers)}")
+    try:
+        return kind(*(reader(value) for reader, value in zip(readers, fields[1:], strict=True)))
+    except ValueError as error:
+        raise BadRecord(f"{_shown(fields)}: {error}") from None
 
 
-_UNUSED: Final = (msgpack, Callable, Mapping, Any, EpochStart, make_history)
+# --- fields -----------------------------------------------------------------------------------------------------------
+
+_Reader: TypeAlias = Callable[[Any], Any]
+
+
+def _name(value: Any) -> bytes:
+    if type(value) is not bytes or not 0 < len(value) <= CONSUMER_BYTES_MAX:
+        raise ValueError(f"{_shown(value)} is no name of 1 to {CONSUMER_BYTES_MAX} bytes")
+    return value
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _SEQ_MAX:
+        raise ValueError(f"{_shown(value)} is no number")
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str or len(value) > _TEXT_BYTES_MAX:
+        raise ValueError(f"{_shown(value)} is no text of at most {_TEXT_BYTES_MAX} characters")
+    return value
+
+
+def _flat(value: Any) -> Flat:
+    row: Flat = _array(value)
+    if len(row) % 2 or not all(type(number) is int for number in row):
+        raise ValueError(f"{_shown(value)} are no pairs of numbers")
+    end = -1
+    for place in range(0, len(row), 2):
+        first, count = row[place], row[place + 1]
+        if first <= end or count < 1:
+            raise ValueError(f"{count} messages from seq {first} do not come after {end}")
+        end = first + count  # runs are apart: one that begins here would be the rest of this one
+        if end > _SEQ_MAX:
+            raise ValueError(f"{count} messages from seq {first} end nowhere")
+    return row
+
+
+def _array(value: Any) -> Any:
+    if type(value) is not tuple:
+        raise ValueError(f"{_shown(value)} is no array")
+    return value
+
+
+def _rows(*readers: _Reader) -> _Reader:
+    """Reads an array of rows, each with these fields."""
+
+    def read(value: Any) -> Any:
+        return tuple(_row(each) for each in _array(value))
+
+    def _row(row: Any) -> tuple[Any, ...]:
+        if len(_array(row)) != len(readers):
+            raise ValueError(f"{_shown(row)} has not {len(readers)} fields")
+        return tuple(reader(field) for reader, field in zip(readers, row, strict=True))
+
+    return read
+
+
+_ROW: Final = (_name, *([_number] * (len(Row._fields) - 1)))
+_read_rows = _rows(*_ROW)
+_read_terms = _rows(_number, _number, _text)
+
+
+def _kept(value: Any) -> tuple[Row, ...]:
+    return tuple(Row(*row) for row in _read_rows(value))
+
+
+def _history(value: Any) -> History:
+    return make_history(EpochStart(*row) for row in _read_terms(value))
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:80]
+
+
+_READERS: Final[Mapping[int, tuple[Callable[..., Record], tuple[_Reader, ...]]]] = {
+    1: (Progress, (_name, _name, _number, _number, _flat, _rows(_number, _number, _text), _flat, _flat)),
+    2: (Returned, (_name, _name, _text, _flat, _flat)),
+    3: (Created, (_name, _number, _number, _number, _number)),
+    4: (Reset, (_name, _number, _number)),
+    5: (Deleted, (_name,)),
+    6: (Buried, (_name, _number)),
+    7: (Line, (_history, _number)),
+    8: (Begun, (_history,)),
+    9: (Kept, (_kept,)),
+    10: (
+        Open,
+        (
+            _name,
+            _rows(_number, _number, _number),
+            _rows(_number, _number, _number, _name, _number),
+            _rows(_number, _number, _number, _number, _text),
+        ),
+    ),
+    11: (Ended, (_number,)),
+}
+_NUMBERS: Final[Mapping[Any, int]] = {kind: number for number, (kind, _readers) in _READERS.items()}

@@ -1,0 +1,148 @@
+"""What is asked of a stream's consumers and what comes of it; whether it can be asked at all. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from broker.consumers.ranges import Range, merged
+from broker.consumers.records import Record
+from broker.consumers.state import Consumer, Consumers, DeadLetter
+from broker.protocol.consuming import (
+    ACK_WAIT_MAX_S,
+    DELIVERIES_MAX,
+    FAILED_MAX,
+    FINISHED_MAX,
+    GET_BYTES_MAX,
+    MESSAGES_MAX,
+    REASON_BYTES_MAX,
+)
+from broker.protocol.errors import Code
+from broker.protocol.names import CONSUMER_BYTES_MAX
+from broker.protocol.places import NUMBER_MAX
+from broker.refused import Refused
+from shard.names import name_bytes_valid
+
+ACK_WAIT_MIN_US: Final = 1_000
+ACK_WAIT_MAX_US: Final = ACK_WAIT_MAX_S * 1_000_000
+
+T = TypeVar("T")
+
+
+class Decision(NamedTuple, Generic[T]):
+    """`dead`: what these records condemn."""
+
+    records: tuple[Record, ...]
+    value: T
+    dead: tuple[DeadLetter, ...] = ()
+
+
+class Placed(NamedTuple):
+    """`next_seq`: the first message that is not finished."""
+
+    next_seq: int
+    created: bool = False
+
+
+class Given(NamedTuple):
+    """`runs`: first seq, messages, how often they were delivered before. `stale`: first seq, last seq.
+
+    `trimmed`: how many messages it lost since they are not kept any more.
+    """
+
+    runs: tuple[tuple[int, int, int], ...] = ()
+    stale: tuple[Range, ...] = ()
+    trimmed: int = 0
+
+
+class Ask(NamedTuple):
+    """The arguments of a get. `finished`: first seq, last seq. `failed`: seq, reason.
+
+    Bounds are those of `broker.protocol.consuming`; beyond them it is refused. Where `max_messages` is 0, nothing is
+    given.
+    """
+
+    name: bytes
+    member: bytes
+    finished: Sequence[Sequence[int]] = ()
+    failed: Sequence[tuple[int, str]] = ()
+    max_messages: int = 0
+    max_bytes: int = GET_BYTES_MAX
+    fresh: bool = False
+
+
+class Listed(NamedTuple):
+    """As `broker.protocol.consuming.Standing`, but for `lag_us`: the age of message `next_seq` is the caller's."""
+
+    name: bytes
+    next_seq: int
+    lag_messages: int
+    in_flight: int
+    members: int
+    redelivered: int
+    dead: int
+    idle_us: int
+    ack_wait_us: int
+    deliveries_max: int
+
+
+def find(consumers: Consumers, name: bytes) -> Consumer:
+    """Raises Refused with CONSUMER."""
+    consumer = consumers.by_name.get(name)
+    if consumer is None:
+        raise Refused(Code.CONSUMER, f"there is no consumer {_shown(name)} of this stream: create it")
+    return consumer
+
+
+def require_name(name: bytes, what: str) -> None:
+    """Raises Refused with USAGE, as all below."""
+    if type(name) is not bytes or len(name) > CONSUMER_BYTES_MAX or not name_bytes_valid(name):
+        rule = f"1 to {CONSUMER_BYTES_MAX} bytes of UTF-8 without white space, control characters or |"
+        raise Refused(Code.USAGE, f"{_shown(name)} is not the name of a {what}: {rule}")
+
+
+def require_settings(ack_wait_us: int | None, deliveries_max: int | None) -> None:
+    if ack_wait_us is not None and not ACK_WAIT_MIN_US <= ack_wait_us <= ACK_WAIT_MAX_US:
+        rule = f"{ACK_WAIT_MIN_US / 1e6} to {ACK_WAIT_MAX_S}"
+        raise Refused(Code.USAGE, f"an ack_wait_s of {ack_wait_us / 1e6}: it is {rule}")
+    if deliveries_max is not None and not 0 <= deliveries_max <= DELIVERIES_MAX:
+        raise Refused(Code.USAGE, f"a deliveries_max of {deliveries_max}: it is 0 to {DELIVERIES_MAX}")
+
+
+def require_seq(seq: int) -> None:
+    if type(seq) is not int or not 0 <= seq <= NUMBER_MAX:
+        raise Refused(Code.USAGE, f"{_shown(seq)} is not a seq: a number from 0 to {NUMBER_MAX}")
+
+
+def require_room(ask: Ask) -> None:
+    if not 0 <= ask.max_messages <= MESSAGES_MAX:
+        raise Refused(Code.USAGE, f"max_messages is {ask.max_messages}: it is 0 to {MESSAGES_MAX}")
+    if not 0 < ask.max_bytes <= GET_BYTES_MAX:
+        raise Refused(Code.USAGE, f"max_bytes is {ask.max_bytes}: it is 1 to {GET_BYTES_MAX}")
+
+
+def finished_of(ask: Ask) -> list[Range]:
+    """In order and apart."""
+    if len(ask.finished) > FINISHED_MAX:
+        raise Refused(Code.USAGE, f"{len(ask.finished)} ranges are finished; at most {FINISHED_MAX} in one get")
+    for first, last in ask.finished:
+        require_seq(first)
+        require_seq(last)
+        if first > last:
+            raise Refused(Code.USAGE, f"messages {first} to {last} are finished: the first comes after the last")
+    return merged((first, last) for first, last in ask.finished)
+
+
+def failed_of(ask: Ask) -> dict[int, str]:
+    """The reason of each seq, in order."""
+    if len(ask.failed) > FAILED_MAX:
+        raise Refused(Code.USAGE, f"{len(ask.failed)} messages have failed; at most {FAILED_MAX} in one get")
+    for seq, reason in ask.failed:
+        require_seq(seq)
+        if len(reason.encode()) > REASON_BYTES_MAX:
+            raise Refused(Code.USAGE, f"the reason of message {seq} is longer than {REASON_BYTES_MAX} bytes")
+    return dict(sorted(ask.failed))
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:80]
