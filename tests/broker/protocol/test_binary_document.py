@@ -14,10 +14,9 @@ import pytest
 
 from broker.consumers import serving
 from broker.protocol import consuming as c
-from broker.protocol import consuming_readers
+from broker.protocol import consuming_readers, replication_readers, requests, responses
 from broker.protocol import messages as m
 from broker.protocol import replication as r
-from broker.protocol import replication_readers, requests, responses
 from broker.protocol.binary import ClientCodec
 from broker.protocol.envelope import HEAD, HEAD_BYTES
 from broker.protocol.errors import Code, PeerError

@@ -5,30 +5,35 @@ from __future__ import annotations
 import random
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TypeAlias
 
 import pytest
 
 from broker.protocol import messages as m
 from broker.protocol.binary import ClientCodec, ServerCodec
+from broker.protocol.consuming import Consume, Consumed, Get, Got
 from broker.protocol.errors import PeerError
+from broker.protocol.features import CONSUMERS, REPLICATION
 from broker.protocol.places import FROM_NEW, From
-from broker.protocol.replication import FEATURE, Ask, Claim, Claimed, Follow, Followed, Held, Link, Names, Told, Watch
+from broker.protocol.replication import Ask, Claim, Claimed, Follow, Followed, Held, Link, Names, Told, Watch
 from shard.frame import pack_frame
 from tests.broker.protocol.wires import (
+    ALL_FEATURES,
     HELLO,
     HISTORY,
     MAX_ENVELOPE_BYTES,
     MAX_MESSAGE_BYTES,
     REQUEST_KINDS,
     RESPONSE_KINDS,
+    STANDING,
     flat,
     kept,
     publish,
     stamped,
 )
 
-Step: TypeAlias = tuple[str, m.Message | bytes, object]
+Step: TypeAlias = "tuple[str, m.Message | bytes, object]"
 """Who speaks ("→" the client, "←" the broker), what (or mere bytes), and what the other end takes it for."""
 
 WELCOME = m.Welcome(1, (), "tailrace/9", "node", 0, {"max_message_bytes": MAX_MESSAGE_BYTES})
@@ -51,8 +56,12 @@ def garbles(data: bytes, op: int, number: int, code: str, fatal: bool = False) -
 
 GREETING = [*says(HELLO), *hears(WELCOME)]
 BETWEEN_NODES = [
-    *says(m.Hello(1, (FEATURE,), "tailrace/9", None, "n2", ":5051")),
-    *hears(m.Welcome(1, (FEATURE,), "tailrace/9", "n1", 0, {})),
+    *says(m.Hello(1, (REPLICATION,), "tailrace/9", None, "n2", ":5051")),
+    *hears(m.Welcome(1, (REPLICATION,), "tailrace/9", "n1", 0, {})),
+]
+OF_A_CONSUMER = [
+    *says(m.Hello(1, (CONSUMERS,), "tailrace/9")),
+    *hears(m.Welcome(1, (CONSUMERS,), "tailrace/9", "n1", 0, {})),
 ]
 SUBSCRIBED = [*says(m.Subscribe(1, b"s", From("seq", 4))), *hears(m.Subscribed(1, 4, 0))]
 
@@ -127,6 +136,31 @@ SCENARIOS: dict[str, list[Step]] = {
     "nodes that have not agreed on it": [
         *GREETING, *garbles(m.pack(Follow(1, b"s", 0, 4, start=FROM_NEW)), 17, 0, "protocol"), *says(m.Ping()),
     ],
+    "a consumer that is made, gets, finishes and is ended": [
+        *OF_A_CONSUMER, *says(Consume(1, "create", b"s", b"n", FROM_NEW)), *hears(Consumed(1, 4, True)),
+        *says(Get(2, b"s", b"n", b"m", max_messages=9, wait_ms=500)), *hears(Got(2, ((4, 3, 0),), (), 4, stamped())),
+        *says(Get(3, b"s", b"n", b"m", ((4, 5),), ((6, "why"),)), Consume(4, "list", b"s")),
+        *hears(Consumed(4, consumers=(STANDING,)), Got(3, (), ((4, 4),), 0, memoryview(b""))),
+        *says(Consume(5, "delete", b"s", b"n")), *hears(Consumed(5, existed=True)),
+    ],
+    "a get that waits among other things, and one of nobody": [
+        *OF_A_CONSUMER, *says(Get(1, b"s", b"n", b"m", max_messages=1, wait_ms=60_000), m.Ping(), publish(2)),
+        *hears(m.Pong(), m.Published(2, ((4, 3, 0),)), Got(1, ((4, 1, 0), (5, 2, 7)), (), 0, stamped())),
+        *says(Get(3, b"s", b"other", b"m")), *hears(m.Failed("consumer", "no such consumer", False, 28, 3)),
+    ],
+    "large answers to gets": [
+        *OF_A_CONSUMER, *says(Get(1, b"s", b"n", b"m", max_messages=2)),
+        *hears(Got(1, ((4, 2, 0),), (), 0, stamped(LARGE))), *says(m.Ping()),
+    ],
+    "a client that has not agreed on consumers, or says what is none": [
+        *GREETING, *garbles(m.pack(Get(7, b"s", b"n", b"m")), 28, 0, "protocol"),
+        *garbles(m.pack(Consume(7, "list", b"s")), 26, 0, "protocol"), *says(m.Ping()),
+    ],
+    "gets that are wrong": [
+        *OF_A_CONSUMER, *garbles(m.pack(Get(7, b"s", b"n", b"m", ((5, 4),))), 28, 7, "usage"),
+        *garbles(m.pack(Get(8, b"s", b"n n", b"m")), 28, 8, "usage"), *garbles(b"\x1c\x01\0\0\0\xc1", 28, 0, "usage"),
+        *says(m.Ping()),
+    ],
     "a broker that stops": [*GREETING, *SUBSCRIBED, *hears(m.Failed("closing", "the broker stops", True))],
 }  # fmt: skip
 
@@ -166,16 +200,13 @@ class Pair:
             if who == "→":
                 for request in self.broker.feed(memoryview(buffer), count):
                     if isinstance(request, m.Hello):
-                        self.broker.features = frozenset({FEATURE}).intersection(request.features)
+                        self.broker.features = ALL_FEATURES.intersection(request.features)
                         self.client = ClientCodec(features=self.broker.features)  # it has heard nothing yet
                     yield from flat([kept(request)])
             else:
                 for response in self.client.feed(memoryview(buffer)[:count]):
-                    yield m.Chunk(response.id, _copied(response)) if isinstance(response, m.Chunk) else response
-
-
-def _copied(chunk: m.Chunk) -> memoryview:
-    return memoryview(bytes(chunk.frames))
+                    has_frames = isinstance(response, m.Chunk | Got)
+                    yield replace(response, frames=memoryview(bytes(response.frames))) if has_frames else response
 
 
 @pytest.mark.parametrize("seed", range(3))
