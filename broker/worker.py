@@ -29,6 +29,8 @@ from broker.board import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
 from broker.client import READ_BYTES_SCATTERED_MAX
 from broker.commands import Commands
 from broker.connection import Connection
+from broker.consumers import verbs
+from broker.consumers.desk import Desk
 from broker.consumers.serving import HELD_LOOK_S, Serving, look_at_held
 from broker.control import ControlChannel, ControlClosed, ControlMessage
 from broker.fanout import FanOut
@@ -65,6 +67,7 @@ STAGED_MAX_BYTES = 8 << 20  # published and answered in one turn; the connection
 GATHER_ROUNDS_MAX = 16
 GATHERED_MAX_BYTES = 16 << 20
 GC_ALLOCATIONS = 50_000  # containers made and not freed between two looks for cycles
+PONG_PAUSE_S, PONG_PAUSES_MAX = 0.0005, 64  # what comes right after an answer to a ping may have to wait so long
 PUMP_BYTES = 4 << 20  # sent to subscribers in one turn, about
 IDLE_S = 0.25  # the longest wait for events, and so the longest time between two beats of a healthy worker
 
@@ -120,6 +123,7 @@ class Worker:
         self.partial_bytes = 0
         self.unsent_bytes = 0
         self.answered_bytes = 0  # in this turn
+        self.pongs = 0  # events of this turn that were answers to pings and nothing else
         self.clients: dict[int, Connection] = {}
         self.lingering: dict[Connection, None] = {}
         self._answered: dict[Connection, None] = {}
@@ -146,7 +150,12 @@ class Worker:
         )
         self.owner.on_create = self._note_created
         self.router = Router(self.owner, self.routes, boot.slots, boot.directory.shards, boot.metrics)
-        self.router.answered_later = {"await": partial(awaiting.wait_on, self.owner)}
+        self.desk = Desk(self.owner, time.monotonic)
+        self.router.answered_later = {
+            "await": partial(awaiting.wait_on, self.owner),
+            "consume": partial(verbs.consume, self.desk),
+            "get": partial(verbs.get, self.desk),
+        }
         self.readers = Readers(boot.directory, settings.max_open_streams, boot.boot_id)
         self.siblings = Siblings(self)
         self.fanout = FanOut(self.readers, on_count=lambda feed: self.siblings.recount(feed) if feed.remote else None)
@@ -197,9 +206,12 @@ class Worker:
         self._leave()
 
     def turn(self) -> None:
-        busy = self.fanout.runnable or self._answered or self.followers.busy
+        busy = self.fanout.runnable or self._answered or self.followers.busy or self.desk.pending
         idle_s = min(IDLE_S, HELD_LOOK_S) if self.held_gets else IDLE_S
-        self._handle(self.poller.poll(0 if busy else idle_s))
+        events = self.poller.poll(0 if busy else idle_s)
+        self._handle(events)
+        if self.pongs:
+            self._gather_pongs(events)
         router = self.router
         rounds = 1
         while router.scattered and rounds < GATHER_ROUNDS_MAX and self._under(GATHERED_MAX_BYTES):
@@ -212,6 +224,10 @@ class Worker:
         router.flush()
         if self.owner.grown:
             self._announce()
+        if self.desk.pending:
+            self.desk.work()
+            if self.owner.grown:
+                self._announce()
         if self.owner.urgent:
             self.upkeep.sync_urgent()
         self.siblings.flush()
@@ -238,6 +254,18 @@ class Worker:
                 if router.staged_bytes + self.answered_bytes > STAGED_MAX_BYTES:
                     break
 
+    def _gather_pongs(self, events: list[tuple[int, int]]) -> None:
+        """While nothing but answers to pings comes, wait a little for the next of them: they follow one another as fast
+        as the peers answer, and with very many peers a turn for each costs more than they do.
+        """
+        for _ in range(PONG_PAUSES_MAX):
+            only, self.pongs = 0 < self.pongs == len(events), 0
+            if not only:
+                return
+            time.sleep(PONG_PAUSE_S)
+            events = self.poller.poll(0)
+            self._handle(events)
+
     def _under(self, bytes_max: int) -> bool:
         """Whether so much has not been published and answered in this turn yet."""
         return self.router.staged_bytes + self.answered_bytes < bytes_max
@@ -247,6 +275,7 @@ class Worker:
         if self.owner.holders:
             for name, growth in grown.items():
                 self.owner.replicas.grew(name, growth.next_seq)
+        self.desk.grew(grown)
         self.siblings.announce(grown)
         feeds = self.fanout.feeds
         if feeds:
@@ -262,6 +291,7 @@ class Worker:
     def _note_role(self, name: bytes) -> None:
         self.uplinks.look_at(name)
         self.followers.role_changed(name)
+        self.desk.role_changed(name)
 
     def _note_cut(self, name: bytes, seq: int) -> None:
         """The owner has let a stream end before `seq`; what it grew by before that was announced before that."""
@@ -271,6 +301,7 @@ class Worker:
         self.siblings.announce_cut(name, seq)
         self.fanout.cut(name, seq)
         self.followers.role_changed(name)
+        self.desk.role_changed(name)
 
     def _forget_chunks(self) -> None:
         self.renderings.cache.clear()
@@ -327,6 +358,7 @@ class Worker:
             return
         self.acceptor.stop()
         self.router.flush()
+        self.desk.retire()
         if self.owner.grown:
             self._announce()
         self.phase = Phase.RETIRED
@@ -348,6 +380,7 @@ class Worker:
         if self.phase is Phase.LEAVING:
             return
         self.acceptor.stop()
+        self.desk.end_waits()
         self.phase = Phase.DRAINING
         self._beat.state = STATE_DRAINING
         self.drain_began_s = time.monotonic()
@@ -363,6 +396,7 @@ class Worker:
         self.acceptor.tick()
         self.uplinks.tick()
         self.owner.replicas.expire()
+        self.desk.tick()
         self.catalog.tick()
         for route in self.routes.values():
             route.expire(self.now_s - self.settings.unavailable_timeout_s)
@@ -377,6 +411,7 @@ class Worker:
         if self.owner.owning:  # a retired worker knows its streams still, and must not touch them
             self.upkeep.punch_due()
             self.upkeep.sweep()
+            self.desk.seldom()
         roster.drop_stalled(self)
         self.fanout.keep_cut_messages()
         self.fanout.look_at_some()
@@ -430,6 +465,7 @@ class Worker:
         for client in list(self.clients.values()):
             client.close("stopped")
         self.router.flush()
+        self.desk.retire()
         self.uplinks.stop("this node stops")
         self.upkeep.finish_syncs()
         self.syncer.close()

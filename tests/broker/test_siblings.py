@@ -252,7 +252,7 @@ def test_a_call_that_is_not_answered_at_once_holds_nobody_up(node: World) -> Non
     name = node.name(1).encode()
     answers: list[object] = []
     waiting: list[Callable[[object], None]] = []
-    asked, owner = node.workers
+    asked, owner, _other = node.workers
     owner.router.answered_later = {"get": lambda _args, done: waiting.append(done)}
     asked.router.call(name, "get", [name], answers.append)
     asked.router.call(name, "streams", [b"no such"], answers.append)
@@ -270,7 +270,7 @@ def test_a_late_answer_to_a_worker_that_is_gone_is_dropped(node: World) -> None:
     name = node.name(1).encode()
     waiting: list[Callable[[object], None]] = []
     answers: list[object] = []
-    asked, owner = node.workers
+    asked, owner, _other = node.workers
     owner.router.answered_later = {"get": lambda _args, done: waiting.append(done)}
     asked.router.call(name, "get", [name], answers.append)
     node.settle()

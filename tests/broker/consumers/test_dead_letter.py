@@ -3,11 +3,13 @@ from __future__ import annotations
 import msgpack
 import pytest
 
-from broker.consumers.dead_letter import Letter, make_frame, producer_id
+from broker.consumers.consumer import DeadLetter
+from broker.consumers.dead_letter import make_frame
 from shard.frame import FLAG_PRODUCER, HEADER_BYTES, MAX_METADATA_BYTES, pack_frame, unpack_header
 from shard.numbering import read_numbering, write_numbering
 
-LETTER = Letter("größe".encode(), b"billing", 1_000, 3, 41, 5, "no such account")
+STREAM = "größe".encode()
+LETTER = DeadLetter(b"billing", 1_000, 3, 41, 1, 5, "no such account")
 TOLD = {
     "dead-stream": "größe",
     "dead-seq": "41",
@@ -27,31 +29,19 @@ def headers_of(frame: bytearray) -> object:
 
 def test_payload_and_headers_are_kept_and_what_became_of_it_is_added() -> None:
     metadata = write_numbering(msgpack.packb({"h": {"key": "k", "raw": b"\x00"}, "other": 7}), b"its producer", 12)
-    frame = make_frame(LETTER, pack_frame(b"payload", metadata=metadata, flags=2) + b"another frame")
+    frame = make_frame(STREAM, LETTER, pack_frame(b"payload", metadata=metadata, flags=2) + b"another frame")
     header = unpack_header(frame)
     assert frame[-7:] == b"payload" and header.length == len(frame) and header.flags == FLAG_PRODUCER
     assert headers_of(frame) == {"key": "k", "raw": b"\x00", **TOLD}
     assert msgpack.unpackb(metadata_of(frame))["other"] == 7
-    assert read_numbering(metadata_of(frame)) == (producer_id(LETTER), 0)
+    assert read_numbering(metadata_of(frame)) == (LETTER.producer_id(STREAM), 0)
 
 
 @pytest.mark.parametrize("metadata", [b"", b"\xc1", msgpack.packb({"h": 1}), msgpack.packb([1]), b"\x81\xa1"])
 def test_metadata_without_headers(metadata: bytes) -> None:
-    assert headers_of(make_frame(LETTER, pack_frame(b"", metadata=metadata))) == TOLD
+    assert headers_of(make_frame(STREAM, LETTER, pack_frame(b"", metadata=metadata))) == TOLD
 
 
 def test_headers_that_leave_no_room_are_left_out() -> None:
     metadata = msgpack.packb({"h": {"long": "x" * (MAX_METADATA_BYTES - 100)}})
-    assert headers_of(make_frame(LETTER, pack_frame(b"", metadata=metadata))) == TOLD
-
-
-def test_each_letter_has_a_producer_of_its_own_and_the_same_one_each_time() -> None:
-    others = [
-        LETTER._replace(stream=b"other"),
-        LETTER._replace(consumer=b"other"),
-        LETTER._replace(created_us=1_001),
-        LETTER._replace(number=4),
-        LETTER._replace(stream=LETTER.stream + b"b", consumer=b"illing"),
-    ]
-    assert len({producer_id(each) for each in (LETTER, *others)}) == 6
-    assert producer_id(LETTER._replace(reason="another", deliveries=9)) == producer_id(LETTER)
+    assert headers_of(make_frame(STREAM, LETTER, pack_frame(b"", metadata=metadata))) == TOLD

@@ -1,0 +1,127 @@
+"""An owner of real files with its desk for consumers, a clock that moves when told, and a disk that syncs when told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from broker.consumers import verbs
+from broker.consumers.desk import Desk
+from broker.owner import Owner
+from broker.protocol.errors import Code
+from broker.refused import Refused
+from broker.upkeep import Upkeep
+from shard.leaves import load
+from tests.broker.owning import Clock, batch, make_owner
+from tests.broker.test_upkeep import HandSyncer
+
+S = b"s"
+C = b"c"
+TURNS_MAX = 100
+
+_parse = load("shard.frame_cy").parse
+
+
+class Office:
+    """The worker around a desk, as far as consumers need one. `made_of` another: its successor, after a crash."""
+
+    def __init__(self, path: Path, clock: Clock | None = None, **settings: Any) -> None:
+        self.path = path
+        self.clock = clock or Clock()
+        self.owner: Owner = make_owner(path, self.clock, **settings)
+        self.desk = Desk(self.owner, self.clock.seconds)
+        self.owner.on_role = self.desk.role_changed
+        self.syncer = HandSyncer()
+        self.upkeep = Upkeep(self.owner, self.syncer, self.clock.seconds, self.clock.microseconds)  # type: ignore[arg-type]
+
+    # --- what is asked ----------------------------------------------------------------------------------------------
+
+    def get(self, member: bytes = b"m", *, name: bytes = S, consumer: bytes = C, **wanted: Any) -> list[Any]:
+        """Ask; the list has the answer as soon as there is one."""
+        answers: list[Any] = []
+        args = [
+            name,
+            consumer,
+            member,
+            wanted.get("finished", []),
+            wanted.get("failed", []),
+            wanted.get("most", 100),
+            wanted.get("max_bytes", 1 << 20),
+            wanted.get("wait_ms", 0),
+            wanted.get("fresh", False),
+            wanted.get("sync", False),
+            wanted.get("replicas", 0),
+        ]
+        verbs.get(self.desk, args, answers.append)
+        return answers
+
+    def consume(self, do: str, *, stream: bytes = S, name: bytes = C, **fields: Any) -> list[Any]:
+        answers: list[Any] = []
+        verbs.consume(self.desk, [stream, {"do": do, "name": name, **fields}], answers.append)
+        return answers
+
+    def runs(self, *args: Any, **wanted: Any) -> list[tuple[int, int, int]]:
+        """What a get is given, at once."""
+        answers = self.get(*args, **wanted)
+        self.turn()
+        (answer,) = answers
+        assert not isinstance(answer, Refused), answer.text
+        return [tuple(run) for run in answer["runs"]]
+
+    def create(self, name: bytes = C, start: tuple[str, int] = ("seq", 0), **fields: Any) -> Any:
+        answers = self.consume("create", name=name, **{"from": list(start)}, **fields)
+        self.turn()
+        (answer,) = answers
+        return answer
+
+    def rows(self, stream: bytes = S) -> dict[bytes, dict[str, Any]]:
+        (answer,) = self.consume("list", stream=stream)
+        return {row["name"]: row for row in answer["consumers"]}
+
+    # --- the world around it ------------------------------------------------------------------------------------------
+
+    def publish(self, *payloads: bytes, name: bytes = S) -> None:
+        self.owner.append(batch(name, *(payloads or (b"x",))), self.clock.now_s)
+
+    def turn(self) -> None:
+        """Until nothing moves any more."""
+        for _ in range(TURNS_MAX):
+            self.desk.grew(self.owner.take_grown())
+            self.desk.work()
+            self.upkeep.sync_urgent()
+            if not self.desk.pending and not self.owner.grown:
+                return
+        raise AssertionError("the desk does not come to rest")
+
+    def sync(self) -> None:
+        """The disk does what it was asked for."""
+        self.upkeep.sync_urgent()
+        self.upkeep.request_syncs()
+        self.syncer.work()
+        self.upkeep.take_outcomes()
+        self.turn()
+
+    def tick(self, seconds: float = 0.0) -> None:
+        self.clock.now_s += seconds
+        self.desk.tick()
+        self.desk.seldom()
+        self.turn()
+
+    def crash(self) -> Office:
+        """The process ends without a word, and another begins."""
+        for stream in self.owner.open.values():
+            stream.log.abandon()
+        self.owner.open.clear()
+        self.owner.release()
+        return Office(self.path, self.clock)
+
+    def messages(self, name: bytes) -> list[tuple[bytes, bytes]]:
+        """Metadata and payload of all that a stream keeps."""
+        log = self.owner.stream(name).log
+        return [row[4:6] for run in log.walk(log.first_seq) for row in _parse(run.frames, 0, len(run.frames), True)]
+
+
+def code_of(answers: list[Any]) -> Code:
+    (answer,) = answers
+    assert isinstance(answer, Refused), answer
+    return answer.code
