@@ -1,0 +1,84 @@
+"""Members of a consumer, each a process that does what it is given until it is told to end, or dies."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from multiprocessing.connection import Connection
+
+from tests.system.consumer_faults import Change, Shift, steps
+from tests.system.consumer_party import Process, Spec
+
+END_S = 60.0
+READY, ENDED = "ready", "ended"
+
+
+class Members:
+    """Use it as a context: all begin, and are gone in the end."""
+
+    def __init__(self, specs: Mapping[str, Spec], run: Callable[[Connection, Spec], None]) -> None:
+        self._specs = specs
+        self._run = run
+        self._processes: dict[str, Process] = {}
+
+    def __enter__(self) -> Members:
+        for name in self._specs:
+            self.begin(name)
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for name in list(self._processes):
+            self.kill(name)
+
+    def begin(self, name: str) -> None:
+        """Start it, and wait until it is connected; it goes on where it was."""
+        process = self._processes[name] = Process(self._run, self._specs[name])
+        assert process.pipe.poll(END_S) and process.pipe.recv() == READY, f"{name} does not begin"
+
+    def kill(self, name: str) -> None:
+        process = self._processes.pop(name, None)
+        if process is not None:
+            process.close()
+
+    def is_gone(self, name: str) -> bool:
+        """Whether it has ended by itself."""
+        return self._processes[name].exit_code is not None
+
+    def pause(self, name: str) -> None:
+        self._processes[name].pause()
+
+    def resume(self, name: str) -> None:
+        self._processes[name].resume()
+
+    def leave(self, name: str) -> None:
+        """It ends well: what it has done is told before."""
+        process = self._processes.pop(name)
+        process.pipe.send(None)
+        assert process.pipe.poll(END_S), f"{name} does not end"
+        assert process.pipe.recv() == ENDED
+        process.close()
+
+    def leave_all(self) -> None:
+        for name in list(self._processes):
+            self.leave(name)
+
+    def play(self, plan: Sequence[Shift]) -> None:
+        """All of it at its times, or as soon as what comes before is done."""
+        began_s = time.monotonic()
+        for step in steps(plan):
+            time.sleep(max(0.0, began_s + step.at_s - time.monotonic()))
+            if step.begins:
+                print(f"{time.monotonic() - began_s:6.2f} s, planned for {step.shift}")
+            (AWAY if step.begins else BACK)[step.shift.change](self, step.shift.member)
+
+
+AWAY: Mapping[Change, Callable[[Members, str], None]] = {
+    Change.KILL: Members.kill,
+    Change.PAUSE: Members.pause,
+    Change.LEAVE: Members.leave,
+}
+BACK: Mapping[Change, Callable[[Members, str], None]] = {
+    Change.KILL: Members.begin,
+    Change.PAUSE: Members.resume,
+    Change.LEAVE: Members.begin,
+}

@@ -1,0 +1,100 @@
+"""Publishers and durable consumers through faults of every kind: the books agree to the message.
+
+TAILRACE_FAULTS_S=180 lets the faults go on for that many seconds; TAILRACE_TEST_SEED repeats a run's schedule, if it is
+as long.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+import tailrace
+from tests.system.consumer_faults import shifts
+from tests.system.consumer_ledger import faults as faults_of_consumer
+from tests.system.consumer_ledger import read
+from tests.system.consumer_members import Members
+from tests.system.consumer_party import Spec
+from tests.system.consumer_workers import keep_books
+from tests.system.fault_schedule import chosen_length_s, chosen_seed, schedule
+from tests.system.node import wait_for
+from tests.system.tree_check import assert_sound, names_in
+from tests.system.tree_faults import play
+from tests.system.tree_ledger import faults
+from tests.system.tree_load import Load
+from tests.system.tree_node import Parents, Tree, growing
+
+pytestmark = [pytest.mark.system, pytest.mark.slow]
+
+STREAMS = ["s0", "s1"]
+CONSUMERS = ["billing", "audit", "search"]
+PUBLISHERS = 8
+LENGTH_S = 6.0
+CALL_S = 60.0
+CATCH_UP_S = 60.0
+WISHES = {"start": tailrace.START, "deliveries_max": 0}
+CONFIG = """
+[timing]
+upstream_timeout_s = "2 s"
+unavailable_timeout_s = "3 s"
+"""
+SHAPES: Mapping[str, Parents] = {
+    "one node": {"top": None},
+    "a master and its slaves": {"top": None, "a": "top", "b": "a"},
+}
+
+
+def specs(tree: Tree, folder: Path) -> dict[str, Spec]:
+    """A member for each stream of each consumer; they enter at every node in turn."""
+    addresses = [node.address for node in tree.nodes.values()]
+    found = {}
+    for number, consumer in enumerate(CONSUMERS):
+        entry = (addresses[number % len(addresses)],)
+        for stream in STREAMS:
+            books = folder / f"{consumer}.db"
+            member = f"{consumer}-{stream}"
+            found[member] = Spec(entry, stream, books, member, CALL_S, 2.0, name=consumer, consumer=WISHES)
+    return found
+
+
+def load(tree: Tree, folder: Path) -> Load:
+    addresses = [[node.address] for node in tree.nodes.values()]
+    publishers = {f"p{number}": addresses[number % len(addresses)] for number in range(PUBLISHERS)}
+    return Load(publishers, STREAMS, folder / "load", options={"retry": True, "timeout_s": CALL_S})
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_books_agree(tmp_path: Path, shape: str) -> None:
+    seed, length_s = chosen_seed(), chosen_length_s(LENGTH_S)
+    parents = SHAPES[shape]
+    plan = schedule(seed, list(parents), "top", length_s)
+    with growing(tmp_path, parents, config=CONFIG, workers=2, configured=True) as tree:
+        members = specs(tree, tmp_path)
+        with load(tree, tmp_path) as publishing, Members(members, keep_books) as running, ThreadPoolExecutor(1) as pool:
+            publishing.wait_for_progress()
+            changing = pool.submit(running.play, shifts(seed, list(members), length_s))
+            play(tree, plan)
+            changing.result()
+            publishing.wait_for_progress()
+            sent = publishing.finish()
+            logs = names_in(tree.nodes["top"].data)
+            wait_for(
+                lambda: all(is_through(spec, logs[spec.stream]) for spec in members.values()), "all is done", CATCH_UP_S
+            )
+            running.leave_all()
+        assert faults(sent, logs) == []
+        for spec in members.values():
+            effects = read(spec.books, spec.stream, spec.name)
+            assert faults_of_consumer(logs[spec.stream], effects) == [], spec.member
+        fates = Counter(message.fate.value for message in sent)
+        print(f"{len(plan)} faults, {len(sent)} messages: {dict(fates)}; {len(members)} books agree")
+    assert_sound(tree.data())
+
+
+def is_through(spec: Spec, log: Mapping[int, str]) -> bool:
+    effects = read(spec.books, spec.stream, spec.name)
+    return not log or (bool(effects) and effects[-1].seq == max(log))
