@@ -77,7 +77,7 @@ class Peer(ABC):
     title: str
     acked: bool = False
     # The kinds of row it takes part in: ingest, turns, fanout, replay, latency, connections, neighbour, round-robin,
-    # streams, replicated, hop, catch-up, spark-scan.
+    # streams, idempotence, replicated, hop, catch-up, spark-scan, rollup.
     kinds: frozenset[str] = frozenset()
     # The most messages one publish request may hold here.
     batch_max: int = 1

@@ -38,9 +38,10 @@ class SparkSession(Peer):
 
     def version(self) -> str:
         try:
-            return f"PySpark {version('pyspark')}, PyArrow {version('pyarrow')}"
-        except PackageNotFoundError:
-            raise Unavailable("PySpark is not installed (the extra `spark`)") from None
+            program = f"polars {version('polars')}" if self.kind == "polars" else f"PySpark {version('pyspark')}"
+            return f"{program}, PyArrow {version('pyarrow')}"
+        except PackageNotFoundError as error:
+            raise Unavailable(f"{error.name} is not installed (the extra `spark`, for polars `bench` too)") from None
 
     def ready(self) -> list[Step]:
         return [Step(b"ready\n", b"!\n")]
