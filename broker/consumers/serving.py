@@ -266,7 +266,7 @@ def _args(wanted: c.Get) -> list[Any]:
         [list(each) for each in wanted.finished],
         [list(each) for each in wanted.failed],
         wanted.max_messages,
-        wanted.max_bytes,
+        max(wanted.max_bytes, 1),
         wanted.wait_ms,
         wanted.fresh,
         wanted.ack == c.ACK_SYNCED,

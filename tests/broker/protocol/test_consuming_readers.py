@@ -183,10 +183,11 @@ def consumes(draw: st.DrawFn) -> c.Consume:
 def gets(draw: st.DrawFn) -> c.Get:
     finished = tuple(draw(st.lists(RANGES, max_size=5)))
     failed = tuple(draw(st.lists(st.tuples(NUMBERS, st.text(max_size=50)), max_size=5)))
-    counts = draw(st.tuples(*(st.integers(0, high) for high in (c.MESSAGES_MAX, c.GET_BYTES_MAX, c.WAIT_MAX_MS))))
-    return c.Get(
-        draw(IDS), draw(names), draw(NAMES), draw(NAMES), finished, failed, *counts, draw(st.booleans()), *draw(LEVELS)
-    )
+    messages, nbytes, wait_ms = [
+        draw(st.integers(0, high)) for high in (c.MESSAGES_MAX, c.GET_BYTES_MAX, c.WAIT_MAX_MS)
+    ]
+    who, (ack, replicas) = (draw(names), draw(NAMES), draw(NAMES)), draw(LEVELS)
+    return c.Get(draw(IDS), *who, finished, failed, messages, nbytes, wait_ms, draw(st.booleans()), ack, replicas)
 
 
 REQUESTS = st.lists(consumes() | gets(), max_size=6)

@@ -205,8 +205,14 @@ class Pair:
                     yield from flat([kept(request)])
             else:
                 for response in self.client.feed(memoryview(buffer)[:count]):
-                    has_frames = isinstance(response, m.Chunk | Got)
-                    yield replace(response, frames=memoryview(bytes(response.frames))) if has_frames else response
+                    yield _copied(response)
+
+
+def _copied(response: m.Response) -> m.Response:
+    """With frames that stay."""
+    if isinstance(response, m.Chunk | Got):
+        return replace(response, frames=memoryview(bytes(response.frames)))
+    return response
 
 
 @pytest.mark.parametrize("seed", range(3))

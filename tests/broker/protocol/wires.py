@@ -212,8 +212,9 @@ def feed_client(codec: ClientCodec, pieces: Sequence[bytes]) -> list[Response]:
     for piece in pieces:
         shared[: len(piece)] = piece
         for message in codec.feed(memoryview(shared)[: len(piece)]):
-            has_frames = isinstance(message, Chunk | Got)
-            found.append(replace(message, frames=_copied(message.frames)) if has_frames else message)
+            if isinstance(message, Chunk | Got):
+                message = replace(message, frames=_copied(message.frames))
+            found.append(message)
         shared[: len(piece)] = b"!" * len(piece)
     return found
 

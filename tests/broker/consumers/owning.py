@@ -1,0 +1,71 @@
+"""A world whose owners of consumers are played by the test: it sees what they are asked, and answers when it likes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from broker.protocol.binary import ClientCodec
+from broker.protocol.consuming import FEATURE, Got
+from broker.protocol.messages import Hello, Response, Welcome
+from broker.refused import Refused
+from tests.broker.binary import BinaryPeer
+from tests.broker.world import World
+
+GIVEN_NOTHING: dict[str, Any] = {"runs": [], "stale": [], "trimmed": 0}
+
+
+def given(*runs: list[int], stale: tuple[list[int], ...] = (), trimmed: int = 0) -> dict[str, Any]:
+    """An owner's answer to a get."""
+    return {"runs": list(runs), "stale": list(stale), "trimmed": trimmed}
+
+
+class Owners:
+    """`asked`: (verb, arguments) of what has no answer yet, in its order; `told`: what nobody waits for."""
+
+    def __init__(self, node: World) -> None:
+        self.node = node
+        self.asked: list[tuple[str, list[Any]]] = []
+        self.told: list[dict[str, Any]] = []
+        self._done: list[Callable[[Any], None]] = []
+        for worker in node.workers:
+            self._watch(worker.router.call, worker.router)
+
+    def _watch(self, call: Callable[..., None], router: Any) -> None:
+        def asked(name: bytes, verb: str, args: list[Any], done: Callable[[Any], None]) -> None:
+            if verb not in ("get", "consume"):
+                call(name, verb, args, done)
+            elif verb == "consume" and args[1]["do"] in ("wake", "away"):
+                self.told.append(args[1])
+            else:
+                assert name == args[0]
+                self.asked.append((verb, args))
+                self._done.append(done)
+
+        router.call = asked
+
+    def answer(self, value: dict[str, Any] | Refused = GIVEN_NOTHING) -> None:
+        """To the first that has no answer."""
+        self.asked.pop(0)
+        self._done.pop(0)(value)
+        self.node.settle()
+
+
+class Member(BinaryPeer):
+    """A binary peer that has agreed on durable consumers."""
+
+    def __init__(self, node: World, slot: int = 0, **how: Any) -> None:
+        super().__init__(node, slot, hello=False, **how)
+        self.codec = ClientCodec(features=frozenset({FEATURE}))
+        (welcome,) = self.ask(Hello(1, (FEATURE,), "test"))
+        assert isinstance(welcome, Welcome) and welcome.features == (FEATURE,)
+
+    def take(self) -> list[Response]:
+        """With frames that stay."""
+        data = bytes(self.peer.received)
+        self.peer.received.clear()
+        return [
+            replace(each, frames=memoryview(bytes(each.frames))) if isinstance(each, Got) else each
+            for each in self.codec.feed(data)
+        ]
