@@ -33,4 +33,8 @@ def test_without_pyspark_it_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None
 def test_versions_are_those_of_what_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(spark, "version", {"pyspark": "4", "polars": "2", "pyarrow": "26"}.__getitem__)
     of = {kind: SparkSession(kind, frozenset({"rollup"}), SIZES).version() for kind in spark.NAMES}
-    assert of == {"files": "PySpark 4, PyArrow 26", "parquet": "PySpark 4, PyArrow 26", "polars": "polars 2, PyArrow 26"}
+    assert of == {
+        "files": "PySpark 4, PyArrow 26",
+        "parquet": "PySpark 4, PyArrow 26",
+        "polars": "polars 2, PyArrow 26",
+    }
