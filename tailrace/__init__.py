@@ -23,10 +23,14 @@ if TYPE_CHECKING:
     from broker.protocol.messages import Ack
     from tailrace.aio import AsyncClient, connect_async
     from tailrace.aio_batcher import AsyncBatcher
+    from tailrace.aio_consumer import AsyncConsumer
     from tailrace.aio_subscription import AsyncSubscription
     from tailrace.batch import BatchResult
     from tailrace.batcher import Batcher
     from tailrace.client import Client, connect
+    from tailrace.consumed import ConsumedMessage
+    from tailrace.consumer import Consumer
+    from tailrace.consumer_calls import ConsumerInfo
     from tailrace.errors import (
         AlreadySubscribed,
         BadRequest,
@@ -45,6 +49,7 @@ if TYPE_CHECKING:
         InvalidStreamName,
         LineTooLong,
         MessageTooLarge,
+        NoSuchConsumer,
         NotReplicated,
         NotSubscribed,
         NumbersMissing,
@@ -56,6 +61,7 @@ if TYPE_CHECKING:
         ReplicationCycle,
         ReservedName,
         SeqFault,
+        StaleAck,
         StreamBehind,
         StreamDamaged,
         StreamDisabled,
@@ -74,6 +80,7 @@ if TYPE_CHECKING:
         Unsupported,
     )
     from tailrace.message import Message, Receipt
+    from tailrace.once import Once
     from tailrace.places import NEW, NOW, START, Seq, Time
     from tailrace.subscription import Subscription
 
@@ -85,6 +92,7 @@ __all__ = [
     "AlreadySubscribed",
     "AsyncBatcher",
     "AsyncClient",
+    "AsyncConsumer",
     "AsyncSubscription",
     "BadRequest",
     "BatchResult",
@@ -96,6 +104,9 @@ __all__ = [
     "ClientClosed",
     "ConnectFailed",
     "ConnectionLost",
+    "ConsumedMessage",
+    "Consumer",
+    "ConsumerInfo",
     "DamagedMessage",
     "Denied",
     "DiskFull",
@@ -106,9 +117,11 @@ __all__ = [
     "LineTooLong",
     "Message",
     "MessageTooLarge",
+    "NoSuchConsumer",
     "NotReplicated",
     "NotSubscribed",
     "NumbersMissing",
+    "Once",
     "OperationTimeout",
     "Overloaded",
     "PartlyPublished",
@@ -119,6 +132,7 @@ __all__ = [
     "ReservedName",
     "Seq",
     "SeqFault",
+    "StaleAck",
     "StreamBehind",
     "StreamDamaged",
     "StreamDisabled",
@@ -146,13 +160,18 @@ _HOMES = {
     "Ack": "broker.protocol.messages",
     "AsyncBatcher": "tailrace.aio_batcher",
     "AsyncClient": "tailrace.aio",
+    "AsyncConsumer": "tailrace.aio_consumer",
     "AsyncSubscription": "tailrace.aio_subscription",
     "BatchResult": "tailrace.batch",
     "Batcher": "tailrace.batcher",
     "Client": "tailrace.client",
+    "ConsumedMessage": "tailrace.consumed",
+    "Consumer": "tailrace.consumer",
+    "ConsumerInfo": "tailrace.consumer_calls",
     "Message": "tailrace.message",
     "NEW": "tailrace.places",
     "NOW": "tailrace.places",
+    "Once": "tailrace.once",
     "Receipt": "tailrace.message",
     "START": "tailrace.places",
     "Seq": "tailrace.places",

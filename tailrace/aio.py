@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Callable, Generator, Iterable, Mapping
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from broker.protocol.messages import Ack
 from tailrace.address import Address, parse_addresses
@@ -26,10 +26,15 @@ from tailrace.framing import (
 from tailrace.headers import pack_headers
 from tailrace.info import ClientInfo
 from tailrace.message import Receipt
-from tailrace.options import WINDOW_BYTES, Options
+from tailrace.options import CONSUMER_BATCH, CONSUMER_DELIVERIES, CONSUMER_LINGER_S, WINDOW_BYTES, Options
 from tailrace.places import START, EndPlace, StartPlace
 from tailrace.session import Session
 from tailrace.wishes import OnTrimmed, wish_of
+
+if TYPE_CHECKING:
+    from tailrace.aio_consumer import AsyncConsumer
+    from tailrace.calls import Call
+    from tailrace.consumer_calls import ConsumerInfo
 
 
 def connect_async(
@@ -120,6 +125,7 @@ class AsyncClient(ClientInfo):
         payload: Payload,
         *,
         headers: Mapping[str, str | bytes] | None = None,
+        key: str | bytes | None = None,
         ack: Ack = Ack.APPENDED,
         replicas: int = 0,
         timeout_s: float | None = None,
@@ -127,7 +133,7 @@ class AsyncClient(ClientInfo):
     ) -> Receipt:
         """Publish one message and wait until what `ack` asks for is true. See `Client.publish`."""
         streams, payloads = (checked_stream(stream),), [checked_payload(payload)]
-        return (await self._publish(streams, payloads, headers, ack, replicas, timeout_s, retry))[0]
+        return (await self._publish(streams, payloads, pack_headers(headers, key), ack, replicas, timeout_s, retry))[0]
 
     async def publish_many(
         self,
@@ -135,6 +141,7 @@ class AsyncClient(ClientInfo):
         payloads: Iterable[Payload],
         *,
         headers: Mapping[str, str | bytes] | None = None,
+        key: str | bytes | None = None,
         ack: Ack = Ack.APPENDED,
         replicas: int = 0,
         timeout_s: float | None = None,
@@ -142,7 +149,11 @@ class AsyncClient(ClientInfo):
     ) -> Receipt:
         """Publish messages in one request: all of them, with seqs one after the other, or none."""
         streams = (checked_stream(stream),)
-        return (await self._publish(streams, checked_payloads(payloads), headers, ack, replicas, timeout_s, retry))[0]
+        return (
+            await self._publish(
+                streams, checked_payloads(payloads), pack_headers(headers, key), ack, replicas, timeout_s, retry
+            )
+        )[0]
 
     async def publish_to(
         self,
@@ -150,6 +161,7 @@ class AsyncClient(ClientInfo):
         payload: Payload,
         *,
         headers: Mapping[str, str | bytes] | None = None,
+        key: str | bytes | None = None,
         ack: Ack = Ack.APPENDED,
         replicas: int = 0,
         timeout_s: float | None = None,
@@ -157,7 +169,7 @@ class AsyncClient(ClientInfo):
     ) -> list[Receipt]:
         """Publish one message to several streams in one request; a receipt of each. See `Client.publish_to`."""
         names, payloads = checked_streams(streams), [checked_payload(payload)]
-        return list(await self._publish(names, payloads, headers, ack, replicas, timeout_s, retry))
+        return list(await self._publish(names, payloads, pack_headers(headers, key), ack, replicas, timeout_s, retry))
 
     def batcher(
         self,
@@ -182,14 +194,14 @@ class AsyncClient(ClientInfo):
         self,
         streams: tuple[str, ...],
         payloads: list[bytes],
-        headers: Mapping[str, str | bytes] | None,
+        metadata: bytes,
         ack: Ack,
         replicas: int,
         timeout_s: float | None,
         retry: bool,
     ) -> tuple[Receipt, ...]:
         limit, wait_s = self._session.limits["max_message_bytes"], self._timeout(timeout_s)
-        publication = make_publication(streams, payloads, pack_headers(headers), ack, replicas, wait_s, retry, limit)
+        publication = make_publication(streams, payloads, metadata, ack, replicas, wait_s, retry, limit)
         await self._drive.publish(publication)
         return publication.outcome()
 
@@ -217,6 +229,114 @@ class AsyncClient(ClientInfo):
         subscription = AsyncSubscription(self._drive, reading)
         self._drive.advance()
         return subscription
+
+    # --- durable consumers ------------------------------------------------------------------------------------------
+
+    def consumer(
+        self,
+        stream: str,
+        name: str,
+        *,
+        start: StartPlace = START,
+        member: str | None = None,
+        batch: int = CONSUMER_BATCH,
+        ack_wait_s: float | None = None,
+        deliveries_max: int | None = CONSUMER_DELIVERIES,
+        create: bool = True,
+        linger_s: float = CONSUMER_LINGER_S,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        on_trimmed: OnTrimmed = "raise",
+        timeout_s: float | None = None,
+    ) -> AsyncConsumer:
+        """A member of the durable consumer `name` of a stream; see `Client.consumer` for the arguments.
+
+        The broker is asked at once. Await it, or enter it as a context, to know that the consumer is there.
+        """
+        from tailrace import consumer_calls as calls
+        from tailrace.aio_consumer import AsyncConsumer
+
+        wait_s, options = self._timeout(timeout_s), self._session.options
+        wish = calls.consumer_wish(
+            stream, name, member, batch, ack_wait_s, linger_s, ack, replicas, on_trimmed, options
+        )
+        creating = None
+        if create:
+            creating = calls.create_call(stream, name, start, ack_wait_s, deliveries_max, ack, replicas, wait_s)
+            self._session.call(creating, self._drive.now_s())
+        consuming = self._session.consume(wish, self._drive.now_s())
+        self._drive.advance()
+        return AsyncConsumer(self._drive, consuming, creating, wait_s)
+
+    async def create_consumer(
+        self,
+        stream: str,
+        name: str,
+        start: StartPlace = START,
+        *,
+        ack_wait_s: float | None = None,
+        deliveries_max: int | None = CONSUMER_DELIVERIES,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Make a durable consumer whose first message is `start`; the seq of its first unfinished message.
+
+        One that is there with these settings goes on as it is; with others BadRequest is raised.
+        """
+        from tailrace import consumer_calls as calls
+
+        wait_s = self._timeout(timeout_s)
+        call = calls.create_call(stream, name, start, ack_wait_s, deliveries_max, ack, replicas, wait_s)
+        return calls.next_seq_of(await self._ask(call))
+
+    async def reset_consumer(
+        self,
+        stream: str,
+        name: str,
+        start: StartPlace,
+        *,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Let a durable consumer go on at `start`, back or forth; the seq there. What its members have is nobody's.
+
+        Raises NoSuchConsumer.
+        """
+        from tailrace import consumer_calls as calls
+
+        call = calls.reset_call(stream, name, start, ack, replicas, self._timeout(timeout_s))
+        return calls.next_seq_of(await self._ask(call))
+
+    async def delete_consumer(
+        self,
+        stream: str,
+        name: str,
+        *,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+    ) -> bool:
+        """End a durable consumer: nothing is known of it any more. Whether there was one."""
+        from tailrace import consumer_calls as calls
+
+        return calls.was_deleted(
+            await self._ask(calls.delete_call(stream, name, ack, replicas, self._timeout(timeout_s)))
+        )
+
+    async def consumers(self, stream: str, *, timeout_s: float | None = None) -> list[ConsumerInfo]:
+        """The durable consumers of a stream, and how far each has come."""
+        from tailrace import consumer_calls as calls
+
+        return calls.infos_of(await self._ask(calls.list_call(stream, self._timeout(timeout_s))))
+
+    async def _ask(self, call: Call) -> Call:
+        """Wait until it is done."""
+        self._session.call(call, self._drive.now_s())
+        self._drive.advance()
+        await self._drive.wait_until(lambda: call.done)
+        return call
 
     # --- the connection ---------------------------------------------------------------------------------------------
 

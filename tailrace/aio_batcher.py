@@ -28,6 +28,7 @@ class AsyncBatcher:
     ) -> None:
         self._drive = drive
         self._batch = batch
+        self._headers = headers
         self._metadata = pack_headers(headers)
         self._on_result = on_result
         self._timer: asyncio.TimerHandle | None = None
@@ -42,10 +43,18 @@ class AsyncBatcher:
         """Messages that are known to be in the stream."""
         return self._batch.acknowledged
 
-    async def add(self, payload: Payload, headers: Mapping[str, str | bytes] | None = None) -> None:
-        """Add a message, with these headers or those of the batcher. Waits when too much is under way."""
+    async def add(
+        self,
+        payload: Payload,
+        headers: Mapping[str, str | bytes] | None = None,
+        *,
+        key: str | bytes | None = None,
+    ) -> None:
+        """Add a message, with these headers or those of the batcher, and `key`. Waits when too much is under way."""
         payload = checked_payload(payload)
-        metadata = self._metadata if headers is None else pack_headers(headers)
+        metadata = self._metadata
+        if headers is not None or key is not None:
+            metadata = pack_headers(self._headers if headers is None else headers, key)
         batch, drive = self._batch, self._drive
         if len(payload) + len(metadata) > drive.session.limits["max_message_bytes"]:
             check_sizes([payload], metadata, drive.session.limits["max_message_bytes"], batch.stream)

@@ -30,6 +30,7 @@ class Batcher:
     ) -> None:
         self._pump = pump
         self._batch = batch
+        self._headers = headers
         self._metadata = pack_headers(headers)
         self._on_result = on_result
         self._untold: TailraceError | None = None
@@ -44,10 +45,18 @@ class Batcher:
         """Messages that are known to be in the stream."""
         return self._batch.acknowledged
 
-    def add(self, payload: Payload, headers: Mapping[str, str | bytes] | None = None) -> None:
-        """Add a message, with these headers or those of the batcher. Waits when too much is under way."""
+    def add(
+        self,
+        payload: Payload,
+        headers: Mapping[str, str | bytes] | None = None,
+        *,
+        key: str | bytes | None = None,
+    ) -> None:
+        """Add a message, with these headers or those of the batcher, and `key`. Waits when too much is under way."""
         payload = checked_payload(payload)
-        metadata = self._metadata if headers is None else pack_headers(headers)
+        metadata = self._metadata
+        if headers is not None or key is not None:
+            metadata = pack_headers(self._headers if headers is None else headers, key)
         batch, pump = self._batch, self._pump
         if len(payload) + len(metadata) > pump.session.limits["max_message_bytes"]:
             check_sizes([payload], metadata, pump.session.limits["max_message_bytes"], batch.stream)

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 from broker.protocol.messages import Ack
 from tailrace.address import parse_addresses
@@ -23,12 +24,17 @@ from tailrace.framing import (
 from tailrace.headers import pack_headers
 from tailrace.info import ClientInfo
 from tailrace.message import Receipt
-from tailrace.options import WINDOW_BYTES, Options
+from tailrace.options import CONSUMER_BATCH, CONSUMER_DELIVERIES, CONSUMER_LINGER_S, WINDOW_BYTES, Options
 from tailrace.places import START, EndPlace, StartPlace
 from tailrace.pump import Pump
 from tailrace.session import Session
 from tailrace.subscription import Subscription
 from tailrace.wishes import OnTrimmed, wish_of
+
+if TYPE_CHECKING:
+    from tailrace.calls import Call
+    from tailrace.consumer import Consumer
+    from tailrace.consumer_calls import ConsumerInfo
 
 
 def connect(
@@ -92,6 +98,7 @@ class Client(ClientInfo):
         payload: Payload,
         *,
         headers: Mapping[str, str | bytes] | None = None,
+        key: str | bytes | None = None,
         ack: Ack = Ack.APPENDED,
         replicas: int = 0,
         timeout_s: float | None = None,
@@ -108,7 +115,7 @@ class Client(ClientInfo):
         ClientClosed, InvalidArgument.
         """
         streams, payloads = (checked_stream(stream),), [checked_payload(payload)]
-        return self._publish(streams, payloads, headers, ack, replicas, timeout_s, retry)[0]
+        return self._publish(streams, payloads, pack_headers(headers, key), ack, replicas, timeout_s, retry)[0]
 
     def publish_many(
         self,
@@ -116,6 +123,7 @@ class Client(ClientInfo):
         payloads: Iterable[Payload],
         *,
         headers: Mapping[str, str | bytes] | None = None,
+        key: str | bytes | None = None,
         ack: Ack = Ack.APPENDED,
         replicas: int = 0,
         timeout_s: float | None = None,
@@ -123,7 +131,9 @@ class Client(ClientInfo):
     ) -> Receipt:
         """Publish messages in one request: all of them, with seqs one after the other, or none. Raises as `publish`."""
         streams = (checked_stream(stream),)
-        return self._publish(streams, checked_payloads(payloads), headers, ack, replicas, timeout_s, retry)[0]
+        return self._publish(
+            streams, checked_payloads(payloads), pack_headers(headers, key), ack, replicas, timeout_s, retry
+        )[0]
 
     def publish_to(
         self,
@@ -131,6 +141,7 @@ class Client(ClientInfo):
         payload: Payload,
         *,
         headers: Mapping[str, str | bytes] | None = None,
+        key: str | bytes | None = None,
         ack: Ack = Ack.APPENDED,
         replicas: int = 0,
         timeout_s: float | None = None,
@@ -141,7 +152,7 @@ class Client(ClientInfo):
         Raises PartlyPublished where only some took it, and as `publish`.
         """
         names, payloads = checked_streams(streams), [checked_payload(payload)]
-        return list(self._publish(names, payloads, headers, ack, replicas, timeout_s, retry))
+        return list(self._publish(names, payloads, pack_headers(headers, key), ack, replicas, timeout_s, retry))
 
     def batcher(
         self,
@@ -166,14 +177,14 @@ class Client(ClientInfo):
         self,
         streams: tuple[str, ...],
         payloads: list[bytes],
-        headers: Mapping[str, str | bytes] | None,
+        metadata: bytes,
         ack: Ack,
         replicas: int,
         timeout_s: float | None,
         retry: bool,
     ) -> tuple[Receipt, ...]:
         limit, wait_s = self._session.limits["max_message_bytes"], self._timeout(timeout_s)
-        publication = make_publication(streams, payloads, pack_headers(headers), ack, replicas, wait_s, retry, limit)
+        publication = make_publication(streams, payloads, metadata, ack, replicas, wait_s, retry, limit)
         pump, session = self._pump, self._session
         with pump.lock, pump.step:
             if not session.is_open:
@@ -218,6 +229,118 @@ class Client(ClientInfo):
             if not reading.ready:
                 reading.first()  # raises why not
         return subscription
+
+    # --- durable consumers ------------------------------------------------------------------------------------------
+
+    def consumer(
+        self,
+        stream: str,
+        name: str,
+        *,
+        start: StartPlace = START,
+        member: str | None = None,
+        batch: int = CONSUMER_BATCH,
+        ack_wait_s: float | None = None,
+        deliveries_max: int | None = CONSUMER_DELIVERIES,
+        create: bool = True,
+        linger_s: float = CONSUMER_LINGER_S,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        on_trimmed: OnTrimmed = "raise",
+        timeout_s: float | None = None,
+    ) -> Consumer:
+        """A member of the durable consumer `name` of a stream: give it messages until each is finished by some member.
+
+        The broker keeps what is finished, so that whoever comes back goes on there; with several members each message
+        goes to one of them. With `create` the consumer is made where there is none: its first message is `start`, it
+        gives a message to others when it was not finished within `ack_wait_s` (None: as it is, 30 where it is made),
+        and gives it up after `deliveries_max` times (0: never; None: as it is). `member` is this one's name: under the
+        same name a restarted program is given at once what it had. At most `batch` messages are asked for at a time.
+        `ack` and `replicas` say how safely what was finished is kept. What was finished travels with the next request,
+        or `linger_s` later. Raises BrokerError, OperationTimeout, ClientClosed, InvalidArgument.
+        """
+        from tailrace import consumer_calls as calls
+        from tailrace.consumer import Consumer
+
+        wait_s, options = self._timeout(timeout_s), self._session.options
+        wish = calls.consumer_wish(
+            stream, name, member, batch, ack_wait_s, linger_s, ack, replicas, on_trimmed, options
+        )
+        if create:
+            call = calls.create_call(stream, name, start, ack_wait_s, deliveries_max, ack, replicas, wait_s)
+            self._ask(call).outcome()
+        with self._pump.lock, self._pump.step:
+            return Consumer(self._pump, self._session.consume(wish, monotonic()), wait_s)
+
+    def create_consumer(
+        self,
+        stream: str,
+        name: str,
+        start: StartPlace = START,
+        *,
+        ack_wait_s: float | None = None,
+        deliveries_max: int | None = CONSUMER_DELIVERIES,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Make a durable consumer whose first message is `start`; the seq of its first unfinished message.
+
+        One that is there with these settings goes on as it is; with others BadRequest is raised.
+        """
+        from tailrace import consumer_calls as calls
+
+        wait_s = self._timeout(timeout_s)
+        call = calls.create_call(stream, name, start, ack_wait_s, deliveries_max, ack, replicas, wait_s)
+        return calls.next_seq_of(self._ask(call))
+
+    def reset_consumer(
+        self,
+        stream: str,
+        name: str,
+        start: StartPlace,
+        *,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Let a durable consumer go on at `start`, back or forth; the seq there. What its members have is nobody's.
+
+        Raises NoSuchConsumer.
+        """
+        from tailrace import consumer_calls as calls
+
+        call = calls.reset_call(stream, name, start, ack, replicas, self._timeout(timeout_s))
+        return calls.next_seq_of(self._ask(call))
+
+    def delete_consumer(
+        self,
+        stream: str,
+        name: str,
+        *,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+    ) -> bool:
+        """End a durable consumer: nothing is known of it any more. Whether there was one."""
+        from tailrace import consumer_calls as calls
+
+        return calls.was_deleted(self._ask(calls.delete_call(stream, name, ack, replicas, self._timeout(timeout_s))))
+
+    def consumers(self, stream: str, *, timeout_s: float | None = None) -> list[ConsumerInfo]:
+        """The durable consumers of a stream, and how far each has come."""
+        from tailrace import consumer_calls as calls
+
+        return calls.infos_of(self._ask(calls.list_call(stream, self._timeout(timeout_s))))
+
+    def _ask(self, call: Call) -> Call:
+        """Wait until it is done."""
+        pump = self._pump
+        with pump.lock, pump.step:
+            self._session.call(call, monotonic())
+            pump.push()
+            pump.wait_until(lambda: call.done)
+        return call
 
     # --- the connection ---------------------------------------------------------------------------------------------
 

@@ -114,9 +114,9 @@ class Drive:
         for publication in session.publications.settled:
             _resolve(publication.waiter)
         session.publications.settled.clear()
-        for reading in session.woken:
-            if isinstance(reading.waiter, asyncio.Event):
-                reading.waiter.set()
+        for woken in session.woken:
+            if isinstance(woken.waiter, asyncio.Event):
+                woken.waiter.set()
         session.woken.clear()
         for future in self._waiting:
             _resolve(future)
@@ -190,7 +190,9 @@ class Drive:
         session, deadline_s = self.session, self.now_s() + timeout_s
         try:
             if not session.is_over:
-                await self.wait_until(lambda: not session.publications or session.is_over, deadline_s)
+                session.flush_consumers(self.now_s())
+                self.advance()
+                await self.wait_until(lambda: session.is_settled or session.is_over, deadline_s)
                 session.close(self.now_s(), max(0.0, deadline_s - self.now_s()))
                 self.advance()
                 await self.wait_until(lambda: session.is_over, deadline_s)

@@ -8,6 +8,8 @@
     │   ├── NumbersMissing      messages published before are not logged, these may or may not be
     │   ├── ProducerUnknown     the broker cannot tell whether it is logged
     │   ├── StreamDiverged      messages that were read are not in the stream any more
+    │   ├── NoSuchConsumer      the stream has no durable consumer of this name
+    │   ├── StaleAck            what was finished here had been given to another member of the consumer
     │   └── Trimmed             messages were dropped before they were read
     ├── PartlyPublished         a publish to several streams went well in some of them only
     ├── ConnectFailed           no broker could be reached            (a ConnectionError too)
@@ -232,6 +234,34 @@ class ProducerUnknown(BrokerError):
     """The broker does not know what this client has published before, so it cannot tell whether these are logged."""
 
     code = "producer"
+
+
+class NoSuchConsumer(BrokerError):
+    """The stream has no durable consumer of this name: it was never made, or is deleted."""
+
+    code = "consumer"
+
+
+class StaleAck(BrokerError):
+    """Messages were finished, or had failed, when another member of their consumer had been given them.
+
+    It took longer than the consumer's `ack_wait_s`, or the connection was lost for too long. They may be handled twice.
+    `ranges` has the first and the last seq of each row of them.
+    """
+
+    code = "stale"
+
+    def __init__(
+        self,
+        text: str,
+        stream: str = "",
+        code: str = "",
+        consumer: str = "",
+        ranges: Sequence[tuple[int, int]] = (),
+    ) -> None:
+        super().__init__(text, stream, code)
+        self.consumer = consumer
+        self.ranges = tuple(ranges)
 
 
 class ReplicationCycle(BrokerError):

@@ -12,18 +12,24 @@ from tailrace.errors import InvalidArgument
 
 Headers: TypeAlias = dict[str, str | bytes]
 HEADERS_KEY = "h"
+KEY_HEADER = "key"
+"""The header that says which messages a durable consumer with several members keeps in order."""
 HEADERS_BYTES_MAX = MAX_METADATA_BYTES - RUN_METADATA_BYTES
 
 _UNREADABLE = (ValueError, TypeError, msgpack.UnpackException)
 
 
-def pack_headers(headers: Mapping[str, str | bytes] | None) -> bytes:
-    """The metadata of a frame with these headers; b"" for none. Raises InvalidArgument."""
+def pack_headers(headers: Mapping[str, str | bytes] | None, key: str | bytes | None = None) -> bytes:
+    """The metadata of a frame with these headers, and with the header "key"; b"" for none. Raises InvalidArgument."""
+    if key is not None:
+        if headers and KEY_HEADER in headers:
+            raise InvalidArgument(f"key={key!r} and a header {KEY_HEADER!r} with it: pass one of them")
+        headers = {**(headers or {}), KEY_HEADER: key}
     if not headers:
         return b""
-    for key, value in headers.items():
-        if type(key) is not str or not isinstance(value, str | bytes):
-            raise InvalidArgument(f"the header {key!r}: {value!r} is not a text and its value, a text or bytes")
+    for name, value in headers.items():
+        if type(name) is not str or not isinstance(value, str | bytes):
+            raise InvalidArgument(f"the header {name!r}: {value!r} is not a text and its value, a text or bytes")
     try:
         metadata: bytes = msgpack.packb({HEADERS_KEY: dict(headers)})
     except UnicodeEncodeError as error:

@@ -6,12 +6,15 @@ from typing import Final
 
 from broker.protocol import messages as m
 from broker.protocol.binary import ClientCodec
+from broker.protocol.features import CONSUMERS
 from tailrace.heartbeat import Heartbeat
 from tailrace.outgoing import Outgoing
 from tailrace.publications import Publication
 from tailrace.version import VERSION
 
 CLIENT_NAME: Final = f"tailrace-py/{VERSION}"
+FEATURES: Final = frozenset({CONSUMERS})
+"""Whose messages are taken from every broker."""
 
 
 class Link:
@@ -21,7 +24,7 @@ class Link:
 
     def __init__(self, token: str | None, heartbeat_s: float, now_s: float, *, idempotent: bool = False) -> None:
         """`idempotent`: ask the broker to know publishes again."""
-        self.codec = ClientCodec()
+        self.codec = ClientCodec(features=FEATURES)
         self.outgoing = Outgoing()
         self.heartbeat = Heartbeat(heartbeat_s, now_s)
         self.welcome: m.Welcome | None = None
@@ -29,13 +32,18 @@ class Link:
         self._handles: dict[str, int] = {}
         self._handles_made = 0
         self._refused: dict[str, m.Failed] = {}  # streams whose OPEN was refused, and are not asked for again
-        features = (m.PRODUCERS_FEATURE,) if idempotent else ()
-        self.outgoing.add(m.pack(m.Hello(m.VERSION, features, CLIENT_NAME, token)))
+        features = {m.PRODUCERS_FEATURE, *FEATURES} if idempotent else FEATURES
+        self.outgoing.add(m.pack(m.Hello(m.VERSION, tuple(sorted(features)), CLIENT_NAME, token)))
 
     @property
     def numbered(self) -> bool:
         """Whether the broker knows a publish again by its numbers."""
         return self.welcome is not None and m.PRODUCERS_FEATURE in self.welcome.features
+
+    @property
+    def knows_consumers(self) -> bool:
+        """Whether the broker has durable consumers."""
+        return self.welcome is not None and CONSUMERS in self.welcome.features
 
     def send(self, message: m.Message) -> None:
         self.outgoing.add(m.pack(message))

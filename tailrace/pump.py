@@ -137,7 +137,9 @@ class Pump:
         """Let everything be answered that was asked, as long as there is time, then end."""
         session, deadline_s = self.session, monotonic() + timeout_s
         if session.phase is not Phase.CLOSED:
-            self.wait_until(lambda: not session.publications or session.phase is Phase.CLOSED, deadline_s)
+            session.flush_consumers(monotonic())
+            self.push()
+            self.wait_until(lambda: session.is_settled or session.phase is Phase.CLOSED, deadline_s)
             session.close(monotonic(), max(0.0, deadline_s - monotonic()))
             self.push()
             self.wait_until(lambda: session.phase is Phase.CLOSED, deadline_s)
@@ -158,6 +160,10 @@ class Pump:
     def mend(self) -> None:
         """A step was left in its middle by an exception: let the session begin anew with what it can be sure of."""
         self.session.recover(monotonic())
+        self.wake()
+
+    def wake(self) -> None:
+        """Let all who wait look again."""
         self._turned.notify_all()
         if self._turning:
             self._alarm.send(b"!")

@@ -16,19 +16,31 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.protocol import messages as m
 from broker.protocol.envelope import HEAD_BYTES
 from shard.frame import RUN_METADATA_BYTES
+from tailrace import calls
 from tailrace.address import Address
+from tailrace.calls import Call, Calls
 from tailrace.connector import INTERRUPTED, Connector, Phase
-from tailrace.errors import ClientClosed, ConnectionLost, MessageTooLarge, TailraceError, broker_error
+from tailrace.errors import (
+    ClientClosed,
+    ConnectionLost,
+    MessageTooLarge,
+    TailraceError,
+    Unsupported,
+    broker_error,
+)
 from tailrace.link import Link
 from tailrace.moving import Moving
 from tailrace.options import Options
 from tailrace.publications import RETRIED, RETRIED_ELSEWHERE, Publication, Publications
 from tailrace.reading import Arrived, Reading, State, Wish
+
+if TYPE_CHECKING:
+    from tailrace.consuming import ConsumerWish, Consuming
 
 log = logging.getLogger("tailrace")
 
@@ -44,8 +56,10 @@ class Session(Connector):
         retried = RETRIED_ELSEWHERE if self.has_choice else RETRIED
         self.publications = Publications(options.max_in_flight, options.max_in_flight_bytes, random, retried)
         self.moving = Moving(self.has_choice)
+        self.calls = Calls(random, calls.RETRIED_ELSEWHERE if self.has_choice else calls.RETRIED)
+        self.consumers: list[Consuming] = []  # that are not over
         self.readings: dict[int, Reading] = {}
-        self.woken: list[Reading] = []  # that have news
+        self.woken: list[Reading | Call] = []  # that have news
         self._unanswered: dict[int, Reading] = {}  # readings that are to be asked for, or wait for the answer
         self._reading_numbers = 0
         self._random = random
@@ -62,6 +76,10 @@ class Session(Connector):
             due_s = min(due_s, reading.deadline_s)
             if is_ready and reading.state is State.WANTED:
                 due_s = min(due_s, reading.not_before_s)
+        if self.calls:
+            due_s = min(due_s, self.calls.due_s, self.calls.resume_s if is_ready else math.inf)
+        for consumer in self.consumers if self.is_asking else ():
+            due_s = min(due_s, consumer.due_s)
         return min(due_s, self.publications.due_s) if self.publications else due_s
 
     def tick(self, now_s: float) -> None:
@@ -71,6 +89,7 @@ class Session(Connector):
         for reading in [each for each in self._unanswered.values() if each.deadline_s <= now_s]:
             reading.expire(now_s)
             self._look(reading)
+        self._tick_calls(now_s)
         self._move(now_s)
         if self.phase is Phase.READY:
             self._ask_and_send(now_s)
@@ -81,6 +100,9 @@ class Session(Connector):
         for reading in list(self.readings.values()):
             reading.recover()
             self._look(reading)
+        self.calls.recover()
+        for consumer in self.consumers:
+            consumer.recover(self.calls.holds)
         super().recover(now_s)
 
     # --- what a program wants -----------------------------------------------------------------------------------------
@@ -132,6 +154,62 @@ class Session(Connector):
         if was_asked and self.phase is Phase.READY and self.link is not None:
             self.link.send(m.Unsubscribe(reading.id))
 
+    # --- durable consumers --------------------------------------------------------------------------------------------
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything that was published is answered, and the broker has heard what consumers have finished."""
+        return not self.publications and all(each.is_settled for each in self.consumers)
+
+    def call(self, call: Call, now_s: float) -> None:
+        """Ask, and ask again until it is answered. Raises ClientClosed, ConnectionLost."""
+        self.check_alive()
+        self.calls.add(call, now_s)
+        if self.phase is Phase.READY:
+            self._send_calls(now_s)
+
+    def consume(self, wish: ConsumerWish, now_s: float) -> Consuming:
+        """One more member of a durable consumer. Raises ClientClosed, ConnectionLost."""
+        from tailrace.consuming import Consuming
+
+        self.check_alive()
+        consuming = Consuming(wish, self.call, self._random, now_s)
+        self.consumers = [each for each in self.consumers if not (each.is_over and each.is_settled)]
+        self.consumers.append(consuming)
+        return consuming
+
+    def flush_consumers(self, now_s: float) -> None:
+        """Tell the broker what they have finished."""
+        for consumer in self.consumers if self.is_asking else ():
+            consumer.flush(now_s)
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether calls are taken."""
+        return self.phase not in (Phase.CLOSING, Phase.CLOSED)
+
+    def _tick_calls(self, now_s: float) -> None:
+        if self.calls:
+            self.woken += self.calls.expire(now_s)
+            call = self.calls.is_too_quiet(now_s)
+            if call is not None:
+                text = f"no answer to {call.name} within {call.quiet_s:g} s"
+                self._disconnect(ConnectionLost(text), now_s, move_on=True)
+        for consumer in self.consumers if self.is_asking else ():
+            consumer.tick(now_s)
+
+    def _send_calls(self, now_s: float) -> None:
+        link = self.link
+        if link is None or not self.calls:
+            return
+        if not link.knows_consumers:
+            self._fail_calls(Unsupported("the broker that is connected now has no durable consumers"), now_s)
+        for call in self.calls.take_sendable(now_s):
+            link.send(call.make(call.number))
+
+    def _fail_calls(self, error: TailraceError, now_s: float) -> None:
+        self.woken += self.calls.fail_all(error, now_s)
+
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def _room(self, publication: Publication) -> int:
@@ -142,6 +220,7 @@ class Session(Connector):
 
     def _ask_and_send(self, now_s: float) -> None:
         self._ask(now_s)
+        self._send_calls(now_s)
         self._send_publications(now_s)
 
     def _ask(self, now_s: float) -> None:
@@ -202,6 +281,9 @@ class Session(Connector):
 
     def _disconnected(self, error: TailraceError) -> None:
         self.publications.connection_lost(error)
+        self.calls.connection_lost()
+        for consumer in self.consumers:
+            consumer.connection_lost()
         for reading in list(self.readings.values()):
             reading.connection_lost()
             self._look(reading)
@@ -209,8 +291,14 @@ class Session(Connector):
     def _closed(self, failure: TailraceError | None) -> None:
         if failure is None:
             self.publications.fail_all(lambda fate: ClientClosed(f"the client was closed; {fate}"))
+            over: TailraceError = ClientClosed("the client was closed")
         else:
             self.publications.fail_all(lambda fate: ConnectionLost(f"{failure}; {fate}"))
+            over = ConnectionLost(str(failure))
+        self._fail_calls(over, -math.inf)
+        for consumer in self.consumers:
+            consumer.closed(None if failure is None else over)
+        self.consumers = []
         for reading in list(self.readings.values()):
             if failure is None:
                 reading.cancel()
@@ -221,7 +309,7 @@ class Session(Connector):
     # --- what the broker says ---------------------------------------------------------------------------------------
 
     def _hear(self, link: Link, message: Any, now_s: float) -> None:
-        _HANDLERS[type(message)](self, link, message, now_s)
+        _HANDLERS.get(type(message), Session._hear_answer)(self, link, message, now_s)
 
     def _hear_published(self, link: Link, message: m.Published, now_s: float) -> None:
         streams = self.publications.streams_of(message.request)
@@ -264,6 +352,8 @@ class Session(Connector):
             self._subscribe_failed(message, now_s)
         elif message.op == m.Op.OPEN:
             link.handle_refused(message)
+        elif message.op in (m.Op.CONSUME, m.Op.GET):
+            self._call_failed(message, now_s)
         elif message.op != m.Op.UNSUBSCRIBE:  # one that has ended meanwhile is nobody's concern
             log.warning("the broker complains: %s: %s", message.code, message.text)
 
@@ -276,6 +366,21 @@ class Session(Connector):
             self.moving.refused(stream, code, now_s)
         publications.failed(message.id, told.code, told.text, message.results, now_s)
         self._send_held(now_s)
+
+    def _hear_answer(self, link: Link, message: Any, now_s: float) -> None:
+        """CONSUMED, GOT."""
+        call = self.calls.answered(message.id, message, now_s)
+        if call is not None:
+            link.useful = True
+            self.moving.published((call.stream,))
+            self.woken.append(call)
+
+    def _call_failed(self, message: m.Failed, now_s: float) -> None:
+        call = self.calls.failed(message.id, message.code, message.text, now_s)
+        if call is not None:
+            self.woken.append(call)
+            self.moving.refused(call.stream, message.code, now_s)
+            self._move(now_s)
 
     def _subscribe_failed(self, message: m.Failed, now_s: float) -> None:
         reading = self.readings.get(message.id)

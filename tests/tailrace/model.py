@@ -91,6 +91,8 @@ class Model:
         self.limits = {"max_message_bytes": MAX_MESSAGE_BYTES, "max_envelope_bytes": 2 * MAX_MESSAGE_BYTES}
         self.on_message: Callable[[ModelConnection, Message], bool] = lambda _connection, _message: False
         """Given each message first; True where that was all there is to do."""
+        self.on_pump: Callable[[], None] = lambda: None
+        """Called when messages may have come."""
 
     def stream(self, name: bytes) -> Stream:
         return self.streams.setdefault(name, Stream())
@@ -111,6 +113,7 @@ class Model:
     def pump(self) -> None:
         for connection in self.connections:
             connection.pump()
+        self.on_pump()
 
     def said(self, kind: type) -> list[Message]:
         """What clients said of one kind."""
@@ -164,6 +167,7 @@ class ModelConnection:
                 self.end_with("denied")
             case m.Hello(features=features):
                 granted = tuple(self.model.features.intersection(features))
+                self.codec.features = frozenset(granted)
                 self.say(m.Welcome(1, granted, "model/1", "node-of-model", 1, self.model.limits))
             case m.Open(id=number, stream=stream):
                 self.handles[number] = stream

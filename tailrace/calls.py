@@ -1,0 +1,203 @@
+"""Requests that are answered one by one, and asked again until they are. Pure bookkeeping.
+
+A call goes out once more, with the same contents, on the connection after one that was lost, and after an answer that
+says `not now`. Whoever makes calls sees to it that they may be repeated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final
+
+from tailrace.backoff import Backoff
+from tailrace.errors import BrokerError, OperationTimeout, TailraceError, broker_error
+
+RETRIED: Final = frozenset({"unavailable", "overloaded", "unreplicated"})
+"""Codes of what may go well a moment later. What is logged and not replicated yet may be asked for again."""
+RETRIED_ELSEWHERE: Final = RETRIED | {"disabled"}
+"""The same where there is another node to ask."""
+NUMBER_MAX: Final = (1 << 32) - 1
+
+
+class Call:
+    """One request. `done`, then it has an `answer` or an `error`."""
+
+    __slots__ = (
+        "answer",
+        "deadline_s",
+        "done",
+        "error",
+        "hear",
+        "is_repeated",
+        "make",
+        "name",
+        "not_before_s",
+        "number",
+        "patience_s",
+        "quiet_s",
+        "refusal",
+        "sent_s",
+        "stream",
+        "timeout_s",
+        "tries",
+        "waiter",
+    )
+
+    def __init__(
+        self,
+        stream: str,
+        name: str,
+        make: Callable[[int], Any],
+        *,
+        timeout_s: float = math.inf,
+        patience_s: float = math.inf,
+        quiet_s: float = math.inf,
+        hear: Callable[[Call, Any, float], None] | None = None,
+    ) -> None:
+        """`make`: the message, from its number. `hear`: told what became of it, answer (None for an error) and time.
+
+        timeout_s: for the answer; patience_s: from the first refusal on; quiet_s: how long a connection may say nothing
+        to it before it counts as lost.
+        """
+        self.stream = stream
+        self.name = name  # of what is done, for texts
+        self.make = make
+        self.timeout_s = timeout_s
+        self.patience_s = patience_s
+        self.quiet_s = quiet_s
+        self.hear = hear
+        self.number = 0
+        self.deadline_s = math.inf
+        self.not_before_s = -math.inf
+        self.sent_s = math.inf  # infinity while it is not in flight
+        self.is_repeated = False  # it may have been done before
+        self.tries: Backoff | None = None
+        self.refusal: BrokerError | None = None  # the latest that was not taken for an answer
+        self.done = False
+        self.answer: Any = None
+        self.error: TailraceError | None = None
+        self.waiter: object = None  # whatever the shell wants to keep here
+
+    @property
+    def quiet_due_s(self) -> float:
+        """When its connection has been quiet for too long."""
+        return self.sent_s + self.quiet_s
+
+    def outcome(self) -> Any:
+        """Its answer. Raises its error."""
+        if self.error is not None:
+            raise self.error
+        return self.answer
+
+
+class Calls:
+    """Those of one client that are not done. Few: each look goes through all of them."""
+
+    def __init__(self, random: Callable[[], float], retried: frozenset[str] = RETRIED) -> None:
+        self._random = random
+        self._retried = retried
+        self._undone: dict[int, Call] = {}
+        self._numbers = 0
+
+    def __len__(self) -> int:
+        return len(self._undone)
+
+    @property
+    def due_s(self) -> float:
+        """When `expire` may have something to do, or a connection is quiet for too long."""
+        return min((min(each.deadline_s, each.quiet_due_s) for each in self._undone.values()), default=math.inf)
+
+    @property
+    def resume_s(self) -> float:
+        """When `take_sendable` has something next, if it has not now."""
+        waiting = (each.not_before_s for each in self._undone.values() if each.sent_s == math.inf)
+        return min(waiting, default=math.inf)
+
+    def add(self, call: Call, now_s: float) -> None:
+        self._numbers = self._numbers % NUMBER_MAX + 1
+        call.number = self._numbers
+        call.deadline_s = now_s + call.timeout_s
+        self._undone[call.number] = call
+
+    def holds(self, call: Call | None) -> bool:
+        """Whether it was taken, and is not done."""
+        return call is not None and self._undone.get(call.number) is call
+
+    def take_sendable(self, now_s: float) -> list[Call]:
+        """Those that may be sent now, in the order they were made. They are in flight from here on."""
+        sendable = [each for each in self._undone.values() if each.sent_s == math.inf and each.not_before_s <= now_s]
+        for call in sendable:
+            call.sent_s = now_s
+        return sendable
+
+    def is_too_quiet(self, now_s: float) -> Call | None:
+        """One that the broker should have answered long ago."""
+        return next((each for each in self._undone.values() if each.quiet_due_s <= now_s), None)
+
+    def answered(self, number: int, answer: Any, now_s: float) -> Call | None:
+        """The call that this answers; None where nobody waits for it."""
+        call = self._undone.get(number)
+        if call is None or call.sent_s == math.inf:
+            return None
+        if call.hear is not None:
+            call.hear(call, answer, now_s)
+        call.answer = answer
+        self._done(call)
+        return call
+
+    def failed(self, number: int, code: str, text: str, now_s: float) -> Call | None:
+        """The call that this error is about, which is asked again or has failed; None where nobody waits for it."""
+        call = self._undone.get(number)
+        if call is None:
+            return None
+        error = broker_error(code, text, call.stream)
+        if code not in self._retried:
+            self._fail(call, error, now_s)
+            return call
+        if call.tries is None:
+            call.tries = Backoff(self._random)
+            call.deadline_s = min(call.deadline_s, now_s + call.patience_s)
+        call.refusal = error
+        call.is_repeated = True
+        call.not_before_s = now_s + call.tries.next_s()
+        call.sent_s = math.inf
+        return call
+
+    def connection_lost(self) -> None:
+        """What was in flight is to be sent again."""
+        for call in self._undone.values():
+            call.is_repeated |= call.sent_s != math.inf
+            call.sent_s = math.inf
+
+    def recover(self) -> None:
+        """A step was left in its middle, and the connection with it."""
+        for call in list(self._undone.values()):
+            if call.done or call.error is not None:
+                self._done(call)
+        self.connection_lost()
+
+    def expire(self, now_s: float) -> list[Call]:
+        """Fail what has waited too long; those."""
+        late = [each for each in self._undone.values() if each.deadline_s <= now_s]
+        for call in late:
+            text = f"{call.stream}: no answer to {call.name} within {call.timeout_s:g} s; it may or may not be done"
+            self._fail(call, call.refusal or OperationTimeout(text), now_s)
+        return late
+
+    def fail_all(self, error: TailraceError, now_s: float) -> list[Call]:
+        """Nothing will be answered any more; those that there were."""
+        calls = list(self._undone.values())
+        for call in calls:
+            self._fail(call, error, now_s)
+        return calls
+
+    def _fail(self, call: Call, error: TailraceError, now_s: float) -> None:
+        call.error = error
+        if call.hear is not None:
+            call.hear(call, None, now_s)
+        self._done(call)
+
+    def _done(self, call: Call) -> None:
+        call.done = True
+        self._undone.pop(call.number, None)
