@@ -55,9 +55,12 @@ class Office:
         verbs.get(self.desk, args, answers.append)
         return answers
 
-    def consume(self, do: str, *, stream: bytes = S, name: bytes = C, **fields: Any) -> list[Any]:
+    def consume(
+        self, do: str, *, stream: bytes = S, name: bytes = C, start: tuple[str, int] | None = None, **fields: Any
+    ) -> list[Any]:
         answers: list[Any] = []
-        verbs.consume(self.desk, [stream, {"do": do, "name": name, **fields}], answers.append)
+        place = {} if start is None else {"from": list(start)}
+        verbs.consume(self.desk, [stream, {"do": do, "name": name, **place, **fields}], answers.append)
         return answers
 
     def runs(self, *args: Any, **wanted: Any) -> list[tuple[int, int, int]]:
@@ -69,7 +72,7 @@ class Office:
         return [tuple(run) for run in answer["runs"]]
 
     def create(self, name: bytes = C, start: tuple[str, int] = ("seq", 0), **fields: Any) -> Any:
-        answers = self.consume("create", name=name, **{"from": list(start)}, **fields)
+        answers = self.consume("create", name=name, start=start, **fields)
         self.turn()
         (answer,) = answers
         return answer

@@ -337,7 +337,7 @@ def test_the_least_used_books_are_put_away(office: Office, monkeypatch: pytest.M
     monkeypatch.setattr(desk_module, "BOOKS_MAX", 2)
     for name in (b"s1", b"s2", b"s3"):
         office.publish(name=name)
-        answers = office.consume("create", stream=name, **{"from": ["seq", 0]})
+        answers = office.consume("create", stream=name, start=("seq", 0))
         office.turn()
         assert answers[0]["created"]
     assert list(office.desk.books) == [b"s2", b"s3"]
