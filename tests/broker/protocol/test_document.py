@@ -7,7 +7,9 @@ from itertools import dropwhile, takewhile
 from pathlib import Path
 
 from broker import commands as run
+from broker.consumers import line_serving
 from broker.protocol import answers
+from broker.protocol.consuming import MESSAGES_MAX, WAIT_MAX_MS
 from broker.protocol.errors import Code
 from broker.protocol.grammar import NUMBER_MAX, VERBS, parse_line
 from broker.protocol.line import LineCodec
@@ -55,6 +57,12 @@ def test_the_columns_are_those_of_the_commands() -> None:
     assert shown["`streams`"] == f"rows of `{' '.join(run.GATHER_COLUMNS_STREAMS)}`"
     assert shown["`conns`"] == f"rows of `{' '.join(run.GATHER_COLUMNS_CONNS)}`"
     assert shown["`workers`"] == f"rows of `{' '.join(run.WORKER_COLUMNS)}`"
+
+
+def test_what_is_said_of_consumers() -> None:
+    shown = dict(table("Durable consumers"))
+    assert shown["`consumers`"] == f"rows of `{' '.join(line_serving.COLUMNS)}`"
+    assert f"at most\n{WAIT_MAX_MS})" in TEXT and f"MAX is at most {MESSAGES_MAX};" in TEXT
 
 
 def test_the_first_example_is_what_is_said() -> None:
