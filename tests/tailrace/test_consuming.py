@@ -195,7 +195,7 @@ def test_a_lost_answer_is_asked_for_again_and_brings_the_same(groups: Groups, gr
     member = Member(groups)
     member.work(3)
     member.pair.cut_after = cut_after
-    seqs = []
+    seqs: list[int] = []
     while len(seqs) < 17:
         member.pair.wait(1.0)
         message = member.take()
@@ -354,9 +354,13 @@ def test_not_now(groups: Groups) -> None:
 def test_verdicts_outlive_refusals(groups: Groups, group: Group) -> None:
     member = Member(groups, patience_s=5.0)
     member.next().ack()
-    groups.model.on_message = lambda connection, message: (
-        isinstance(message, c.Get) and (connection.fail("overloaded", op=m.Op.GET, id=message.id) or True)
-    )
+
+    def on_message(connection: ModelConnection, message: m.Message) -> bool:
+        if isinstance(message, c.Get):
+            connection.fail("overloaded", op=m.Op.GET, id=message.id)
+        return isinstance(message, c.Get)
+
+    groups.model.on_message = on_message
     member.pair.wait(20.0)
     assert group.finished == set()
     groups.model.on_message = groups.take
