@@ -63,6 +63,7 @@ class BinaryClient(Client):
 
     def take(self, count: int) -> None:
         if count == HEAD_BYTES and self._is_pong():
+            self.worker.pongs += 1
             return
         published = False
         for message in self.codec.feed(self.worker.receive_view, count):
@@ -160,6 +161,8 @@ class BinaryClient(Client):
 
     def take_no_more(self) -> None:
         self.leaving = self.bound
+        if self.follower is not None:
+            self.follower.end_calls()
 
     def note_awaited(self) -> None:
         if not self.bound or self.awaited > NODE_PENDING_MAX:
@@ -485,4 +488,5 @@ _HANDLERS: Mapping[type, Callable[[BinaryClient, Any], None]] = {
     r.Watch: lambda client, message: client.replication.watch(message),
     r.Claim: lambda client, message: client.replication.claim(message),
     r.Ask: lambda client, message: client.replication.ask(message),
+    r.Call: lambda client, message: client.replication.call(message),
 }

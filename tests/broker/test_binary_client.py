@@ -17,6 +17,7 @@ from broker.protocol import messages as m
 from broker.protocol.messages import Ack, Op
 from broker.protocol.places import From
 from broker.version import program_version
+from broker.worker import PONG_PAUSE_S, PONG_PAUSES_MAX
 from shard.frame import pack_frame
 from shard.leaves import load
 from shard.numbering import write_numbering
@@ -487,6 +488,26 @@ def test_bytes_that_look_like_a_pong_are_one_only_between_requests(node: World) 
     assert peer.take() == [m.Published(1, ((0, 1, 0),))]
     peer.subscribe(1, "a")
     assert peer.got[1] == [(0, b"12345" + pong + b"67890")]
+
+
+def test_answers_to_pings_are_gathered_until_anything_else_comes(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn for each would cost more than they do. One turn takes a bounded number of them, and nothing waits long."""
+    peers = [BinaryPeer(node) for _ in range(2)]
+    pauses: list[float] = []
+
+    def follow(pause_s: float) -> None:
+        pauses.append(pause_s)
+        peers[0].say(m.Ping() if len(pauses) == until else m.Pong())
+
+    monkeypatch.setattr("broker.worker.time.sleep", follow)
+    for until, most in ((5, 5), (0, PONG_PAUSES_MAX)):
+        pauses.clear()
+        peers[1].say(m.Pong())
+        node.workers[0].turn()
+        assert pauses == [PONG_PAUSE_S] * most
+    monkeypatch.undo()
+    node.settle()
+    assert peers[0].take() == [m.Pong()]
 
 
 def test_a_chunk_that_is_gone_before_anybody_looked_ends_the_connection(tmp_path: Path) -> None:
