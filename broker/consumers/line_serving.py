@@ -192,8 +192,8 @@ def _say(serving: LineServing, pending: Pending, wanted: c.Get, done: bytes) -> 
 def _stale(ranges: list[c.Range]) -> str:
     first, last = ranges[0]
     what = f"message {first} is" if first == last else f"messages {first} to {last} are"
-    more = f", and {len(ranges) - 1} ranges more" if len(ranges) > 1 else ""
-    return f"{what} with another member now{more}; what was said of them does not count"
+    more = f", nor are {len(ranges) - 1} ranges more" if len(ranges) > 1 else ""
+    return f"{what} not this connection's{more}: another member's by now, or nobody was given them; nothing was done"
 
 
 def _ok(
