@@ -25,6 +25,7 @@ from tests.system.consumer_ledger import effect_of, open_books, write
 from tests.system.node import PATIENCE_S
 
 END_S = 30.0
+LINGER_S = 600.0  # a party tells nothing by itself
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["__main__", __name__, "tailrace.client", "tailrace.consumer", "tailrace.once"])
 
@@ -169,13 +170,16 @@ class Program:
         return self._client.delete_consumer(self._spec.stream, consumer, **self._level)
 
     def get(self, consumer: str) -> int:
-        """The seq of the next message, which is kept until `finish` or `drain`."""
+        """The seq of the next message, which is kept until `effect` or `drain`."""
         message = self._held[consumer] = self._next(consumer)
         return message.seq
 
-    def finish(self, consumer: str) -> None:
-        """Do what is to be done for the message that is held, and say that it is finished."""
+    def effect(self, consumer: str) -> None:
+        """Do what is to be done for the message that is held. The next `ack`, `get` or `drain` tells the broker."""
         self._do(self._held.pop(consumer))
+
+    def ack(self, consumer: str) -> None:
+        """Tell the broker what is finished."""
         self._consumers[consumer].flush()
 
     def drain(self, consumer: str, last_seq: int) -> None:
@@ -190,7 +194,7 @@ class Program:
     def _next(self, consumer: str) -> ConsumedMessage:
         if consumer not in self._consumers:
             self._consumers[consumer] = self._client.consumer(
-                self._spec.stream, consumer, member=self._spec.member, create=False, **self._level
+                self._spec.stream, consumer, member=self._spec.member, create=False, linger_s=LINGER_S, **self._level
             )
         message = self._consumers[consumer].receive(self._spec.timeout_s)
         assert message is not None

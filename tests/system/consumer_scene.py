@@ -19,8 +19,9 @@ from tests.system.tree_ledger import MARK, Fate, Sent, name_in
 from tests.system.tree_ledger import faults as faults_of_log
 
 SLACK_S = 3.0  # beyond its time-out a call may take so much, on a machine that is busy
-HEARTBEAT_S = 1.0
+HEARTBEAT_S = 0.4  # four of them until a connection counts as dead
 BILLING, AUDIT, EXTRA, DOOMED = "billing", "audit", "extra", "doomed"
+FIRST = 2  # messages before anything else
 MORE = 2  # messages behind the one of the cell
 
 
@@ -49,8 +50,10 @@ class Scene:
     def prepare(self) -> None:
         """Until the call is at its point."""
         client, level = self._ground.client, self._ground.level
-        seq = client.publish(self.stream, b"first/1/0" + MARK, **level).seq
-        self._sent.append(Sent("first", 1, 0, self.stream, Fate.ACKNOWLEDGED, seq))
+        for number in range(FIRST):
+            message = Sent("first", 1, number, self.stream, Fate.ACKNOWLEDGED, number)
+            assert client.publish(self.stream, message.name.encode() + MARK, **level).seq == number
+            self._sent.append(message)
         for name in (BILLING, AUDIT, DOOMED):
             client.create_consumer(self.stream, name, deliveries_max=0, **level)
         for who in self._lines:
@@ -67,10 +70,11 @@ class Scene:
     def _lead_up(self) -> None:
         """What must have been for the call to be made."""
         subscriber = self._parties[Victim.SUBSCRIBER]
-        if self.cell.call is Call.ACK:
+        if self.cell.call in (Call.GET, Call.ACK):  # a get says, too, what is finished
             subscriber.do("get", BILLING)
+            subscriber.do("effect", BILLING)
         elif self.cell.call is Call.PUT:
-            subscriber.do("drain", BILLING, 0)
+            subscriber.do("drain", BILLING, FIRST - 1)
             self._ask(Victim.SUBSCRIBER, "get", BILLING)  # it waits for what is put
 
     def _reach(self) -> None:
@@ -117,6 +121,8 @@ class Scene:
         self.told.append(told)
         if told.error:
             self.faults.append(f"{told.call}: {told.error}")
+        elif told.call == "get" and self.cell.call is Call.GET and not self._lives and told.value != 1:
+            self.faults.append(f"the get gave message {told.value}: what it repeats must give the same one")
         elif told.call == "put":
             self._sent[-1] = self._sent[-1]._replace(fate=Fate.ACKNOWLEDGED, seq=told.value)
 
@@ -223,7 +229,7 @@ class Scene:
 CALLS: dict[Call, Callable[[Scene], None]] = {
     Call.PUT: Scene._put,
     Call.GET: lambda scene: scene._ask(Victim.SUBSCRIBER, "get", BILLING),
-    Call.ACK: lambda scene: scene._ask(Victim.SUBSCRIBER, "finish", BILLING),
+    Call.ACK: lambda scene: scene._ask(Victim.SUBSCRIBER, "ack", BILLING),
     Call.CREATE: lambda scene: scene._ask(Victim.SUBSCRIBER, "create", EXTRA),
     Call.DELETE: lambda scene: scene._ask(Victim.SUBSCRIBER, "delete", DOOMED),
 }
