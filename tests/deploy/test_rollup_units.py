@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from broker.settings import Settings
-from tests.deploy.test_service import ROOT, Unit, analyze
+from tests.deploy.test_service import ROOT, Unit, analyze, help_of
 
 DEPLOY = ROOT / "deploy"
 UNITS = ("tailrace-rollup.service", "tailrace-rollup.timer", "tailrace-rollup-failed.service")
@@ -52,16 +51,10 @@ def test_the_timer_has_a_time_that_systemd_understands() -> None:
 
 
 def test_flags_exist() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tailrace.command.main", "rollup", "--help"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    said = help_of("rollup")
     assert arguments()[0] == "rollup"
     for flag in (each for each in arguments() if each.startswith("--")):
-        assert flag in done.stdout
+        assert flag in said
 
 
 def test_the_rollup_writes_only_to_a_directory_of_its_own() -> None:

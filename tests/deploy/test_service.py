@@ -43,6 +43,12 @@ def analyze(*arguments: str | Path) -> str:
     return done.stdout + done.stderr
 
 
+def help_of(command: str) -> str:
+    """What `tailrace COMMAND --help` says."""
+    program = [sys.executable, "-m", "tailrace.command.main", command, "--help"]
+    return subprocess.run(program, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
 def seconds(text: str) -> float:
     number, unit = re.fullmatch(r"(\d+)(s|min)", text).groups()  # type: ignore[union-attr]
     return float(number) * {"s": 1, "min": 60}[unit]
@@ -64,15 +70,9 @@ def test_exposure_stays_low(tmp_path: Path) -> None:
 
 
 def test_flags_exist() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "tailrace.command.main", "serve", "--help"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=True,
-    )
+    said = help_of("serve")
     for flag in re.findall(r"--[a-z-]+", next(line for line in UNIT.read_text().splitlines() if "ExecStart" in line)):
-        assert flag in done.stdout
+        assert flag in said
 
 
 def test_stop_outlasts_the_drain(service: configparser.SectionProxy) -> None:
