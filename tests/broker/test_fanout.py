@@ -144,6 +144,15 @@ def many(count: int, nbytes: int = 100) -> list[bytes]:
     return [b"%d " % number + b"x" * nbytes for number in range(count)]
 
 
+def stuck(world: World, count: int, room: int) -> tuple[FakeClient, Cursor]:
+    """A subscriber of `a`, which has so many messages; its socket has taken `room` bytes, and takes no more."""
+    world.append("a", *many(count))
+    client = world.client(room=room)
+    cursor = world.subscribe(client, "a")
+    world.run()
+    return client, cursor
+
+
 # --- from the past to the present -------------------------------------------------------------------------------------
 
 
@@ -279,10 +288,7 @@ def test_who_is_blocked_costs_nothing_and_stops_nobody(world: World) -> None:
 
 
 def test_answers_wait_for_the_chunk_that_has_begun(world: World) -> None:
-    world.append("a", *many(300))
-    client = world.client(room=50)
-    cursor = world.subscribe(client, "a")
-    world.run()
+    client, cursor = stuck(world, 300, 50)
     assert client.current is cursor
     client.answer(b"ok pong\r\n")
     world.drain(client, 500)
@@ -303,10 +309,7 @@ def test_answers_go_before_a_chunk_that_has_not_begun(world: World) -> None:
 
 
 def test_a_subscription_that_ends_within_a_chunk_finishes_it(world: World) -> None:
-    world.append("a", *many(300))
-    client = world.client(room=50)
-    cursor = world.subscribe(client, "a")
-    world.run()
+    client, cursor = stuck(world, 300, 50)
     world.fanout.end(cursor)
     assert world.fanout.feeds == {} and client.current is cursor
     world.drain(client, 500)
@@ -342,10 +345,7 @@ def test_one_who_lags_behind_a_trim_is_told_and_goes_on(world: World) -> None:
 
 @pytest.mark.parametrize("room", [30, 1_000, 3_500])
 def test_within_a_chunk_the_message_that_is_half_out_is_kept(world: World, room: int) -> None:
-    world.append("a", *many(1_000))
-    client = world.client(room=room)
-    cursor = world.subscribe(client, "a")
-    world.run()
+    client, cursor = stuck(world, 1_000, room)
     assert cursor.skip == room
     world.fanout.blocked[client] = None
     world.fanout.keep_cut_messages()
@@ -363,10 +363,7 @@ def test_within_a_chunk_the_message_that_is_half_out_is_kept(world: World, room:
 
 def test_one_whose_chunk_cannot_be_finished_is_given_up(world: World) -> None:
     """The space was given back before anybody looked: no answer can be put into half a message."""
-    world.append("a", *many(1_000))
-    client = world.client(room=1_000)
-    cursor = world.subscribe(client, "a")
-    world.run()
+    client, cursor = stuck(world, 1_000, 1_000)
     trim(world, "a", 900)
     give_back(world, "a")
     client.room, client.blocked = PLENTY, False
@@ -377,10 +374,7 @@ def test_one_whose_chunk_cannot_be_finished_is_given_up(world: World) -> None:
 
 
 def test_a_trim_up_to_the_end_leaves_nothing_to_send(world: World) -> None:
-    world.append("a", *many(100))
-    client = world.client(room=0)
-    cursor = world.subscribe(client, "a")
-    world.run()
+    client, cursor = stuck(world, 100, 0)
     trim(world, "a", 100)
     give_back(world, "a")
     world.drain(client, PLENTY)
@@ -449,10 +443,7 @@ def test_who_has_got_some_of_it_is_told_from_where_on(world: World, seq: int) ->
 
 
 def test_who_lags_is_sent_what_comes_in_its_stead(world: World) -> None:
-    world.append("a", *many(100))
-    client = world.client(room=0)
-    cursor = world.subscribe(client, "a")
-    world.run()
+    client, cursor = stuck(world, 100, 0)
     cut_and_say(world, "a", 40)
     world.publish("a", *[b"another" * 30] * 20)
     world.drain(client, PLENTY)
@@ -480,10 +471,7 @@ def test_who_lags_finds_its_place_in_new_files(world: World) -> None:
 @pytest.mark.parametrize("room", [30, 2_000])
 @pytest.mark.parametrize("seq", [0, 1, 10])
 def test_half_a_chunk_of_what_was_set_aside_ends_the_connection(world: World, seq: int, room: int) -> None:
-    world.append("a", *many(1_000))
-    client = world.client(room=room)
-    cursor = world.subscribe(client, "a")
-    world.run()
+    client, cursor = stuck(world, 1_000, room)
     assert cursor.skip == room and cursor.cut is not None and cursor.cut[0] > seq
     world.fanout.blocked[client] = None
     cut_and_say(world, "a", seq)
@@ -491,10 +479,7 @@ def test_half_a_chunk_of_what_was_set_aside_ends_the_connection(world: World, se
 
 
 def test_half_a_chunk_of_what_has_stayed_is_finished(world: World) -> None:
-    world.append("a", *many(100))
-    client = world.client(room=500)
-    cursor = world.subscribe(client, "a")
-    world.run()
+    client, cursor = stuck(world, 100, 500)
     assert cursor.cut is not None
     world.fanout.blocked[client] = None
     cut_and_say(world, "a", cursor.cut[0])
@@ -558,10 +543,7 @@ def test_what_was_unsubscribed_is_not_ended_again(world: World) -> None:
 
 def test_an_unsubscribed_chunk_that_cannot_be_finished_ends_its_connection(world: World) -> None:
     """Also where nobody else is subscribed to the stream any more."""
-    world.append("a", *many(300))
-    client = world.client(room=50)
-    cursor = world.subscribe(client, "a")
-    world.run()
+    client, cursor = stuck(world, 300, 50)
     world.fanout.blocked[client] = None
     world.fanout.end(cursor)
     assert world.fanout.feeds == {}
@@ -648,10 +630,7 @@ def test_one_that_is_served_finds_the_cut_itself(world: World, seq: int, goes_on
 @pytest.mark.parametrize("room", [30, 2_000])
 def test_one_that_is_served_in_the_middle_of_a_chunk_finds_the_cut_itself(world: World, room: int) -> None:
     """No byte of another message may follow what is half out."""
-    world.append("a", *many(1_000))
-    client = world.client(room=room)
-    cursor = world.subscribe(client, "a")
-    world.run()
+    client, cursor = stuck(world, 1_000, room)
     world.renderings.cache.clear()
     cut(world, "a", 1)
     world.append("a", *[b"another" * 100] * 50)
