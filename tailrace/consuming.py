@@ -130,8 +130,8 @@ class Consuming:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the broker has heard every verdict, or never will."""
-        return self.is_lost or not self._verdicts
+        """Whether the broker has heard every verdict, and when it is over the end; or never will."""
+        return self.is_lost or not (self._verdicts or (self.is_over and self._poll is not None))
 
     def take(self, now_s: float) -> ConsumedMessage | None:
         """The next message; None for nothing now, or for ever when it is over. Asks the broker where there is none.

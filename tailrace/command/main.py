@@ -16,13 +16,14 @@ import click
 
 from tailrace.command.ending import INTERRUPTED, OK, REFUSED, USAGE, CommandError
 
-COMMANDS = ("serve", "pub", "tail", "admin", "tree", "check", "dump", "rollup")
+COMMANDS = ("serve", "pub", "tail", "consumers", "admin", "tree", "check", "dump", "rollup")
 
 EPILOG = """\b
 Examples:
   tailrace serve --data ./data
   tailrace pub access-log < access.log
   tailrace tail access-log --from "10m ago" --count 5
+  tailrace consumers orders
   tailrace admin streams
   tailrace tree 10.0.0.1:5050
   tailrace check ./data
