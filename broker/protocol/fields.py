@@ -101,6 +101,13 @@ class Fields:
             raise self._wrong(key, f"is {_shown(value)}, not a map of texts to numbers")
         return value
 
+    def binary(self, key: str) -> bytes:
+        """As long as the body allows."""
+        value = self._required(key)
+        if type(value) is not bytes:
+            raise self._wrong(key, f"is {_shown(value)}, not binary")
+        return value
+
     def rows(self, key: str, kinds: Sequence[type]) -> tuple[tuple[Any, ...], ...]:
         """An array of rows, each with one element of each of `kinds`."""
         value = self._required(key)

@@ -9,8 +9,8 @@ VERSION: Final = 1
 
 
 class Op(IntEnum):
-    """FOLLOW to TOLD belong to the feature "replication" (`broker.protocol.replication`), CONSUME to GOT to "consumers"
-    (`broker.protocol.consuming`).
+    """FOLLOW to TOLD, CALL and RETURNED belong to the feature "replication" (`broker.protocol.replication`), CONSUME to
+    GOT to "consumers" (`broker.protocol.consuming`).
     """
 
     HELLO = 1
@@ -42,3 +42,5 @@ class Op(IntEnum):
     CONSUMED = 27
     GET = 28
     GOT = 29
+    CALL = 30
+    RETURNED = 31

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from broker.protocol import features
-from broker.protocol.fields import CONTROL_BODY_MAX_BYTES, pack_map
+from broker.protocol.fields import CONTROL_BODY_MAX_BYTES, TEXT_CHARACTERS_MAX, pack_map
 from broker.protocol.names import NODE_BYTES_MAX
 from broker.protocol.opcodes import Op
 from broker.protocol.places import From
@@ -96,6 +96,16 @@ class Ask:
     stream: bytes | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Ask the owner of the stream at its master: `args`, packed, say what (`broker.replication.calls`)."""
+
+    id: int
+    stream: bytes
+    verb: str
+    args: bytes
+
+
 # --- from upstream to slave -----------------------------------------------------------------------------------------
 
 
@@ -163,8 +173,18 @@ class Told:
     disabled: int
 
 
-Request: TypeAlias = Follow | Held | Watch | Claim | Ask
-Response: TypeAlias = Followed | Names | Claimed | Told
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """What came of a CALL: a value, packed, or else why there is none."""
+
+    id: int
+    value: bytes | None
+    code: str = ""
+    text: str = ""
+
+
+Request: TypeAlias = Follow | Held | Watch | Claim | Ask | Call
+Response: TypeAlias = Followed | Names | Claimed | Told | Returned
 
 
 # --- their bytes ----------------------------------------------------------------------------------------------------
@@ -253,6 +273,22 @@ def _told(message: Told) -> bytes:
     return pack_map(Op.TOLD, body)
 
 
+def _call(message: Call) -> bytes:
+    body = {"id": message.id, "stream": message.stream.decode(), "verb": message.verb, "args": message.args}
+    return pack_map(Op.CALL, body)
+
+
+def _returned(message: Returned) -> bytes:
+    failed = message.value is None
+    body = {
+        "id": message.id,
+        "value": message.value,
+        "code": message.code if failed else None,
+        "text": message.text[:TEXT_CHARACTERS_MAX] if failed else None,
+    }
+    return pack_map(Op.RETURNED, body)
+
+
 PACKERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     Follow: _follow,
     Held: _held,
@@ -263,5 +299,7 @@ PACKERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     Names: _names,
     Claimed: _claimed,
     Told: _told,
+    Call: _call,
+    Returned: _returned,
 }
 features.PACKERS.update(PACKERS)

@@ -16,6 +16,7 @@ from broker.protocol.opcodes import Op
 from broker.protocol.replication import (
     ROWS_MAX,
     Ask,
+    Call,
     Claim,
     Claimed,
     Direction,
@@ -27,6 +28,7 @@ from broker.protocol.replication import (
     Names,
     Request,
     Response,
+    Returned,
     Told,
     Watch,
 )
@@ -123,6 +125,17 @@ def _told(fields: Fields) -> Told:
     )
 
 
+def _call(fields: Fields) -> Call:
+    return Call(fields.number("id", U32_MAX), fields.stream("stream"), fields.text("verb"), fields.binary("args"))
+
+
+def _returned(fields: Fields) -> Returned:
+    number = fields.number("id", U32_MAX)
+    if "value" in fields:
+        return Returned(number, fields.binary("value"))
+    return Returned(number, None, fields.text("code"), fields.text("text"))
+
+
 def _link(link: Link) -> Link:
     """The link itself, when it can be one."""
     if link.direction not in get_args(Direction):
@@ -166,11 +179,13 @@ REQUESTS: Final[Mapping[int, Callable[[Fields], Request]]] = {
     Op.WATCH: _watch,
     Op.CLAIM: _claim,
     Op.ASK: _ask,
+    Op.CALL: _call,
 }
 RESPONSES: Final[Mapping[int, Callable[[Fields], Response]]] = {
     Op.FOLLOWED: _followed,
     Op.NAMES: _names,
     Op.CLAIMED: _claimed,
     Op.TOLD: _told,
+    Op.RETURNED: _returned,
 }
 READERS: Final = Readers(REQUESTS, RESPONSES, ROWS_MAX, ROWS_MAX)

@@ -21,6 +21,7 @@ from broker.protocol.messages import Ended, pack
 from broker.protocol.opcodes import Op
 from broker.protocol.places import From
 from broker.replication import lineage, links
+from broker.replication.calls import CALLS_MAX, pack_value, read_args
 from broker.replication.holders import NODES_MAX
 from broker.replication.lineage import Lineage
 from broker.subscribing import storage_refusals
@@ -36,6 +37,7 @@ ENDS_A_TICK = 64
 """Streams of one connection, of those that are behind, whose end is told at a time."""
 WATCHES_MAX = 1_024
 """Prefixes that one connection watches."""
+LEAVING_TEXT = "the worker that was asked is leaving; this may or may not be done, ask again"
 
 
 class Original(Protocol):
@@ -69,7 +71,7 @@ class Following:
 class Follower:
     """`node` and `address` as its HELLO said; `connection` tells it from others of this worker."""
 
-    __slots__ = ("_followed", "address", "awaited", "client", "connection", "followings", "node", "watches")
+    __slots__ = ("_called", "_followed", "address", "awaited", "client", "connection", "followings", "node", "watches")
 
     def __init__(self, client: BinaryClient, node: str, address: str) -> None:
         """`address` may be without a host, which is then where the connection comes from."""
@@ -81,6 +83,7 @@ class Follower:
         self._followed: set[bytes] = set()  # their streams
         self.watches: set[bytes] = set()
         self.awaited = 0  # answers to CLAIM and ASK that are not known yet
+        self._called: dict[int, None] = {}  # CALLs that have no answer yet
 
     # --- following --------------------------------------------------------------------------------------------------
 
@@ -240,6 +243,49 @@ class Follower:
         for slot in range(worker.slots):
             worker.call_slot(slot, "links", [message.stream], self._awaiting(answer))
 
+    def call(self, message: r.Call) -> None:
+        """What the stream's owner says is answered when it says it; until then the connection may end all the same."""
+        number = message.id
+        try:
+            if not self.node:
+                raise Refused(Code.USAGE, "who calls says in HELLO which node it is")
+            if self.client.leaving:
+                raise Refused(Code.UNAVAILABLE, LEAVING_TEXT)
+            if number in self._called:
+                raise Refused(Code.USAGE, f"call {number} has no answer yet; choose another id")
+            if len(self._called) >= CALLS_MAX:
+                raise Refused(Code.OVERLOADED, f"{CALLS_MAX} calls of this connection have no answer yet")
+            args = read_args(message.verb, message.args)
+        except Refused as refused:
+            self._return_refusal(number, refused)
+            return
+        self._called[number] = None
+
+        def done(value: Any) -> None:
+            if number in self._called:
+                del self._called[number]
+                self._return(number, message.verb, args, value)
+
+        self.client.worker.router.call(message.stream, message.verb, [message.stream, *args], done)
+
+    def _return(self, number: int, verb: str, args: list[Any], value: Any) -> None:
+        try:
+            if isinstance(value, Refused):
+                raise value
+            self.client.say(pack(r.Returned(number, pack_value(verb, args, value))))
+        except Refused as refused:
+            self._return_refusal(number, refused)
+
+    def _return_refusal(self, number: int, refused: Refused) -> None:
+        self.client.worker.metrics.refused.add(refused.code)
+        self.client.say(pack(r.Returned(number, None, refused.code, refused.text)))
+
+    def end_calls(self) -> None:
+        """The connection is to end: who called asks whoever comes next, which may be told the same."""
+        called, self._called = self._called, {}
+        for number in called:
+            self._return_refusal(number, Refused(Code.UNAVAILABLE, LEAVING_TEXT))
+
     def _awaiting(self, answer: Callable[[Any], None]) -> Callable[[Any], None]:
         """`answer`, for as long as somebody is there to hear it."""
         self.awaited += 1
@@ -272,6 +318,9 @@ class Follower:
 
     def close(self) -> None:
         """All of them have ended."""
+        if self.client.closed:
+            self._called.clear()
+        self.end_calls()
         followings, self.followings = self.followings, {}
         self._followed.clear()
         self.client.worker.followers.remove_all(self, list(followings.values()))

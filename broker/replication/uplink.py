@@ -26,6 +26,7 @@ from broker.protocol.errors import Code, PeerError
 from broker.protocol.messages import Op, pack
 from broker.protocol.names import node_id, shown_text
 from broker.publish import Batch
+from broker.replication.calls_up import CallsUp
 from broker.replication.claims import Claims
 from broker.replication.copies import Copies, SetAside
 from broker.replication.upforward import UpForward
@@ -88,6 +89,7 @@ class Uplink:
         self.copies = Copies(around.owner, self.queue, around.set_aside)
         self.prefixes: set[bytes] = set()  # of streams to be followed as they are made
         self.claims = Claims(around.owner, self.queue)
+        self.calls = CallsUp(self.queue)
         self._watches = 0  # numbers given out on this connection
         self._looking_up = False
         self._handles: dict[bytes, int] = {}
@@ -129,6 +131,7 @@ class Uplink:
             self.queue(pack(m.Ping()))
         self.copies.tick(now_s)
         self.claims.tick(now_s)
+        self.calls.tick(now_s)
 
     def _dial(self, now_s: float) -> None:
         self._enter(Phase.RESOLVING, now_s)
@@ -233,6 +236,7 @@ class Uplink:
         self._dial_s = now_s + pause_s * random.uniform(0.5, 1.0)
         self.copies.went_down(why)
         self.claims.went_down()
+        self.calls.went_down()
         self._watches = 0
         self._handles.clear()
         self._last_handle = 0
@@ -243,6 +247,7 @@ class Uplink:
         self._close()
         self._enter(Phase.DOWN, self._around.clock())
         self.copies.went_down(why)
+        self.calls.went_down()
         self.route.link_closed(self)
         self.route.expire(float("inf"))
 
@@ -312,6 +317,7 @@ class Uplink:
         self.copies.went_up()
         self._watch(self.prefixes)
         self.claims.went_up()
+        self.calls.went_up()
         self._tick_up(now_s, float("inf"))
 
     def hear_chunk(self, message: m.Chunk, now_s: float) -> None:
@@ -347,6 +353,8 @@ class Uplink:
                 self._handles = {name: handle for name, handle in self._handles.items() if handle != message.id}
             elif message.op == Op.CLAIM:
                 self.claims.failed(message.id, now_s)
+            elif message.op == Op.CALL:
+                self.calls.failed()
             self._complain(message, now_s)
 
     def _complain(self, message: m.Failed, now_s: float) -> None:
@@ -362,6 +370,9 @@ class Uplink:
 
     def hear_claimed(self, message: r.Claimed, now_s: float) -> None:
         self.claims.answered(message, now_s)
+
+    def hear_returned(self, message: r.Returned, _now_s: float) -> None:
+        self.calls.returned(message)
 
     def hear_ping(self, _message: m.Ping, _now_s: float) -> None:
         if self._wire is not None and self._wire.queued_bytes < PONGS_UNSENT_MAX_BYTES:
@@ -398,6 +409,7 @@ _HANDLERS: Mapping[type, Callable[[Uplink, Any, float], None]] = {
     m.Opened: Uplink.pass_over,
     r.Names: Uplink.hear_names,
     r.Claimed: Uplink.hear_claimed,
+    r.Returned: Uplink.hear_returned,
     m.Ping: Uplink.hear_ping,
     m.Pong: Uplink.pass_over,
 }

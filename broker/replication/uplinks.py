@@ -10,7 +10,7 @@ import logging
 import select
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from broker.owner import OpenStream, Refused
 from broker.protocol.errors import Code
@@ -83,6 +83,7 @@ class Uplinks:
             touch=self._touch,
         )
         owner.send_up = self.send_up
+        owner.call_up = self.call_up
         owner.on_held = self.note_held
         owner.path_above = self.path_above
         owner.on_turn = self.pass_on
@@ -212,6 +213,14 @@ class Uplinks:
             batch.refused(Code.DISABLED, DEPOSED_TEXT)
         else:
             uplink.send_up(batch)
+
+    def call_up(self, name: bytes, verb: str, args: list[Any], done: Callable[[Any | Refused], None]) -> None:
+        """Ask the owner of the stream, which stands first in `args`, at its master."""
+        uplink = self._of.get(name)
+        if uplink is None:
+            done(Refused(Code.DISABLED, DEPOSED_TEXT))
+        else:
+            uplink.calls.call(name, verb, args[1:], done, self._worker.now_s)
 
     def _to(self, host: str, port: int) -> Uplink:
         uplink = self._uplinks.get((host, port))

@@ -23,6 +23,7 @@ from broker.protocol.errors import Code, PeerError
 from broker.protocol.fields import ELEMENTS_MAX, NUMBER_MAX, TEXT_CHARACTERS_MAX
 from broker.protocol.names import CONSUMER_BYTES_MAX, NODE_BYTES_MAX
 from broker.protocol.places import From
+from broker.replication import calls
 from broker.settings import Settings
 from shard.epochs import EPOCHS_MAX, EpochStart
 from shard.frame import HEADER, MAX_FRAME_BYTES, FrameHeader, pack_frame
@@ -62,6 +63,8 @@ FULL: dict[str, m.Message] = {
     "CLAIMED": r.Claimed(1, "slave", 1, "n", True),
     "ASK": r.Ask(1, b"s"),
     "TOLD": r.Told(1, "n", ":1", (r.Link("up", "n", "a:1", "following", 0, 0, 0, 0),), 0, 0, 0),
+    "CALL": r.Call(1, b"s", "get", b""),
+    "RETURNED": r.Returned(1, b""),
     "CONSUME": c.Consume(1, "create", b"s", b"n", From("seq", 0), 0.5, 1, 3, 1),
     "CONSUMED": c.Consumed(1, 0, True, True, (STANDING,)),
     "GET": c.Get(1, b"s", b"n", b"m", ((0, 1),), ((2, "why"),), 1, 1, 1, True, 3, 1),
@@ -70,6 +73,7 @@ FULL: dict[str, m.Message] = {
 INSTEAD: dict[str, m.Message] = {
     "FOLLOW": r.Follow(1, b"s", 1, 1, "n", start=From("seq", 0)),
     "CONSUME": c.Consume(1, "list", b"s", ack=2),
+    "RETURNED": r.Returned(1, None, "c", "t"),
     "GET": c.Get(1, b"s", b"n", b"m", ack=2),
 }
 """The same with the fields that exclude some of those."""
@@ -282,7 +286,17 @@ def test_the_limits_of_what_nodes_say() -> None:
         EPOCHS_MAX,
         r.ROWS_MAX,
         NODE_BYTES_MAX,
+        calls.CALLS_MAX,
+        calls.ARGS_BYTES_MAX,
+        calls.LIST_BYTES_MAX,
+        calls.GIVEN_BYTES_MAX,
+        calls.SHORT_BYTES_MAX,
+        calls.RANGES_MAX,
     ]
+
+
+def test_what_nodes_ask_each_other() -> None:
+    assert {row[0] for row in table("verbs")} == set(calls.VERBS)
 
 
 # --- the session ------------------------------------------------------------------------------------------------------

@@ -13,10 +13,24 @@ import pytest
 from broker.protocol import messages as m
 from broker.protocol.binary import ClientCodec, ServerCodec
 from broker.protocol.consuming import Consume, Consumed, Get, Got
+from broker.protocol.envelope import pack_envelope
 from broker.protocol.errors import PeerError
 from broker.protocol.features import CONSUMERS, REPLICATION
 from broker.protocol.places import FROM_NEW, From
-from broker.protocol.replication import Ask, Claim, Claimed, Follow, Followed, Held, Link, Names, Told, Watch
+from broker.protocol.replication import (
+    Ask,
+    Call,
+    Claim,
+    Claimed,
+    Follow,
+    Followed,
+    Held,
+    Link,
+    Names,
+    Returned,
+    Told,
+    Watch,
+)
 from shard.frame import pack_frame
 from tests.broker.protocol.wires import (
     ALL_FEATURES,
@@ -132,6 +146,11 @@ SCENARIOS: dict[str, list[Step]] = {
         *says(Claim(2, b"s", HISTORY)), *hears(Claimed(2, "slave", 2**32 - 1, "n" * 32, True), Names(1, (b"sea",))),
         *says(Ask(3)),
         *hears(Told(3, "n1", ":5050", (Link("down", "n2", "10.0.0.2:5051", "following", 1, 0, 0, 0),), 0, 1, 0)),
+    ],
+    "a slave that asks its master": [
+        *BETWEEN_NODES, *says(Call(1, b"s", "get", b"\x90"), Call(2, b"s", "steal", b"")),
+        *hears(Returned(2, None, "unsupported", "no"), Returned(1, b"\x80")),
+        *garbles(pack_envelope(30, b"\x81\xa2id\x07"), 30, 7, "usage"),
     ],
     "nodes that have not agreed on it": [
         *GREETING, *garbles(m.pack(Follow(1, b"s", 0, 4, start=FROM_NEW)), 17, 0, "protocol"), *says(m.Ping()),

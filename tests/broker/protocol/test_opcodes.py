@@ -6,10 +6,10 @@ from broker.protocol.messages import CHUNK
 from broker.protocol.opcodes import VERSION, Op
 
 
-def test_the_opcodes_run_from_one_to_twenty_nine() -> None:
-    assert list(Op) == list(range(1, 30))
+def test_the_opcodes_run_from_one_to_thirty_one() -> None:
+    assert list(Op) == list(range(1, 32))
     assert (Op.PING, Op.PONG, Op.CLOSE, Op.FOLLOW) == (10, 11, 16, 17)
-    assert (Op.CONSUME, Op.CONSUMED, Op.GET, Op.GOT) == (26, 27, 28, 29)
+    assert (Op.CONSUME, Op.CONSUMED, Op.GET, Op.GOT, Op.CALL, Op.RETURNED) == (26, 27, 28, 29, 30, 31)
 
 
 def test_the_first_byte_of_a_connection_is_that_of_hello() -> None:

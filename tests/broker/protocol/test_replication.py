@@ -31,7 +31,8 @@ def control(message: m.Message) -> object:
 
 def test_every_message_has_its_packer() -> None:
     assert set(r.PACKERS) == {*get_args(r.Request), *get_args(r.Response)}
-    assert {kind.__name__.upper() for kind in r.PACKERS} == {op.name for op in m.Op if m.Op.FOLLOW <= op <= m.Op.TOLD}
+    of_nodes = {*range(m.Op.FOLLOW, m.Op.TOLD + 1), m.Op.CALL, m.Op.RETURNED}
+    assert {kind.__name__.upper() for kind in r.PACKERS} == {op.name for op in m.Op if op in of_nodes}
 
 
 def test_requests_are_maps_without_what_is_not_said() -> None:
@@ -43,6 +44,7 @@ def test_requests_are_maps_without_what_is_not_said() -> None:
     assert control(r.Claim(1, b"s", HISTORY[:1])) == {"id": 1, "stream": "s", "history": [[1, 0, "n1"]]}
     assert control(r.Ask(1)) == {"id": 1}
     assert control(r.Ask(1, b"s")) == {"id": 1, "stream": "s"}
+    assert control(r.Call(1, b"s", "get", b"\x90")) == {"id": 1, "stream": "s", "verb": "get", "args": b"\x90"}
 
 
 def test_responses_are_maps() -> None:
@@ -58,6 +60,8 @@ def test_responses_are_maps() -> None:
         "id": 1, "node": "n1", "address": ":1", "links": [["up", "n2", "a:1", "down", 1, 2, 3, 4]],
         "masters": 5, "slaves": 6, "disabled": 7,
     }  # fmt: skip
+    assert control(r.Returned(1, b"\x80")) == {"id": 1, "value": b"\x80"}
+    assert control(r.Returned(1, None, "consumer", "none")) == {"id": 1, "code": "consumer", "text": "none"}
 
 
 def test_a_number_that_no_message_holds_is_our_own_mistake() -> None:

@@ -30,6 +30,7 @@ FOLLOWED = {
 }  # fmt: skip
 LINK = ["up", "", "", "following", 0, 0, 0, 0]
 TOLD = {"id": 1, "node": "n1", "address": "", "links": [LINK], "masters": 0, "slaves": 0, "disabled": 0}
+CALL = {"id": 1, "stream": "s", "verb": "get", "args": b""}
 CLAIMED = {"id": 1, "role": "slave", "epoch": 1, "master": "", "accepted": True}
 
 
@@ -110,6 +111,14 @@ WRONG: list[tuple[m.Op, dict[str, Any], Code, str]] = [
     (m.Op.TOLD, TOLD | {"links": [[*LINK[:7], -1]]}, Code.USAGE, "TOLD has -1 in a row"),
     (m.Op.TOLD, TOLD | {"links": [LINK[:7]]}, Code.USAGE, "not an array of rows of [str, str, str, str, int"),
     (m.Op.TOLD, TOLD | {"slaves": -1}, Code.USAGE, "the field slaves is -1"),
+    (m.Op.CALL, CALL | {"id": 2**32}, Code.USAGE, "the field id is 4294967296"),
+    (m.Op.CALL, CALL | {"stream": "$cursor/s"}, Code.RESERVED, "begins with $"),
+    (m.Op.CALL, CALL | {"verb": 1}, Code.USAGE, "the field verb is 1, not a text"),
+    (m.Op.CALL, CALL | {"args": []}, Code.USAGE, "the field args is an array, not binary"),
+    (m.Op.CALL, {"id": 1, "stream": "s", "verb": "get"}, Code.USAGE, "the field args is missing"),
+    (m.Op.RETURNED, {"id": 1}, Code.USAGE, "the field code is missing"),
+    (m.Op.RETURNED, {"id": 1, "code": "full"}, Code.USAGE, "the field text is missing"),
+    (m.Op.RETURNED, {"id": 1, "value": {}}, Code.USAGE, "the field value is a map, not binary"),
 ]  # fmt: skip
 
 
@@ -190,6 +199,7 @@ REQUESTS = (
     | st.builds(r.Watch, IDS, st.just(b"") | names)
     | st.builds(r.Claim, IDS, names, histories(least=1))
     | st.builds(r.Ask, IDS, st.none() | names)
+    | st.builds(r.Call, IDS, names, st.text(max_size=9), st.binary(max_size=20))
 )
 FOLLOWEDS = st.builds(
     r.Followed,
@@ -204,6 +214,8 @@ RESPONSES = (
     FOLLOWEDS
     | st.builds(r.Names, IDS, st.lists(names, max_size=5).map(tuple))
     | st.builds(r.Claimed, IDS, ROLES, IDS, NODES_OR_NONE, st.booleans())
+    | st.builds(r.Returned, IDS, st.binary(max_size=20))
+    | st.builds(r.Returned, IDS, st.none(), st.text(max_size=9), st.text(max_size=9))
     | st.builds(r.Told, IDS, NODES, ADDRESSES, st.lists(LINKS, max_size=3).map(tuple), *[NUMBERS] * 3)
 )
 

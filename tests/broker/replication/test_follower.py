@@ -6,14 +6,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 
 from broker.client import ANSWERS_PENDING_MAX
 from broker.protocol import messages as m
 from broker.protocol import replication as r
 from broker.protocol.binary import ClientCodec
+from broker.protocol.errors import Code
 from broker.protocol.messages import Ack, Op
 from broker.protocol.places import FROM_NEW, From
+from broker.refused import Refused
+from broker.replication import follower as follower_module
+from broker.replication.calls import SHORT_BYTES_MAX, VERBS
 from broker.replication.follower import WATCHES_MAX, compare
 from shard.epochs import EpochStart, History
 from shard.frame import IndexEntry
@@ -507,3 +512,104 @@ def test_answers_that_come_too_late_are_nobodys(node: World, name: str) -> None:
     peer.peer.close()
     node.settle()
     assert not node.workers[0].clients
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+
+class Asked:
+    """An owner that answers nothing before the test does."""
+
+    def __init__(self, node: World, name: str) -> None:
+        self.calls: list[tuple[list[Any], Any]] = []
+        self.worker = node.workers[node.owner_of(name)]
+        self.worker.router.answered_later = dict.fromkeys(VERBS, lambda args, done: self.calls.append((args, done)))
+
+
+def get(number: int, name: str, *args: Any) -> r.Call:
+    return r.Call(number, name.encode(), "get", msgpack.packb(args))
+
+
+def test_calls_are_answered_by_the_streams_owner_in_any_order(node: World, name: str) -> None:
+    asked = Asked(node, name)
+    peer = follower(node)
+    assert peer.ask(get(7, name, 1), get(8, name, b"x")) == []
+    assert [args for args, _done in asked.calls] == [[name.encode(), 1], [name.encode(), b"x"]]
+    given = {"runs": [[1, 2, 3]], "stale": [], "trimmed": 0}
+    asked.calls[1][1](given)
+    asked.calls[0][1](Refused(Code.CONSUMER, "none of that name"))
+    asked.worker.turn()
+    node.settle()
+    assert peer.take() == [r.Returned(8, msgpack.packb(given)), r.Returned(7, None, "consumer", "none of that name")]
+    peer.say(get(7, name))
+    node.settle()
+    peer.peer.close()
+    node.settle()
+    asked.calls[2][1](given)
+    node.settle()
+
+
+@pytest.mark.parametrize(
+    ("call", "code"),
+    [
+        (r.Call(1, b"s", "promote", b"\x90"), "unsupported"),
+        (r.Call(1, b"s", "get", b"\x80"), "usage"),
+        (r.Call(1, b"s", "get", b"\x90"), "usage"),  # the owner does not understand it
+        (r.Call(1, b"s", "consume", b"\x91\xc0"), "usage"),
+    ],
+)
+def test_what_may_not_be_asked(node: World, call: r.Call, code: str) -> None:
+    (answer,) = follower(node).ask(call)
+    assert isinstance(answer, r.Returned) and (answer.id, answer.value, answer.code) == (1, None, code)
+
+
+def test_only_nodes_call(node: World, name: str) -> None:
+    peer = BinaryPeer(node, hello=False)
+    peer.codec = ClientCodec(features=frozenset({r.FEATURE}))
+    _welcome, answer = peer.ask(m.Hello(1, (r.FEATURE,), "test"), get(1, name))
+    assert isinstance(answer, r.Returned) and answer.code == "usage" and "which node it is" in answer.text
+
+
+def test_calls_without_an_answer_are_bounded(node: World, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = Asked(node, name)
+    monkeypatch.setattr(follower_module, "CALLS_MAX", 2)
+    peer = follower(node)
+    answers = peer.ask(get(1, name), get(1, name), get(2, name), get(3, name))
+    assert [(each.id, each.code) for each in answers if isinstance(each, r.Returned)] == [
+        (1, "usage"),
+        (3, "overloaded"),
+    ]
+    assert len(asked.calls) == 2
+
+
+def test_an_answer_that_is_too_long_is_none(node: World, name: str) -> None:
+    asked = Asked(node, name)
+    peer = follower(node)
+    peer.ask(r.Call(1, name.encode(), "consume", msgpack.packb([{"do": "delete"}])))
+    asked.calls[0][1](b"x" * SHORT_BYTES_MAX)
+    asked.worker.turn()
+    node.settle()
+    (answer,) = peer.take()
+    assert isinstance(answer, r.Returned) and answer.code == "size"
+
+
+def test_who_leaves_lets_no_call_wait(node: World, name: str) -> None:
+    """The others of the connection are not held up: a call may wait for a minute, and can be made again."""
+    asked = Asked(node, name)
+    peer = follower(node)
+    peer.ask(get(1, name))
+    client = node.binary_client_of(peer.peer)
+    assert not client.awaited
+    client.take_no_more()
+    answers = peer.ask(get(2, name))
+    assert [(each.id, each.code) for each in answers if isinstance(each, r.Returned)] == [
+        (1, "unavailable"),
+        (2, "unavailable"),
+    ]
+    asked.calls[0][1]({})
+    node.settle()
+    assert peer.take() == []
+    peer = follower(node, C)
+    peer.ask(get(3, name))
+    answers = peer.ask(m.Close())
+    assert [(each.id, each.code) for each in answers if isinstance(each, r.Returned)] == [(3, "unavailable")]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 
 from broker import owner as owner_module
@@ -18,6 +19,7 @@ from broker.protocol.binary import ServerCodec
 from broker.protocol.errors import Code
 from broker.protocol.messages import Op, pack
 from broker.replication import roles
+from broker.replication.calls_up import PATIENCE_S
 from broker.replication.claims import CLAIM_RETRY_S
 from broker.replication.uplink import (
     DIAL_MAX_S,
@@ -584,3 +586,57 @@ def test_what_the_socket_does_not_take_goes_out_when_it_does(near: Near) -> None
     assert wire.queued_bytes and near.uplink._mask & select.EPOLLOUT
     near.until(lambda: len(near.far.heard) == len(parts))
     assert near.uplink._mask == select.EPOLLIN and not wire.queued_bytes
+
+
+# --- calls ------------------------------------------------------------------------------------------------------------
+
+
+def call(near: Near) -> list[Any]:
+    """Ask for the end of a consumer; its outcome, when it has one."""
+    outcomes: list[Any] = []
+    near.uplink.calls.call(S, "consume", [{"do": "delete", "name": b"n"}], outcomes.append, near.clock.now_s)
+    return outcomes
+
+
+def test_a_call_goes_up_and_its_answer_comes_down(near: Near) -> None:
+    (refused,) = call(near)
+    assert refused.code is Code.UNAVAILABLE, "nobody is there"
+    near.up()
+    outcomes = call(near)
+    near.until(lambda: near.far.heard)
+    assert near.far.take() == [r.Call(1, S, "consume", msgpack.packb([{"do": "delete", "name": b"n"}]))]
+    near.far.say(r.Returned(1, msgpack.packb({"existed": True})))
+    near.settle()
+    assert outcomes == [{"existed": True}]
+    late = call(near)
+    for _ in range(int(PATIENCE_S / TIMEOUT_S) + 1):
+        near.tick(TIMEOUT_S / 4)
+        near.settle()
+        near.clock.now_s += TIMEOUT_S * 3 / 4
+        near.uplink._ticked_s = near.clock.now_s
+    near.tick()
+    assert late[0].code is Code.UNAVAILABLE
+
+
+@pytest.mark.parametrize("answer", [r.Returned(1, b"\x80"), r.Returned(2, b"\x80")])
+def test_a_value_that_is_none_closes(near: Near, answer: r.Returned) -> None:
+    near.up()
+    outcomes = call(near)
+    near.until(lambda: near.far.heard)
+    assert near.fails(answer).startswith("it ")
+    assert [(each.code, "ask again" in each.text) for each in outcomes] == [(Code.UNAVAILABLE, True)]
+
+
+def test_an_upstream_that_does_not_know_calls(near: Near) -> None:
+    near.up()
+    outcomes = call(near)
+    near.far.say(m.Failed("protocol", "opcode 30 is nothing that a client sends", False, 30))
+    near.settle()
+    assert [each.code for each in outcomes] == [Code.UNSUPPORTED] and near.at(Phase.UP)
+
+
+def test_who_has_called_when_the_uplink_is_closed_is_told(near: Near) -> None:
+    near.up()
+    outcomes = call(near)
+    near.uplink.close("it is enough")
+    assert [each.code for each in outcomes] == [Code.UNAVAILABLE]

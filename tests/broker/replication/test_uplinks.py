@@ -14,11 +14,13 @@ import pytest
 
 from broker.protocol import messages as m
 from broker.protocol.errors import Code
+from broker.refused import Refused
 from broker.replication import uplink as uplink_module
 from broker.replication.copies import State
 from broker.replication.uplink import Phase, Uplink
 from broker.replication.uplinks import DEPOSED_TEXT, SettingAside
 from broker.replication.wire import Address
+from broker.router import Done
 from shard.log import StreamLog
 from shard.meta import Role, StreamMeta, Upstream
 from tests.broker.binary import BinaryPeer
@@ -150,6 +152,38 @@ def test_a_publish_goes_up_and_is_answered(tree: Tree, workers: int) -> None:
     down.peer.send(f"pub {name} |b", "ack on", f"pub {name} |c")
     tree.until(lambda: down.next_seq(name) == 3 and f"ok pub {name} 2" in down.peer.lines)
     assert up.messages(name) == down.messages(name) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_calls_go_up_to_the_master_through_nodes_that_follow(tree: Tree, workers: int) -> None:
+    up, middle, down = (tree.node(workers) for _ in range(3))
+    name = up.world.name(workers - 1)
+    up.fill(b"a", name=name)
+    middle.slave(up, name)
+    down.slave(middle, name)
+    tree.until(lambda: down.next_seq(name) == 1)
+
+    def later(node: Node, answer: Callable[[list[object], Done], None]) -> None:
+        node.world.workers[node.world.owner_of(name)].router.answered_later = {"consume": answer}
+
+    existed = {"existed": True}
+    later(up, lambda args, done: done(existed if args == asked else Refused(Code.CONSUMER, "no such consumer")))
+    for node in (middle, down):
+        owner = node.world.workers[node.world.owner_of(name)].owner
+        later(node, lambda args, done, owner=owner: owner.call_up(name.encode(), "consume", args, done))  # type: ignore[misc]
+    asked = [name.encode(), {"do": "delete", "name": b"n"}]
+    outcomes: list[object] = []
+    for args in (asked, [name.encode(), {"do": "delete", "name": b"m"}]):
+        down.world.workers[0].router.call(name.encode(), "consume", args, outcomes.append)
+    tree.until(lambda: len(outcomes) == 2)
+    assert outcomes[0] == existed and isinstance(outcomes[1], Refused) and outcomes[1].code is Code.CONSUMER
+
+
+def test_who_was_deposed_asks_nobody(tree: Tree) -> None:
+    node = tree.node()
+    outcomes: list[Refused] = []
+    node.owner.call_up(b"s", "get", [b"s"], outcomes.append)
+    assert [(each.code, each.args[0]) for each in outcomes] == [(Code.DISABLED, DEPOSED_TEXT)]
 
 
 def test_what_is_held_far_below_is_heard_at_the_top(tree: Tree, pair: tuple[Node, Node]) -> None:
