@@ -160,6 +160,8 @@ class Scene:
     def go_on(self) -> None:
         """Whoever lives calls, while what fell may still lie there."""
         if self._trap is not None:
+            if self.cell.victim in ON_NODE and self.cell.point is Point.LOGGED:
+                self._cut()  # the answer was never sent
             self._trap.let()
         if self.cell.point is Point.BEFORE and not self.cell.kills_caller:
             self._call()

@@ -72,7 +72,8 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 @pytest.mark.parametrize("cell", matrix(), ids=str)
 def test_crash(stage: Stage, cell: Cell) -> None:
-    assert stage.scene(cell).faults == []
+    faults = stage.scene(cell).faults
+    assert not faults, "\n".join(faults)
 
 
 def test_crashes_at_random_points(stage: Stage) -> None:
