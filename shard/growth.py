@@ -21,12 +21,13 @@ BLOCK_BYTES: Final = 4_096
 class Extent:
     """What one open file may be written up to."""
 
-    __slots__ = ("_fd", "_reserved", "_step", "limit")
+    __slots__ = ("_fd", "_reserved", "_step", "_step_max", "limit")
 
     def __init__(self, fd: int, end: int) -> None:
         self._fd = fd
         self._reserved = 0
         self._step = STEP_BYTES_MIN
+        self._step_max = STEP_BYTES_MAX
         self.limit = end + UNRESERVED_BYTES
         """Writes may go up to here without asking."""
 
@@ -46,7 +47,14 @@ class Extent:
         while not self._try_reserve(start, wanted, last=wanted == needed):
             wanted = max(needed, wanted // 2)
         self._reserved = self.limit = start + wanted
-        self._step = min(2 * self._step, STEP_BYTES_MAX)
+        self._step = min(2 * self._step, self._step_max)
+
+    def keep_short(self, given_back: int) -> None:
+        """So many bytes of the file's beginning were given back at once: one that is kept short reserves no more than
+        that in a step. May be called in another thread.
+        """
+        self._step_max = min(max(_round_up(given_back), STEP_BYTES_MIN), STEP_BYTES_MAX)
+        self._step = min(self._step, self._step_max)
 
     def _try_reserve(self, start: int, size: int, *, last: bool) -> bool:
         """Whether there was room. With `last`, having none is an error."""

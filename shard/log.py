@@ -593,9 +593,11 @@ class StreamLog:
                 return 0
             if content_end > self._punched_content and punch_hole(self._content_fd, HEADER_PAGE_BYTES, content_end):
                 freed += content_end - self._punched_content
+                self._content_extent.keep_short(content_end - self._punched_content)
                 self._punched_content = content_end
             if index_end > self._punched_index and punch_hole(self._index_fd, HEADER_PAGE_BYTES, index_end):
                 freed += index_end - self._punched_index
+                self._index_extent.keep_short(index_end - self._punched_index)
                 self._punched_index = index_end
         return freed
 

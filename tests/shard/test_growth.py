@@ -79,3 +79,20 @@ def test_other_errors_are_raised_at_once(fd: int, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(os, "posix_fallocate", fallocate)
     with pytest.raises(OSError, match="broken disk"):
         Extent(fd, 0).reserve(0, 100_000)
+
+
+def test_a_file_that_is_kept_short_reserves_no_more_than_is_given_back(fd: int, calls: Reserved) -> None:
+    extent = Extent(fd, 0)
+    for _ in range(6):
+        extent.reserve(0, extent.limit + 1)
+    extent.keep_short(2 * STEP_BYTES_MIN)
+    for _ in range(3):
+        extent.reserve(0, extent.limit + 1)
+    assert [size for _, size in calls[-3:]] == [2 * STEP_BYTES_MIN] * 3
+    extent.keep_short(1)
+    extent.reserve(0, extent.limit + 1)
+    assert calls[-1][1] == STEP_BYTES_MIN, "and never so little that it reserves all the time"
+    extent.keep_short(9 * STEP_BYTES_MAX)
+    for _ in range(12):
+        extent.reserve(0, extent.limit + 1)
+    assert calls[-1][1] == STEP_BYTES_MAX
