@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from broker.consumers.housekeeping import Housekeeping
 from broker.owner import OpenStream, Owner, Refused
 from broker.owner_calls import disk_bytes
 from broker.settings import StreamPolicy
@@ -20,6 +21,7 @@ from broker.syncer import Job, Syncer
 from shard.errors import StorageError
 from shard.files import sync_file_system
 from shard.log import StreamLog
+from shard.names import CURSOR_PREFIX
 from shard.retention import RetentionPolicy, retention_seq
 from shard.stream_files import stream_paths
 from shard.synced import mark_closed_synced
@@ -78,6 +80,7 @@ class Upkeep:
         self._sweep: Iterator[bytes] = iter(())
         self._swept_bytes = 0
         self._next_sweep_s = clock()
+        self._cursor_logs = Housekeeping(owner)
         owner.on_trim = self._note_trim
 
     # --- syncing ----------------------------------------------------------------------------------------------------
@@ -172,7 +175,11 @@ class Upkeep:
 
     def _visit(self, name: bytes) -> None:
         text = name.decode()
-        self._swept_bytes += disk_bytes(stream_paths(self.owner.shard_path(name), text))
+        nbytes = disk_bytes(stream_paths(self.owner.shard_path(name), text))
+        self._swept_bytes += nbytes
+        if name.startswith(CURSOR_PREFIX):
+            self._cursor_logs.visit(name, nbytes)
+            return
         policy = self.owner.settings.policy(text)
         if (policy.max_age_s or policy.max_bytes) and name not in self.owner.damaged:
             self._retain(name, policy)
