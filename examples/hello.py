@@ -11,7 +11,7 @@ def main(address: str) -> None:
             receipt = client.publish("greetings", text.encode(), headers={"language": "en"})
             print(f"published as seq {receipt.seq}")
         for message in client.subscribe("greetings", end=tailrace.NOW):
-            print(message.seq, message.time, message.headers["language"], message.payload.decode())
+            print(message.seq, message.time, message.headers.get("language", "-"), message.payload.decode())
 
 
 if __name__ == "__main__":

@@ -46,13 +46,15 @@ def test_they_are_short_and_named(path: Path) -> None:
     assert any(f"examples/{path.name}" in document for document in documents)
 
 
-def test_hello(node: Node) -> None:
+def test_hello(node: Node, client: tailrace.Client) -> None:
+    """Also where others have published to that stream, as README.md does."""
+    client.publish("greetings", b"from elsewhere")
     out, err = start(node, "hello.py").communicate(timeout=PATIENCE_S)
     assert err == b""
-    published_0, published_1, first, second = out.decode().splitlines()
-    assert (published_0, published_1) == ("published as seq 0", "published as seq 1")
-    assert first.startswith("0 20") and first.endswith(" en hello")
-    assert second.endswith(" en hello again")
+    published_1, published_2, other, first, second = out.decode().splitlines()
+    assert (published_1, published_2) == ("published as seq 1", "published as seq 2")
+    assert other.startswith("0 20") and other.endswith(" - from elsewhere")
+    assert first.endswith(" en hello") and second.endswith(" en hello again")
 
 
 def test_resume(node: Node, client: tailrace.Client, tmp_path: Path) -> None:
