@@ -14,16 +14,20 @@ READY, ENDED = "ready", "ended"
 
 
 class Members:
-    """Use it as a context: all begin, and are gone in the end."""
+    """Use it as a context: all begin but those for `later`, and are gone in the end."""
 
-    def __init__(self, specs: Mapping[str, Spec], run: Callable[[Connection, Spec], None]) -> None:
+    def __init__(
+        self, specs: Mapping[str, Spec], run: Callable[[Connection, Spec], None], *, later: Sequence[str] = ()
+    ) -> None:
         self._specs = specs
+        self._later = later
         self._run = run
         self._processes: dict[str, Process] = {}
 
     def __enter__(self) -> Members:
         for name in self._specs:
-            self.begin(name)
+            if name not in self._later:
+                self.begin(name)
         return self
 
     def __exit__(self, *_error: object) -> None:

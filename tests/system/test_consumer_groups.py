@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 GROUP = "workers"
 CALL_S = 30.0
 LENGTH_S = 5.0
+ACK_WAIT_S = 1.0
 CATCH_UP_S = 60.0
 KEYS = [f"k{number}" for number in range(12)]
 
@@ -94,31 +95,43 @@ def test_work_spreads_evenly(node: Node, client: Client, tmp_path: Path) -> None
 
 
 def test_members_come_and_go_under_load(node: Node, client: Client, tmp_path: Path) -> None:
-    """Killed, paused for longer than their messages may take, leaving and coming back, while others publish."""
+    """Killed, paused for longer than their messages may take, leaving and coming back, added, removed for good."""
     seed, length_s = chosen_seed(), chosen_length_s(LENGTH_S)
     dice = random.Random(seed)
-    members = specs(
-        node, tmp_path, "chaos", ["a", "b", "c", "d"], 0.001, start=tailrace.START, ack_wait_s=1.5, deliveries_max=100
-    )
+    wishes = {"start": tailrace.START, "ack_wait_s": ACK_WAIT_S, "deliveries_max": 0, "batch": 30}
+    members = specs(node, tmp_path, "chaos", ["a", "b", "c", "new"], 0.001, **wishes)
     members = {name: replace(spec, books=tmp_path / "shared.db") for name, spec in members.items()}  # one order of all
     count = 0
-    with Members(members, work) as running_members, ThreadPoolExecutor(1) as pool:
-        changing = pool.submit(running_members.play, shifts(seed, list(members), length_s))
+
+    def publish_some() -> None:
+        nonlocal count
+        names = [f"{dice.choice([*KEYS, '', ''])}/{number}" for number in range(count, count + dice.randint(1, 150))]
+        publish(client, "chaos", names)
+        count += len(names)
+        time.sleep(dice.uniform(0, 0.1))
+
+    with Members(members, work, later=["new"]) as running_members, ThreadPoolExecutor(1) as pool:
+        changing = pool.submit(running_members.play, shifts(seed, ["a", "b", "c"], length_s))
         while not changing.done():
-            names = [f"{dice.choice([*KEYS, '', ''])}/{number}" for number in range(count, count + dice.randint(1, 60))]
-            publish(client, "chaos", names)
-            count += len(names)
-            time.sleep(dice.uniform(0, 0.1))
+            publish_some()
         changing.result()
+        running_members.begin("new")
+        publish(client, "chaos", [f"/{number}" for number in range(count, count + 500)])  # so that it has some
+        count += 500
+        wait_for(
+            lambda: len(read(members["a"].books, "chaos", GROUP)) > count - 400, "it is among the last", CATCH_UP_S
+        )
+        running_members.kill("a")
         wait_done(members, set(range(count)))
         running_members.leave_all()
     effects = effects_of(members)
     assert group_faults(log_of(node, "chaos"), effects, key_of) == []
     (standing,) = client.consumers("chaos")
-    again = sum(effect.deliveries > 1 for effect in effects)
-    print(f"{count} messages, {len(effects)} times done, {again} as another delivery; {standing}")
-    assert (standing.lag_messages, standing.in_flight, standing.dead) == (0, 0, 0)
-    assert standing.redelivered >= len({effect.seq for effect in effects if effect.deliveries > 1})
+    again = {effect.seq for effect in effects if effect.deliveries > 1}
+    print(f"{count} messages, {len(effects)} times done, {len(again)} in a later delivery; {standing}")
+    assert (standing.next_seq, standing.lag_messages, standing.in_flight, standing.dead) == (count, 0, 0, 0)
+    assert standing.redelivered >= len(again) > 0, "what the one had that was removed"
+    assert {effect.member for effect in effects[-300:]} >= {"b", "c", "new"}
 
 
 def test_what_a_member_had_when_it_died_is_delivered_again_and_counted(node: Node, client: Client) -> None:
