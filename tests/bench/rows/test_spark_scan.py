@@ -79,5 +79,5 @@ def test_a_row_asks_for_all_it_shows(server: FakeServer, kind: str) -> None:
     peer = SparkSession(kind, frozenset({"spark-scan"}), (2, 1_000, 100))
     measured = SparkScanRow().measure(peer, cast(Server, server), TINY)
     assert measured.extras["messages_per_s"] == pytest.approx(measured.value * 1e6 / 156)
-    assert server.asked == ["export"] * (kind == "parquet") + ["hour"] * 4 + ["scan"] * 4
+    assert server.asked == ["export"] * (kind == "parquet") + ["scan"] * 4 + ["hour"] * 4
     assert ("export_s" in measured.extras) == (kind == "parquet")
