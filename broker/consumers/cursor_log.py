@@ -120,6 +120,8 @@ class CursorLog:
         Raises Refused where there is no log yet, and none can be made.
         """
         frames = [pack_frame(pack(record)) for record in records]
+        if not frames and sink is None:
+            return
         if frames:
             self._make()
         batch = self._row[-1] if self._row else None

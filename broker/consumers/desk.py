@@ -151,7 +151,8 @@ class Desk:
         except Refused as refused:
             self.discard(book, refused)
             raise
-        self._staged[book.name] = book
+        if book.log.staged:
+            self._staged[book.name] = book
         if decision.records:
             for consumer in consumers:
                 if self.waiters.of(book.name, consumer):
@@ -197,7 +198,7 @@ class Desk:
         staged, self._staged = self._staged, {}
         now_s = self.clock()
         for book in staged.values():
-            if self.books.get(book.name) is book:
+            if self.books.get(book.name) is book and book.log.staged:
                 book.log.flush(book.consumers, now_s)
                 self.known(book.name)
 
@@ -295,7 +296,8 @@ class Desk:
         except Refused as refused:
             self.discard(book, refused)
         else:
-            self._staged[book.name] = book
+            if book.log.staged:
+                self._staged[book.name] = book
 
     def end_waits(self) -> None:
         """No get waits from now on: this worker, or the node, is about to stop."""
