@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
@@ -37,7 +38,7 @@ class Members:
     def begin(self, name: str) -> None:
         """Start it, and wait until it is connected; it goes on where it was."""
         process = self._processes[name] = Process(self._run, self._specs[name])
-        assert process.pipe.poll(END_S) and process.pipe.recv() == READY, f"{name} does not begin"
+        expect(process, READY)
 
     def kill(self, name: str) -> None:
         process = self._processes.pop(name, None)
@@ -57,9 +58,9 @@ class Members:
     def leave(self, name: str) -> None:
         """It ends well: what it has done is told before."""
         process = self._processes.pop(name)
-        process.pipe.send(None)
-        assert process.pipe.poll(END_S), f"{name} does not end"
-        assert process.pipe.recv() == ENDED
+        with contextlib.suppress(BrokenPipeError):  # it has ended, and said why
+            process.pipe.send(None)
+        expect(process, ENDED)
         process.close()
 
     def leave_all(self) -> None:
@@ -74,6 +75,13 @@ class Members:
             if step.begins:
                 print(f"{time.monotonic() - began_s:6.2f} s, planned for {step.shift}")
             (AWAY if step.begins else BACK)[step.shift.change](self, step.shift.member)
+
+
+def expect(process: Process, told: str) -> None:
+    """Wait until a member says this."""
+    assert process.pipe.poll(END_S), f"a member does not say that it is {told}"
+    heard = process.pipe.recv()
+    assert heard == told, heard
 
 
 AWAY: Mapping[Change, Callable[[Members, str], None]] = {

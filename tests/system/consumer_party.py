@@ -25,6 +25,7 @@ from tests.system.consumer_ledger import effect_of, open_books, write
 from tests.system.node import PATIENCE_S
 
 END_S = 30.0
+RETRY_S = 0.05
 LINGER_S = 600.0  # a party tells nothing by itself
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["__main__", __name__, "tailrace.client", "tailrace.consumer", "tailrace.once"])
@@ -145,13 +146,25 @@ def serve(pipe: Connection, spec: Spec) -> None:
             pipe.send(Told(call, time.monotonic() - began_s, value, error))
 
 
+def connect(spec: Spec) -> tailrace.Client:
+    """As soon as the broker is there."""
+    deadline_s = time.monotonic() + spec.timeout_s
+    while True:
+        try:
+            return tailrace.connect(spec.addresses, timeout_s=spec.timeout_s, heartbeat_s=spec.heartbeat_s)
+        except tailrace.ConnectFailed:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(RETRY_S)
+
+
 class Program:
     """The calls there are."""
 
     def __init__(self, spec: Spec, books: sqlite3.Connection) -> None:
         self._spec = spec
         self._books = books
-        self._client = tailrace.connect(spec.addresses, timeout_s=spec.timeout_s, heartbeat_s=spec.heartbeat_s)
+        self._client = connect(spec)
         self._level: dict[str, Any] = {"ack": spec.ack, "replicas": spec.replicas}
         self._once = tailrace.Once(books)
         self._consumers: dict[str, Consumer] = {}

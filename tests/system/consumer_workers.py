@@ -14,29 +14,40 @@ import tailrace
 from tailrace.consumed import ConsumedMessage
 from tests.system.consumer_ledger import effect_of, open_books, write
 from tests.system.consumer_members import ENDED, READY
-from tests.system.consumer_party import Spec
+from tests.system.consumer_party import Spec, connect
 
 LOOK_S = 0.1  # how long a member waits for messages before it looks whether it is to end
 BAD, DEADLY = "bad", "deadly"
 """What a message's name begins with that cannot be done, and one that kills who tries."""
 
 Handle = Callable[[ConsumedMessage], None]
+Make = Callable[[sqlite3.Connection, Spec], Handle]
 
 
 def keep_books(pipe: Connection, spec: Spec) -> None:
     """The only member of its consumer: every message once, in the transaction of its effect."""
-    _run(pipe, spec, _once)
+    _told(pipe, spec, _once)
 
 
 def work(pipe: Connection, spec: Spec) -> None:
     """One member of several: what comes again is done again."""
-    _run(pipe, spec, _work)
+    _told(pipe, spec, _work)
 
 
-def _run(pipe: Connection, spec: Spec, make: Callable[[sqlite3.Connection, Spec], Handle]) -> None:
+def _told(pipe: Connection, spec: Spec, make: Make) -> None:
+    """Say how it ended."""
+    try:
+        _run(pipe, spec, make)
+    except (tailrace.TailraceError, sqlite3.Error) as error:
+        pipe.send(f"{spec.member}: {error!r}")
+    else:
+        pipe.send(ENDED)
+
+
+def _run(pipe: Connection, spec: Spec, make: Make) -> None:
     with (
         closing(open_books(spec.books)) as books,
-        tailrace.connect(spec.addresses, timeout_s=spec.timeout_s, heartbeat_s=spec.heartbeat_s) as client,
+        connect(spec) as client,
         client.consumer(spec.stream, spec.name, member=spec.member, **spec.consumer) as consumer,
     ):
         handle = make(books, spec)
@@ -50,7 +61,6 @@ def _run(pipe: Connection, spec: Spec, make: Callable[[sqlite3.Connection, Spec]
                 continue  # there is nothing to do
             except tailrace.StaleAck as late:
                 print(f"{spec.member}: {late}")  # it was paused for too long
-    pipe.send(ENDED)
 
 
 def _once(books: sqlite3.Connection, spec: Spec) -> Handle:
