@@ -37,6 +37,19 @@ def test_fields_come_out_as_they_are() -> None:
     assert body.place("p", ("seq", "new")) == ("seq", 4)
 
 
+def test_numbers_of_seconds_are_whole_or_not() -> None:
+    body = fields({"whole": 5, "part": 0.25})
+    assert (body.seconds("whole", 5), body.seconds("part", 5)) == (5.0, 0.25)
+
+
+def test_maps_within_a_body_are_read_as_bodies() -> None:
+    first, second = fields({"x": [{"a": 1, "later": []}, {}]}).maps("x")
+    assert first.number("a") == 1
+    with pytest.raises(PeerError, match="THING: the field a is missing"):
+        second.number("a")
+    assert fields({"x": []}).maps("x") == []
+
+
 def test_absent_and_nil_are_the_same() -> None:
     body = fields({"there": 0, "nil": None})
     assert "there" in body
@@ -55,6 +68,13 @@ WRONG: list[tuple[Callable[[Fields], object], Any, str]] = [
     (lambda body: body.number("x"), 1.0, "is a float, not a number"),
     (lambda body: body.number("x"), "1", "is a text, not a number"),
     (lambda body: body.number("x"), msgpack.Timestamp(1), "is something else, not a number"),
+    (lambda body: body.seconds("x", 5), 0, "is 0, not a number of seconds over 0, to 5"),
+    (lambda body: body.seconds("x", 5), -0.5, "is a float, not a number of seconds over 0, to 5"),
+    (lambda body: body.seconds("x", 5), 5.1, "is a float, not a number of seconds"),
+    (lambda body: body.seconds("x", 5), float("nan"), "is a float, not a number of seconds"),
+    (lambda body: body.seconds("x", 5), True, "is true or false, not a number of seconds"),
+    (lambda body: body.maps("x"), {}, "is a map, not an array of maps"),
+    (lambda body: body.maps("x"), [{}, 1], "is an array, not an array of maps"),
     (lambda body: body.flag("x"), 1, "is 1, not true or false"),
     (lambda body: body.text("x"), b"bytes", "is binary, not a text"),
     (lambda body: body.text("x"), "x" * (TEXT_CHARACTERS_MAX + 1), "not a text of at most 4096 characters"),
@@ -137,6 +157,7 @@ def test_any_value_is_a_field_or_an_error(value: Any) -> None:
     readers: list[Callable[[], object]] = [
         lambda: body.number("x"), lambda: body.flag("x"), lambda: body.text("x"), lambda: body.texts("x"),
         lambda: body.numbers("x"), lambda: body.rows("x", (int,)), lambda: body.place("x", ("seq",)),
+        lambda: body.seconds("x", 5), lambda: body.maps("x"),
     ]  # fmt: skip
     for read in readers:
         try:

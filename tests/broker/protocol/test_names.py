@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from broker.protocol.errors import Code, PeerError
-from broker.protocol.names import node_address, node_id, shown, shown_text, stream_name, stream_pattern
+from broker.protocol.names import consumer_name, node_address, node_id, shown, shown_text, stream_name, stream_pattern
 
 
 @pytest.mark.parametrize("name", [b"s", b"25", b"a/b", "é".encode(), b"x" * 200, b"a$"])
@@ -25,6 +25,19 @@ def test_the_brokers_own_names() -> None:
     with pytest.raises(PeerError, match="begins with \\$") as caught:
         stream_name(b"$s")
     assert caught.value.code is Code.RESERVED
+
+
+@pytest.mark.parametrize("name", [b"n", b"$n", "é".encode(), b"x" * 100])
+def test_names_of_consumers_and_members(name: bytes) -> None:
+    assert consumer_name(name) == name
+
+
+@pytest.mark.parametrize("name", [b"", b"a b", b"a|b", b"a\0b", b"\xff", b"x" * 101])
+def test_what_is_no_name_of_a_consumer(name: bytes) -> None:
+    with pytest.raises(PeerError, match="is not the name of a consumer or a member: 1 to 100 bytes") as caught:
+        consumer_name(name)
+    assert caught.value.code is Code.USAGE
+    assert caught.value.text.isprintable()
 
 
 def test_shown_is_bounded_and_printable() -> None:
