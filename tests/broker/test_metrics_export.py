@@ -10,9 +10,11 @@ import struct
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest, values
+from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -31,11 +33,25 @@ from broker.metrics_export import (
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
+class Mapped(MmapedDict):
+    """One that can be found again: the library keeps its files to itself, until the process ends."""
+
+    opened: ClassVar[list[Mapped]] = []
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)  # type: ignore[no-untyped-call]
+        self.opened.append(self)
+
+
 @pytest.fixture(autouse=True)
-def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Undo what a sink sets for its process."""
+def _own_environment(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Undo what a sink sets for its process, and close its files."""
     monkeypatch.setenv(metrics_export.DIRECTORY_VARIABLE, "/nonexistent")
     monkeypatch.setattr(values, "ValueClass", values.ValueClass)
+    monkeypatch.setattr(values, "MmapedDict", Mapped)
+    yield
+    while Mapped.opened:
+        Mapped.opened.pop().close()  # type: ignore[no-untyped-call]
 
 
 @pytest.fixture
