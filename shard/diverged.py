@@ -26,9 +26,7 @@ TITLE_BYTES: Final = 256
 PIECE_BYTES: Final = 1024 * 1024
 
 _crc32c = load("shard.frame_cy").crc32c
-_TEXT: Final = (
-    "diverged first_seq={} next_seq={} first_epoch={} last_epoch={} first_us={} last_us={} bytes={} at={}"
-)
+_TEXT: Final = "diverged first_seq={} next_seq={} first_epoch={} last_epoch={} first_us={} last_us={} bytes={} at={}"
 _TITLE: Final = re.compile(_TEXT.replace("{}", r"(\d{1,20})") + r" crc=([0-9a-f]{8}) *\n")
 
 
@@ -83,18 +81,6 @@ def keep_diverged(paths: StreamPaths, content_fd: int, offset: int, tail: Tail) 
     sync_directory(paths.directory)
     assert kept is not None
     return kept
-
-
-def list_tails(path: Path, name: str) -> list[DivergedTail]:
-    """The tails in this file, none when there is no file. Raises TailsDamaged, OSError."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return []
-    try:
-        return list(read_tails(fd, path, name))
-    finally:
-        os.close(fd)
 
 
 def read_tails(fd: int, path: Path, name: str) -> Iterator[DivergedTail]:

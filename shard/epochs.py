@@ -108,16 +108,6 @@ def parting_seq(mine: History, theirs: History) -> int:
     return NEVER_SEQ
 
 
-def common_end(mine: History, theirs: History, my_next_seq: int, their_next_seq: int) -> int:
-    """Messages before this seq are there on both sides and are the same; no more are.
-
-    Both histories, being known up to where they part, are compared term by term; beyond the shorter copy there is
-    nothing to share. That a copy is longer than the other does not mean that it has parted from it: see
-    `first_foreign`.
-    """
-    return min(parting_seq(mine, theirs), my_next_seq, their_next_seq)
-
-
 def first_foreign(mine: History, theirs: History, my_next_seq: int) -> int:
     """The first of my messages that their line does not have and will not get; my_next_seq when there is none.
 

@@ -31,11 +31,6 @@ class Extent:
         self.limit = end + UNRESERVED_BYTES
         """Writes may go up to here without asking."""
 
-    @property
-    def has_tail(self) -> bool:
-        """Whether the file may be longer than what was written."""
-        return self._reserved > 0
-
     def reserve(self, used: int, end: int) -> None:
         """Make room up to `end`, and a step more where that is to be had. `used` bytes of the file are in use.
 

@@ -421,14 +421,6 @@ class StreamLog:
             os.close(index_fd)
         return self.synced_seq
 
-    def mark_synced(self, seq: int | None = None) -> None:
-        """Publish that messages before `seq` (all of now) are on the disk, after a sync_file_system begun since.
-
-        Not for a seq from before `set_aside` or `begin_at`.
-        """
-        seq = self.next_seq if seq is None else min(seq, self.next_seq)
-        self._publish_synced(seq, self._index_fd, self._generation)
-
     def close(self) -> None:
         """Give back the unused tails and mark the stream as closed. Nothing is synced. Raises OSError; it is closed
         all the same. A second call does nothing."""

@@ -1,7 +1,7 @@
 """Saying of streams that are closed that all their messages are on the disk, after one syncfs for many of them.
 
-A clean stop of the node is: close the logs, or leave them open and `mark_synced` them; `sync_file_system` before; this
-for the ones that had been closed. The next boot of the machine then has nothing to check.
+A clean stop of the node is: close the logs, `sync_file_system`, this for those that were closed before they were
+synced. The next boot of the machine then has nothing to check.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+from shard.diverged import DivergedTail, read_tails
 from shard.frame import HEADER_BYTES, pack_frame, unpack_header
 from shard.log import StreamLog
 from shard.reader import StreamReader
@@ -22,6 +23,14 @@ class Message(NamedTuple):
     timestamp_us: int
     epoch: int
     payload: bytes
+
+
+def list_tails(path: Path, name: str) -> list[DivergedTail]:
+    """The tails in this file, none when there is no file."""
+    if not path.exists():
+        return []
+    with open(path, "rb") as file:
+        return list(read_tails(file.fileno(), path, name))
 
 
 def batch(payloads: Iterable[bytes]) -> bytearray:

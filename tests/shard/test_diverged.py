@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from shard import diverged
-from shard.diverged import TITLE_BYTES, DivergedTail, Tail, diverged_path, keep_diverged, list_tails
+from shard.diverged import TITLE_BYTES, DivergedTail, Tail, diverged_path, keep_diverged
 from shard.epochs import EPOCH_MAX
 from shard.errors import TailsDamaged
 from shard.frame import MAX_FRAME_BYTES
 from shard.header import VALUE_MAX
 from shard.stream_files import stream_paths
-from tests.shard.helpers import flip
+from tests.shard.helpers import flip, list_tails
 
 TAIL = Tail(5, 7, 1, 2, 1_000, 2_000, 8)
 
@@ -36,9 +36,7 @@ def listed(directory: Path) -> list[DivergedTail]:
     return list_tails(diverged_path(directory, "25"), "25")
 
 
-def test_tails_are_added_with_a_title_each(
-    tmp_path: Path, content: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tails_are_added_with_a_title_each(tmp_path: Path, content: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diverged, "PIECE_BYTES", 3)
     monkeypatch.setattr(time, "time", lambda: 1_700_000_000.5)
     first = keep(tmp_path, content)

@@ -20,7 +20,6 @@ from shard.epochs import (
     History,
     begin_epoch,
     claim,
-    common_end,
     contradiction,
     cut_history,
     epoch_at,
@@ -34,6 +33,11 @@ from shard.epochs import (
 )
 
 LONG = 40  # longer than any history below
+
+
+def common_end(mine: History, theirs: History, my_next_seq: int, their_next_seq: int) -> int:
+    """Messages before this seq are there on both sides and are the same; no more are."""
+    return min(parting_seq(mine, theirs), my_next_seq, their_next_seq)
 
 
 def made(*starts: tuple[int, int] | tuple[int, int, str]) -> History:

@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 
 from shard.check import check_stream
-from shard.diverged import list_tails
 from shard.errors import StreamCut, StreamMissing
 from shard.leaves import load
 from shard.reader import StreamReader
-from tests.shard.helpers import BOOT, NAME, messages_of, open_log, read_messages
+from tests.shard.helpers import BOOT, NAME, list_tails, messages_of, open_log, read_messages
 
 OWNER = """
 import sys

@@ -437,22 +437,6 @@ def test_the_first_sync_puts_the_names_on_the_disk_too(tmp_path: Path, monkeypat
     log.close()
 
 
-def test_mark_synced_never_goes_back(tmp_path: Path) -> None:
-    log = open_log(tmp_path)
-    append(log, b"one", b"two")
-    log.mark_synced(1)
-    log.mark_synced()
-    log.mark_synced(1)
-    assert log.synced_seq == 2
-    log.close()
-    log = open_log(tmp_path, boot=LATER_BOOT)
-    assert (log.synced_seq, log.lost_messages) == (2, 0)
-    log.close()
-
-
-# --- closing
-
-
 def test_closing_gives_everything_back(tmp_path: Path) -> None:
     before = len(os.listdir("/proc/self/fd"))
     log = open_log(tmp_path)

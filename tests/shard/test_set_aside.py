@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from shard.check import check_stream
-from shard.diverged import DivergedTail, Tail, keep_diverged, list_tails
+from shard.diverged import DivergedTail, Tail, keep_diverged
 from shard.errors import StorageFull, StreamCut, StreamMissing, TailsDamaged
 from shard.frame import HEADER_BYTES, unpack_header
 from shard.header import HEADER_PAGE_BYTES, INDEX_CUTS, INDEX_NEXT_SEQ, tagged
@@ -28,6 +28,7 @@ from tests.shard.helpers import (
     append,
     batch,
     flip,
+    list_tails,
     messages_of,
     open_log,
     overwrite,
@@ -435,9 +436,7 @@ def test_a_full_disk_leaves_the_stream_as_it_was(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("failing", ["write", "fsync"])
-def test_a_full_disk_lets_no_files_be_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
-) -> None:
+def test_a_full_disk_lets_no_files_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: str) -> None:
     log = begun(tmp_path)
     pwrite, fsync = os.pwrite, os.fsync
 
