@@ -32,6 +32,8 @@ def main(arguments: list[str]) -> int:
     for command in commands:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         processes[process.pid] = process
+        if ending:  # told so before this one was known
+            process.terminate()
     first, _ = os.wait()
     code = 0 if ending else 1
     if not ending:

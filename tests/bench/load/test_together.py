@@ -4,17 +4,34 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 SLEEP = [sys.executable, "-c", "import os, time; os.write(1, b'up\\n'); time.sleep(60)"]  # one write, one line
+PROGRAM = ["-m", "bench.load.together"]
 ENDS = [sys.executable, "-c", "raise SystemExit(3)"]
 
 
-def together(path: Path, *commands: list[str]) -> subprocess.Popen[str]:
+TOLD_EARLY = """
+import os, signal, subprocess, sys
+
+class Early(subprocess.Popen):
+    def __init__(self, command, **named):
+        super().__init__(command, **named)
+        os.kill(os.getpid(), signal.SIGTERM)  # it runs, and is not known yet
+
+from bench.load.together import main
+subprocess.Popen = Early
+raise SystemExit(main(sys.argv[1:]))
+"""
+
+
+def together(path: Path, *commands: list[str], program: Sequence[str] = PROGRAM) -> subprocess.Popen[str]:
     file = path / "commands.json"
     file.write_text(json.dumps(commands))
-    command = [sys.executable, "-m", "bench.load.together", str(file)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, *program, str(file)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
 
 
 def test_all_end_when_told_to(tmp_path: Path) -> None:
@@ -25,6 +42,12 @@ def test_all_end_when_told_to(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         output, errors = process.communicate(timeout=30)
     assert (process.returncode, output, errors) == (0, "", "")
+
+
+def test_one_that_is_just_started_ends_too(tmp_path: Path) -> None:
+    with together(tmp_path, SLEEP, SLEEP, program=["-c", TOLD_EARLY]) as process:
+        _output, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (0, "")
 
 
 def test_one_that_ends_by_itself_ends_the_others(tmp_path: Path) -> None:
