@@ -50,7 +50,10 @@ class Members:
         return self._processes[name].exit_code is not None
 
     def pause(self, name: str) -> None:
-        self._processes[name].pause()
+        process = self._processes[name]
+        if process.exit_code is not None:
+            expect(process, READY)  # tells why it has ended
+        process.pause()
 
     def resume(self, name: str) -> None:
         self._processes[name].resume()

@@ -88,15 +88,16 @@ def chosen_length_s(default_s: float = LENGTH_S) -> float:
 def schedule(seed: int, nodes: Sequence[str], top: str, length_s: float) -> list[Fault]:
     """The faults, in the order they begin. The top is never rebuilt: nobody has what it has."""
     dice = random.Random(seed)
-    kinds = dice.sample(list(Kind), len(Kind))
+    possible = [kind for kind in Kind if kind is not Kind.REBUILD or len(nodes) > 1]
+    kinds = dice.sample(possible, len(possible))
     faults: list[Fault] = []
     at_s = dice.uniform(0, EVERY_S)
     while at_s < length_s:
-        kind = kinds.pop() if kinds else dice.choice(list(Kind))
+        kind = kinds.pop() if kinds else dice.choice(possible)
         fault = _fault(dice, kind, at_s, length_s, _free(faults, nodes, top, kind, at_s))
         if fault is not None:
             faults.append(fault)
-        elif len(faults) < len(Kind):
+        elif len(faults) < len(possible):
             kinds.append(kind)  # so that it comes all the same
         at_s += dice.uniform(0.2, 2 * EVERY_S - 0.2)
     return faults

@@ -83,3 +83,9 @@ def test_a_fault_reads_well() -> None:
     assert str(Fault(1.5, 2.0, Kind.CUT_LINK, "left")) == "  1.50 s: left: link cut, for 2.00 s"
     slow = Fault(12.0, 1.0, Kind.IMPAIR_LINK, "top", 40, 2.5)
     assert str(slow) == " 12.00 s: top: link slow and lossy, 40 ms and 2.5 %, for 1.00 s"
+
+
+def test_one_node_alone_has_every_kind_but_that_it_is_rebuilt() -> None:
+    for seed in SEEDS:
+        kinds = {fault.kind for fault in schedule(seed, ["top"], "top", 40.0)}
+        assert kinds == set(Kind) - {Kind.REBUILD}, f"seed {seed}"
