@@ -1,0 +1,126 @@
+"""Gets that wait at the owner of their stream, which is another worker than the one that was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from broker.protocol.errors import Code
+from broker.refused import Refused
+from broker.worker import Phase
+from tests.broker.world import World, world
+
+C, M = b"c", b"m"
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path, workers=2, affinity=False) as node:
+        yield node
+
+
+def ask(node: World, name: str, verb: str, *args: Any, slot: int = 0) -> list[Any]:
+    """What the worker of a slot is answered by the stream's owner."""
+    answers: list[Any] = []
+    stream = name.encode()
+    node.workers[slot].router.call(stream, verb, [stream, *args], answers.append)
+    node.settle()
+    return answers
+
+
+def get(node: World, name: str, wait_ms: int = 0, slot: int = 0, most: int = 10) -> list[Any]:
+    return ask(node, name, "get", C, M, [], [], most, 1 << 20, wait_ms, False, False, 0, slot=slot)
+
+
+@pytest.fixture
+def name(node: World) -> str:
+    """A stream of the second worker's, with a consumer that has nothing to do."""
+    name = node.name(1)
+    assert ask(node, name, "consume", {"do": "create", "name": C, "from": ["seq", 0]}) == [
+        {"next_seq": 0, "created": True}
+    ]
+    return name
+
+
+def code_of(answers: list[Any]) -> Code:
+    (answer,) = answers
+    assert isinstance(answer, Refused)
+    return answer.code
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_what_is_published_is_given_in_the_same_turn(node: World, name: str, slot: int) -> None:
+    waiting = get(node, name, 60_000, slot)
+    assert not waiting
+    node.fill(name, [b"one"])
+    runs = [[0, 1, 0]] if slot == 0 else ((0, 1, 0),)
+    assert waiting[0]["runs"] == runs
+
+
+def test_a_get_that_waits_long_is_not_given_up_and_holds_nobody_up(
+    node: World, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting = get(node, name, 60_000)
+    route = node.workers[0].routes[1]
+    assert len(route.inflight) == 1 and not route.bytes_held
+    route.expire(float("inf"))
+    node.settle()
+    assert not waiting
+    node.fill(name, [b"one"])
+    assert waiting[0]["runs"] == [[0, 1, 0]] and not route.inflight
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_who_waits_while_the_owner_is_replaced_asks_its_successor(node: World, name: str, slot: int) -> None:
+    waiting = get(node, name, 60_000, slot)
+    owner = node.workers[1]
+    owner._retire()
+    node.settle()
+    assert len(waiting) == 1 and not waiting[0]["runs"]
+    assert not owner.owner.owning and not owner.desk.books
+    later = get(node, name, 60_000, slot)
+    assert not later, "that waits for who comes next"
+
+
+def test_who_waits_when_the_owner_dies_hears_it(node: World, name: str) -> None:
+    waiting = get(node, name, 60_000)
+    asked = node.workers[0]
+    asked.siblings._closed(asked.siblings.links[1, 2])
+    assert code_of(waiting) is Code.UNAVAILABLE
+
+
+def test_nobody_waits_while_the_node_stops(node: World, name: str) -> None:
+    waiting = get(node, name, 60_000)
+    node.workers[1]._drain()
+    node.settle()
+    assert len(waiting) == 1 and not waiting[0]["runs"]
+    assert len(get(node, name, 60_000)) == 1
+    assert node.workers[1].phase in (Phase.DRAINING, Phase.DRAINED)
+
+
+def test_what_is_due_is_given_by_the_timer(node: World, name: str) -> None:
+    node.fill(name, [b"one"])
+    assert get(node, name)[0]["runs"] == [[0, 1, 0]]
+    owner = node.workers[1].owner
+    clock_us = owner.clock_us
+    answers: list[Any] = []
+    node.workers[0].router.call(
+        name.encode(),
+        "get",
+        [name.encode(), C, b"other", [], [], 1, 1 << 20, 60_000, False, False, 0],
+        answers.append,
+    )
+    node.settle()
+    owner.clock_us = lambda: clock_us() + 31_000_000
+    node.workers[1]._often()
+    node.settle()
+    assert answers[0]["runs"] == [[0, 1, 1]]
+
+
+def test_nothing_of_it_costs_anything_while_nobody_consumes(node: World) -> None:
+    node.fill(node.name(1), [b"x"] * 10)
+    for worker in node.workers:
+        assert not worker.desk.books and not worker.desk.pending and not worker.desk.waiters.count
