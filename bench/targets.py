@@ -82,6 +82,8 @@ def _binary_targets() -> list[Target]:
         ("1,000 streams in turn, batches: 3 times slower than 1", "streams-1000", silent, "", 3.0, False, _value),
         ("one message a publish, numbered: 1.25 times slower", "idempotence-1", acks, "", 1.25, False, _value),
         ("100 messages a publish, numbered: 1.25 times slower", "idempotence-100", acks, "", 1.25, False, _value),
+        ("a durable consumer: 5 times JetStream's pull consumer", "consume", acks, "jetstream", 5.0, True, _value),
+        ("a durable consumer: 3 times Redis's XREADGROUP and XACK", "consume", acks, "redis", 3.0, True, _value),
         ("p99 raised by a noisy neighbour, binary: 5 ms", "neighbour", silent, "", 5.0, False, _raised),
         ("p99 raised by a noisy neighbour, lines: 5 ms", "neighbour", _OURS, "", 5.0, False, _raised),
     ]

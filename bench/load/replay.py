@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bench.load.counting import make_counter
@@ -33,18 +34,19 @@ def replay(
     with dialled(target.port, scripts, deadline) as socks:
         pullers = [peer.replay_puller(name, client, messages) for client in range(readers)]
         lanes = [
-            _PulledLane(sock, puller, messages)
+            PulledLane(sock, puller, messages)
             if puller is not None
             else PushedLane(peer, sock, name, messages, payload_bytes)
             for sock, puller in zip(socks, pullers, strict=True)
         ]
         meter = Meter(target.pid)
-        _run({lane.sock.fileno(): lane for lane in lanes}, deadline)
+        run_lanes(lanes, deadline)
         return Replayed(messages * readers, sum(lane.got_bytes for lane in lanes), meter.stop())
 
 
-def _run(lanes: dict[int, _Lane], deadline: Deadline) -> None:
+def run_lanes(readers: Sequence[_Lane], deadline: Deadline) -> None:
     """Until every lane has all of its messages."""
+    lanes = {lane.sock.fileno(): lane for lane in readers}
     with select.epoll() as poller:
         for fd, lane in lanes.items():
             poller.register(fd, select.EPOLLIN)
@@ -78,7 +80,7 @@ class PushedLane:
         return self.got_bytes == self._due_bytes
 
 
-class _PulledLane:
+class PulledLane:
     """Request after request; the messages are counted."""
 
     def __init__(self, sock: socket.socket, puller: Puller, due_messages: int) -> None:
@@ -96,10 +98,10 @@ class _PulledLane:
         self.got_bytes += len(data)
         request = self._puller.feed(data)
         if self._puller.messages > self._due_messages:
-            raise LoadError(f"{self._puller.messages} messages replayed where {self._due_messages} were due")
+            raise LoadError(f"{self._puller.messages} messages came where {self._due_messages} were due")
         if request:
             send_some(self.sock, memoryview(request))
         return self._puller.messages == self._due_messages
 
 
-_Lane = PushedLane | _PulledLane
+_Lane = PushedLane | PulledLane

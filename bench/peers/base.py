@@ -76,8 +76,8 @@ class Peer(ABC):
     name: str
     title: str
     acked: bool = False
-    # The kinds of row it takes part in: ingest, turns, fanout, replay, latency, connections, neighbour, round-robin,
-    # streams, idempotence, replicated, hop, catch-up, spark-scan, rollup.
+    # The kinds of row it takes part in: ingest, turns, fanout, replay, consume, consumers, latency, connections,
+    # neighbour, round-robin, streams, idempotence, replicated, hop, catch-up, spark-scan, rollup.
     kinds: frozenset[str] = frozenset()
     # The most messages one publish request may hold here.
     batch_max: int = 1
@@ -174,6 +174,14 @@ class Peer(ABC):
     def replay_puller(self, name: str, client: int, messages: int) -> Puller | None:
         """For peers that are replayed by asking again and again for the next of `messages`; None otherwise."""
         return None
+
+    def consumer(self, name: str, client: int) -> list[Step]:
+        """What makes a durable consumer of the stream `name`, from its beginning, on the connection that it uses."""
+        raise NotImplementedError(f"{self.name} has no durable consumers here")
+
+    def consuming_puller(self, name: str, client: int, messages: int) -> Puller:
+        """The consumer that takes so many messages; it counts those that it has finished, once that is confirmed."""
+        raise NotImplementedError(f"{self.name} has no durable consumers here")
 
 
 def digits_total(start: int, count: int) -> int:

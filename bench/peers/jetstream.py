@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 
 from bench.peers.base import PAYLOAD_MARK, Puller, Site, Step, digits_total
+from bench.peers.consuming import BATCH, JetStreamConsumer
 from bench.peers.nats import Nats
 
 STREAM = "BENCH"
@@ -27,7 +28,7 @@ class JetStream(Nats):
     # there is no difference beyond the noise. Its own clients take 4,000.
     window_requests = 10_000
     replay_part = 5
-    kinds = frozenset({"ingest", "turns", "latency", "replay"})
+    kinds = frozenset({"ingest", "turns", "latency", "replay", "consume"})
 
     def configuration(self, site: Site) -> list[str]:
         """Its inbound queue is made longer than the default 10,000 messages, so that it never refuses a publish."""
@@ -71,6 +72,20 @@ class JetStream(Nats):
 
     def replay_puller(self, name: str, client: int, messages: int) -> Puller:
         return JetStreamPuller(client)
+
+    def consumer(self, name: str, client: int) -> list[Step]:
+        """`all`: one acknowledgement stands for those before it too. As many may be open as a batch has, twice over."""
+        config = {"durable_name": f"r{client}", "ack_policy": "all", "deliver_policy": "all"}
+        body = {"stream_name": STREAM, "config": {**config, "max_ack_pending": 2 * BATCH}}
+        create = api_call(f"$JS.API.CONSUMER.DURABLE.CREATE.{STREAM}.r{client}", body, b'"num_pending"', client)
+        return [*self.ready(), subscribe_to(inbox_of(client), b"1"), create]
+
+    def consuming_puller(self, name: str, client: int, messages: int) -> Puller:
+        def request(count: int) -> bytes:
+            body = {"batch": count, "expires": _PULL_EXPIRES_NS}
+            return api_call(f"$JS.API.CONSUMER.MSG.NEXT.{STREAM}.r{client}", body, b"", client).send
+
+        return JetStreamConsumer(request, messages)
 
 
 class JetStreamPuller(Puller):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from bench.peers.base import PAYLOAD_MARK, Peer, Puller, Site, Step
+from bench.peers.consuming import RedisConsumer
 from bench.peers.programs import find_program, program_version
 
 READ_COUNT = 10_000  # entries asked for at a time in a replay
@@ -30,7 +31,7 @@ class Redis(Peer):
         self.acked = acked
         self.name = "redis" if acked else "redis-silent"
         self.title = "Redis Streams, answers" if acked else "Redis Streams, reply off"
-        self.kinds = frozenset({"ingest", "turns", "latency", "replay"} if acked else {"ingest", "turns"})
+        self.kinds = frozenset({"ingest", "turns", "latency", "replay", "consume"} if acked else {"ingest", "turns"})
 
     def command(self, site: Site) -> list[str]:
         return [find_program("redis-server"), "--port", str(site.port), "--dir", str(site.directory), *_OPTIONS]
@@ -64,6 +65,12 @@ class Redis(Peer):
 
     def replay_puller(self, name: str, client: int, messages: int) -> Puller:
         return RedisPuller(name, block=False)
+
+    def consumer(self, name: str, client: int) -> list[Step]:
+        return [Step(_command(b"XGROUP", b"CREATE", name.encode(), b"g", b"0"), b"+OK\r\n")]
+
+    def consuming_puller(self, name: str, client: int, messages: int) -> Puller:
+        return RedisConsumer(_command, name, messages)
 
 
 class RedisPubSub(Redis):

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from bench.peers.base import SUBSCRIPTION, Step
+from bench.peers.base import SUBSCRIPTION, Puller, Step
+from bench.peers.consuming import TailraceConsumers
 from bench.peers.tailrace import Tailrace
+from broker.protocol.consuming import FEATURE as CONSUMERS_FEATURE
+from broker.protocol.consuming import Consume, Consumed
 from broker.protocol.errors import Code
 from broker.protocol.messages import (
     VERSION,
@@ -51,7 +54,9 @@ class TailraceBinary(Tailrace):
         self.name = "tailrace-binary-acks" if acked else "tailrace-binary"
         self.title = "tailrace binary, acks" if acked else "tailrace binary"
         kinds = {"ingest", "turns", "fanout", "latency", "round-robin"}
-        self.kinds = frozenset(kinds | ({"idempotence"} if acked else {"replay", "connections", "neighbour"}))
+        self.kinds = frozenset(
+            kinds | ({"idempotence", "consume", "consumers"} if acked else {"replay", "connections", "neighbour"})
+        )
 
     def ready(self) -> list[Step]:
         return [Step(_HELLO + pack(Ping()), pack(Pong()))]
@@ -101,6 +106,24 @@ class TailraceBinary(Tailrace):
 
     def replay_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
         return self.delivered_bytes(name, messages, payload_bytes)
+
+    def consumer(self, name: str, client: int) -> list[Step]:
+        return self.consumers(name, [b"c%d" % client])
+
+    def consumers(self, name: str, consumers: Sequence[bytes]) -> list[Step]:
+        """Many of one stream, on one connection, made one by one."""
+        hello = pack(Hello(VERSION, (CONSUMERS_FEATURE,), "bench")) + pack(Ping())
+        made = [
+            Step(
+                pack(Consume(number, "create", name.encode(), consumer, From("seq", 0))),
+                pack(Consumed(number, next_seq=0, created=True)),
+            )
+            for number, consumer in enumerate(consumers)
+        ]
+        return [Step(hello, pack(Pong())), *made]
+
+    def consuming_puller(self, name: str, client: int, messages: int) -> Puller:
+        return TailraceConsumers(name, [b"c%d" % client], messages)
 
 
 def _subscribe(name: str, start: From) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bench.rows.base import Row
 from bench.rows.connections import ConnectionsRow
+from bench.rows.consume import ConsumeRow, ManyConsumersRow
 from bench.rows.fanout import FanOutRow
 from bench.rows.idempotence import IdempotenceRow
 from bench.rows.ingest import IngestRow
@@ -29,6 +30,8 @@ def make_rows(scale: Scale) -> list[Row]:
         FanOutRow(1_000),
         ReplayRow(1),
         ReplayRow(10),
+        ConsumeRow(),
+        ManyConsumersRow(10_000, scale.crowd_share),
         LatencyRow(1_000),
         LatencyRow(10_000),
         ConnectionsRow(2_000, scale.crowd_share),

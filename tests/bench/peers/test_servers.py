@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.load.consume import consume
 from bench.load.crowd import gather
 from bench.load.fanout import fan_out
 from bench.load.ingest import Stop, ingest
@@ -47,6 +48,12 @@ def _ingest_and_replay(peer: Peer, server: Server) -> None:
         assert done.wire_bytes > done.messages * len(PAYLOAD)
 
 
+def _consume(peer: Peer, server: Server) -> None:
+    feed = make_feed(peer, [NAME], PAYLOAD, 0, 2_500)
+    pushed = ingest(peer, server.target, [NAME], feed, Stop(messages=12_000), Deadline(TIMEOUT_S))
+    consume(peer, server.target, NAME, pushed.messages, Deadline(TIMEOUT_S))
+
+
 def _turns(peer: Peer, server: Server) -> None:
     stop, deadline = Stop(messages=1_000), Deadline(TIMEOUT_S)
     pushed = turns(peer, server.target, NAMES, PAYLOAD, 2 * len(NAMES), stop, deadline)
@@ -71,6 +78,7 @@ def _crowd(peer: Peer, server: Server) -> None:
 
 CHECKS: dict[str, Callable[[Peer, Server], None]] = {
     "ingest": _ingest_and_replay,
+    "consume": _consume,
     "turns": _turns,
     "fanout": _fan_out,
     "latency": _latency,
