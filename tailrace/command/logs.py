@@ -26,9 +26,19 @@ class JournalFormatter(logging.Formatter):
         return "\n".join(f"<{priority}>{line}" for line in super().format(record).splitlines())
 
 
+def show_names(record: logging.LogRecord) -> bool:
+    """A filter that lets everything pass: names of streams, which are bytes in the broker, stand as text in the log."""
+    if isinstance(record.args, tuple):
+        record.args = tuple(
+            each.decode("utf-8", "backslashreplace") if isinstance(each, bytes) else each for each in record.args
+        )
+    return True
+
+
 def set_up_logging(level: str) -> None:
     """Send every record of `level` and above to standard error, and nowhere else."""
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(show_names)
     if _is_journal():
         handler.setFormatter(JournalFormatter())
     else:

@@ -63,3 +63,14 @@ def test_the_journal_is_known_by_its_stream(capfd: pytest.CaptureFixture[str], m
     set_up_logging("info")
     logging.getLogger("broker").warning("hello")
     assert "<4>" not in capfd.readouterr().err
+
+
+def test_names_are_shown_as_text(capfd: pytest.CaptureFixture[str]) -> None:
+    set_up_logging("info")
+    log = logging.getLogger("broker")
+    log.info("stream %r: %d messages", "käse".encode(), 7)
+    log.info("%d%%", 5)
+    log.info("stream %(name)r", {"name": "a"})
+    heard = capfd.readouterr().err
+    assert "broker: stream 'käse': 7 messages\n" in heard
+    assert "broker: 5%\n" in heard and "broker: stream 'a'\n" in heard
