@@ -348,7 +348,8 @@ class Consuming:
             rows = []
         if call is not self._poll or self.is_over:
             return
-        new = [message for row, before in rows if (message := self._message(call, row, before + 1)) is not None]
+        unheard = [each for each in self._verdicts.values() if each.key is not None and each.call is not call]
+        new = [message for row, before in rows if (message := self._message(row, before + 1, unheard)) is not None]
         self._queue.extend(new)
         for message in new:
             self._held[message.seq] = message.deliveries
@@ -371,8 +372,11 @@ class Consuming:
         else:
             self._hurry.reset()
 
-    def _message(self, call: Call, row: Row, deliveries: int) -> ConsumedMessage | None:
-        """The message, unless it is here, was settled, or comes again with one of its key that has failed."""
+    def _message(self, row: Row, deliveries: int, unheard: list[Verdict]) -> ConsumedMessage | None:
+        """The message, unless it is here, was settled, or comes again behind one of its key that has failed.
+
+        unheard: those that have failed and have a key, of which the broker had not heard when it gave this.
+        """
         seq, timestamp_us, epoch, _flags, metadata, payload = row
         verdict = self._verdicts.get(seq)
         if verdict is not None:
@@ -384,21 +388,17 @@ class Consuming:
         message = tuple.__new__(ConsumedMessage, (self.wish.stream, seq, timestamp_us, payload, metadata))
         message.consumer, message.deliveries, message.epoch = self.wish.name, deliveries, epoch
         message.settled, message._settle = False, self.settle
-        return None if self._verdicts and self._is_blocked(call, message) else message
-
-    def _is_blocked(self, call: Call, message: ConsumedMessage) -> bool:
-        """Whether the broker has yet to hear that one before it, of its key, has failed."""
-        failed = [
-            each
-            for each in self._verdicts.values()
-            if each.key is not None and each.seq < message.seq and not each.applied and each.call is not call
-        ]
-        return any(each.key == message.key for each in failed)
+        for each in unheard:
+            if each.seq < seq and each.key == message.key and not each.applied:
+                self._doubtful = True
+                return None
+        return message
 
     def _drop_key(self, key: str | bytes, seq: int) -> None:
-        """They come again behind the one that has failed."""
+        """They come again behind the one that has failed; or without it, where that was given up."""
         dropped = [each for each in self._queue if each.seq > seq and each.key == key]
         for message in dropped:
+            self._doubtful = True
             self._queue.remove(message)
             self._held.pop(message.seq, None)
 

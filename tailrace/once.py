@@ -9,7 +9,7 @@ database, the same transaction can say that it was done; then it is there once, 
             if is_new:
                 database.execute("INSERT INTO orders VALUES (?)", (message.payload,))
 
-What is done is kept as rows of seqs: the first grows with each message, others stand behind gaps until they join it.
+What is done is kept as rows of seqs, one for each message at first. Those without a gap between them are made one.
 """
 
 from __future__ import annotations
@@ -72,18 +72,14 @@ class Once:
         """Note it as done, within a transaction; whether nobody had.
 
         The note comes first and the look afterwards: of two who do the same message at the same time, one waits for the
-        other's transaction and then finds its note.
+        other's transaction and then finds its note, there or in a row that it was joined to.
         """
         if getattr(self._database, "in_transaction", False):
             raise InvalidArgument("the database connection is within a transaction: end it first, the block is one")
-        of = (message.stream, message.consumer, message.epoch)
-        extend = f"UPDATE {self._table} SET last_seq = ? WHERE {SAME} AND last_seq = ?"
-        noted = self._do(extend, message.seq, *of, message.seq - 1)
-        if not noted:
-            insert = f"INSERT INTO {self._table} VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
-            noted = self._do(insert, *of, message.seq, message.seq)
-        select = f"SELECT first_seq FROM {self._table} WHERE {SAME} AND first_seq <= ? AND last_seq >= ?"
-        return noted == 1 and len(self._ask(select, *of, message.seq, message.seq)) == 1
+        of, seq = (message.stream, message.consumer, message.epoch), message.seq
+        insert = f"INSERT INTO {self._table} VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+        covering = f"SELECT first_seq FROM {self._table} WHERE {SAME} AND first_seq <= ? AND last_seq >= ?"
+        return self._do(insert, *of, seq, seq) == 1 and len(self._ask(covering, *of, seq, seq)) == 1
 
     def commit(self, message: ConsumedMessage) -> None:
         self._database.commit()

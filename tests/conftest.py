@@ -31,6 +31,7 @@ ONE_HALF = (
     "tests/system/test_binary_moving.py",
     "tests/system/test_client_failover.py",
     "tests/system/test_client_survival.py",
+    "tests/system/test_consumers.py",
     "tests/system/test_disk.py",
     "tests/system/test_exactly_once.py",
     "tests/system/test_replication_hostile.py",

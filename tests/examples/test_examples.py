@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import tailrace
-from tests.system.node import PATIENCE_S, Node, running
+from tests.system.node import PATIENCE_S, Node, running, wait_for
 from tests.tidy import tree
 
 pytestmark = pytest.mark.system
@@ -42,7 +44,7 @@ def start(node: Node, name: str, *words: str) -> subprocess.Popen[bytes]:
 @pytest.mark.parametrize("path", EXAMPLES, ids=tree.shown)
 def test_they_are_short_and_named(path: Path) -> None:
     assert len(path.read_text().splitlines()) < LINES_MAX
-    documents = [(tree.ROOT / "docs" / name).read_text() for name in ("client.md", "spark.md")]
+    documents = [(tree.ROOT / "docs" / name).read_text() for name in ("client.md", "consumers.md", "spark.md")]
     assert any(f"examples/{path.name}" in document for document in documents)
 
 
@@ -86,6 +88,32 @@ def test_pipeline(node: Node, client: tailrace.Client) -> None:
             assert json.loads(message.payload) == {"seq": message.seq, "words": len(text.split())}
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENCE_S)
+
+
+def test_orders(node: Node, client: tailrace.Client, tmp_path: Path) -> None:
+    """Killed again and again, then two at once: each order is there once, in the order of its customer."""
+    database = tmp_path / "orders.db"
+    published = [{"customer": f"customer-{number % 3}", "cents": number} for number in range(60)]
+    for order in published:
+        client.publish("orders", json.dumps(order).encode(), key=str(order["customer"]))
+    for lines in (3, 20):
+        process = start(node, "orders.py", "orders", str(database))
+        assert process.stdout is not None
+        for _ in range(lines):
+            assert process.stdout.readline()
+        process.kill()
+        process.communicate()
+    processes = [start(node, "orders.py", "orders", str(database)) for _ in range(2)]
+    wait_for(lambda: not client.consumers("orders")[0].lag_messages, "all orders are finished", 2 * PATIENCE_S)
+    for process in processes:
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=PATIENCE_S)
+    with contextlib.closing(sqlite3.connect(database)) as found:
+        rows = list(found.execute("SELECT customer, cents FROM orders ORDER BY rowid"))
+    for customer in ("customer-0", "customer-1", "customer-2"):
+        of_customer = [order["cents"] for order in published if order["customer"] == customer]
+        assert [cents for name, cents in rows if name == customer] == of_customer
+    assert len(rows) == len(published)
 
 
 @pytest.mark.slow
