@@ -17,10 +17,11 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, TypeAlias
 
+from shard.names import NODE_BYTES_MAX
+
 EPOCH_MAX: Final = 2**32 - 1
 EPOCHS_MAX: Final = 1_024
 """Terms of one stream that are remembered; the oldest are forgotten."""
-MASTER_BYTES_MAX: Final = 32
 NEVER_SEQ: Final = sys.maxsize
 """Where histories part that do not."""
 
@@ -49,8 +50,8 @@ def make_history(starts: Iterable[EpochStart]) -> History:
             raise ValueError(f"epoch {epoch!r} at seq {first_seq!r} of {master!r}: not number, number, node id")
         if not last_epoch < epoch <= EPOCH_MAX or not last_seq <= first_seq < NEVER_SEQ:
             raise ValueError(f"epoch {epoch} at seq {first_seq} does not follow epoch {last_epoch} at seq {last_seq}")
-        if len(master.encode()) > MASTER_BYTES_MAX:
-            raise ValueError(f"epoch {epoch}: a master of {len(master.encode())} bytes, at most {MASTER_BYTES_MAX}")
+        if len(master.encode()) > NODE_BYTES_MAX:
+            raise ValueError(f"epoch {epoch}: a master of {len(master.encode())} bytes, at most {NODE_BYTES_MAX}")
         last_epoch, last_seq = epoch, first_seq
     return history
 

@@ -9,7 +9,6 @@ and `X/$dead`, the messages that they could not do. Those of a companion are com
 
 from __future__ import annotations
 
-import hashlib
 import re
 import unicodedata
 import zlib
@@ -21,6 +20,9 @@ STEM_BYTES_MAX: Final = 200
 """Longer percent-encodings are replaced by a hash; with the longest suffix a file name stays below 255 bytes."""
 HASHED_PREFIX: Final = "="
 """Begins the stems that are hashes. Percent-encoding never gives this character."""
+
+NODE_BYTES_MAX: Final = 32
+"""The longest id of a node, in UTF-8."""
 
 CURSOR_PREFIX: Final = b"$cursor/"
 DEAD_SUFFIX: Final = b"/$dead"
@@ -72,6 +74,8 @@ def file_stem(name: str) -> str:
     stem = quote(name, safe="")
     if len(stem) <= STEM_BYTES_MAX:
         return stem
+    import hashlib  # here: it loads OpenSSL, which takes each program that has no such name milliseconds
+
     return HASHED_PREFIX + hashlib.blake2b(name.encode(), digest_size=20).hexdigest()
 
 

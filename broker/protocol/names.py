@@ -6,12 +6,11 @@ from typing import Final
 
 from broker.protocol.address import split_address
 from broker.protocol.errors import Code, PeerError
-from shard.epochs import MASTER_BYTES_MAX
 from shard.names import NAME_BYTES_MAX, base_of, is_reserved, name_bytes_valid
+from shard.names import NODE_BYTES_MAX as NODE_BYTES_MAX
 
 SHOWN_BYTES_MAX: Final = 60
 SHOWN_CHARACTERS_MAX: Final = 400
-NODE_BYTES_MAX: Final = MASTER_BYTES_MAX
 CONSUMER_BYTES_MAX: Final = 100
 
 
