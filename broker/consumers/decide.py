@@ -31,7 +31,7 @@ from broker.consumers.asked import (
 from broker.consumers.consumer import Consumer
 from broker.consumers.getting import get, on_line, present, rewind, since
 from broker.consumers.group import Look, followers
-from broker.consumers.ranges import Run, flat
+from broker.consumers.ranges import Range, flat
 from broker.consumers.records import Buried, Created, Deleted, Record, Reset, Returned
 from broker.consumers.state import Consumers, DeadLetter
 from broker.protocol.consuming import CONSUMERS_MAX
@@ -147,8 +147,11 @@ def expire(consumers: Consumers, look: Look, now_us: int) -> Decision[frozenset[
         if consumer is None:
             break
         letters = consumer.dead
-        for member, late in _late(consumer, now_us).items():
-            records.append(_return(consumers, consumer, member, late, look, now_us))
+        left = {name for name, member in consumer.members.items() if 0 < member.leaving_us <= now_us}
+        for member, late in _late(consumer, left, now_us).items():
+            records.append(_return(consumers, consumer, member, late, look, LEFT if member in left else LATE))
+        for member in left:
+            consumer.members.pop(member, None)
         dead += since(consumer, letters)
         _set_alarm(consumers, consumer)
     names = frozenset(record.name for record in records if isinstance(record, Returned))
@@ -202,29 +205,22 @@ def _listed(consumer: Consumer, look: Look, now_us: int) -> Listed:
     )
 
 
-def _late(consumer: Consumer, now_us: int) -> dict[bytes, list[Run]]:
+def _late(consumer: Consumer, left: set[bytes], now_us: int) -> dict[bytes, list[Range]]:
     """What is to be returned, of each member."""
-    left = {name for name, member in consumer.members.items() if 0 < member.leaving_us <= now_us}
-    late: dict[bytes, list[Run]] = {}
+    late: dict[bytes, list[Range]] = {}
     for run in consumer.flight:
         if run.deadline_us <= now_us or run.member in left:
-            late.setdefault(run.member, []).append(run)
+            late.setdefault(run.member, []).append((run.first, run.last))
     return late
 
 
 def _return(
-    consumers: Consumers, consumer: Consumer, member: bytes, late: list[Run], look: Look, now_us: int
+    consumers: Consumers, consumer: Consumer, member: bytes, late: list[Range], look: Look, reason: str
 ) -> Returned:
-    held = consumer.members[member]
-    left = 0 < held.leaving_us <= now_us
-    if left:
-        held.seen_us = 0  # with what it has in flight it goes
-    reason = LEFT if left else LATE
-    counted = [(run.first, run.last) for run in late]
-    consumer.fail(counted, reason, consumers.history)
-    back = followers(consumer, member, counted, look)
+    consumer.fail(late, reason, consumers.history)
+    back = followers(consumer, member, late, look)
     consumer.back(back)
-    return Returned(consumer.name, member, reason, flat(counted), flat(back))
+    return Returned(consumer.name, member, reason, flat(late), flat(back))
 
 
 def _set_alarm(consumers: Consumers, consumer: Consumer) -> None:

@@ -1,0 +1,122 @@
+"""A durable consumer, message by message: what `broker.consumers` is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from tests.broker.consumers.stream import Stream
+
+
+@dataclass
+class Entry:
+    """A message that is not finished. `member`: at whom it is, b"" for nobody."""
+
+    deliveries: int = 0
+    member: bytes = b""
+    deadline_us: int = 0
+
+
+@dataclass
+class Model:
+    next_seq: int
+    ack_wait_us: int
+    deliveries_max: int
+    unsure_seq: int = 0
+    entries: dict[int, Entry] = field(default_factory=dict)
+
+    def at(self, member: bytes) -> list[int]:
+        return sorted(seq for seq, entry in self.entries.items() if entry.member == member)
+
+    def waiting(self, stream: Stream) -> list[int]:
+        return [*self.at(b""), *range(self.next_seq, stream.next_seq)]
+
+    def pass_over(self, end_seq: int) -> None:
+        """Messages before this one are known of."""
+        for seq in range(self.next_seq, end_seq):
+            self.entries[seq] = Entry()
+        self.next_seq = max(self.next_seq, end_seq)
+
+    def finish(self, member: bytes, ranges: Iterable[Sequence[int]], stream: Stream) -> set[int]:
+        """The stale ones."""
+        stale = set()
+        end_seq = max(self.next_seq, min(self.unsure_seq, stream.next_seq))
+        for seq in sorted({seq for first, last in ranges for seq in range(first, last + 1)}):
+            if seq >= end_seq:
+                stale.add(seq)
+                continue
+            self.pass_over(seq + 1)
+            entry = self.entries.get(seq)
+            if entry is not None and entry.member not in (b"", member):
+                stale.add(seq)
+            elif entry is not None:
+                del self.entries[seq]
+        return stale
+
+    def fail(self, member: bytes, seqs: Iterable[int]) -> tuple[set[int], list[tuple[int, int]], set[int]]:
+        """The stale ones, the dead ones with their deliveries, and those that wait for another delivery."""
+        stale, dead, again = set(), [], set()
+        for seq in sorted(set(seqs)):
+            entry = self.entries.get(seq)
+            if entry is None or not entry.member:
+                continue
+            if entry.member != member:
+                stale.add(seq)
+                continue
+            deliveries = entry.deliveries + 1
+            if 0 < self.deliveries_max <= deliveries:
+                dead.append((seq, deliveries))
+                del self.entries[seq]
+            else:
+                self.entries[seq] = Entry(deliveries)
+                again.add(seq)
+        return stale, dead, again
+
+    def followers(self, member: bytes, failed: set[int], stream: Stream) -> set[int]:
+        """What the member has of the keys of these, behind them."""
+        return {
+            seq
+            for seq in self.at(member)
+            for before in failed
+            if before < seq and stream.messages[before].key is not None
+            if stream.messages[seq].key == stream.messages[before].key
+        }
+
+    def back(self, seqs: Iterable[int]) -> None:
+        for seq in seqs:
+            self.entries[seq] = Entry(self.entries[seq].deliveries)
+
+    def trim(self, member: bytes, fresh: bool, stream: Stream) -> int:
+        """How many messages are lost for this member."""
+        self.pass_over(stream.first_seq)
+        gone = {b""} if fresh else {b"", member}
+        lost = [seq for seq, entry in self.entries.items() if seq < stream.first_seq and entry.member in gone]
+        for seq in lost:
+            del self.entries[seq]
+        return len(lost)
+
+    def free(self, member: bytes, stream: Stream) -> list[int]:
+        """What the member may be given, in order: nobody has it, and no other member has one of the same key."""
+        held = {
+            stream.messages[seq].key for seq, entry in self.entries.items() if entry.member not in (b"", member)
+        } - {None}
+        return [seq for seq in self.waiting(stream) if stream.messages[seq].key not in held]
+
+    def give(self, member: bytes, seqs: Iterable[int], now_us: int) -> None:
+        for seq in seqs:
+            self.pass_over(seq + 1)
+            self.entries[seq].member = member
+            self.entries[seq].deadline_us = now_us + self.ack_wait_us
+
+    def late(self, now_us: int, left: Iterable[bytes]) -> dict[bytes, set[int]]:
+        """What is to be returned, by member."""
+        found: dict[bytes, set[int]] = {}
+        for seq, entry in self.entries.items():
+            if entry.member and (entry.deadline_us <= now_us or entry.member in left):
+                found.setdefault(entry.member, set()).add(seq)
+        return found
+
+    def cut(self, seq: int) -> None:
+        """Messages from this one on are others now, or none."""
+        self.entries = {each: entry for each, entry in self.entries.items() if each < seq}
+        self.next_seq = min(self.next_seq, seq)

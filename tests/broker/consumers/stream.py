@@ -1,0 +1,63 @@
+"""A stream as the decisions about consumers look at it, in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from itertools import count
+from typing import NamedTuple
+
+from shard.epochs import EpochStart, History, begin_epoch
+
+
+class Message(NamedTuple):
+    """`id`: no other message ever has it, whatever its seq."""
+
+    id: int
+    key: bytes | None
+    size: int
+
+
+class Stream:
+    def __init__(self, messages: int = 0) -> None:
+        self.first_seq = 0
+        self.messages: list[Message] = []
+        self.history: History = (EpochStart(1, 0, "a"),)
+        self.asked = 0
+        """How many keys were asked for."""
+        self.fits = 0
+        """How often `fit` was called."""
+        self._ids = count()
+        self.publish([None] * messages)
+
+    @property
+    def next_seq(self) -> int:
+        return len(self.messages)
+
+    def publish(self, keys: Iterable[bytes | None], size: int = 100) -> None:
+        self.messages += [Message(next(self._ids), key, size) for key in keys]
+
+    def lose(self, next_seq: int) -> None:
+        """Messages from there on are gone; others will have their seqs."""
+        del self.messages[next_seq:]
+        self.first_seq = min(self.first_seq, next_seq)
+
+    def promote(self, next_seq: int) -> None:
+        """A slave is the master now, which had the messages before this one."""
+        self.lose(next_seq)
+        epoch = self.history[-1].epoch + 1
+        self.history = begin_epoch(self.history, epoch, next_seq, "ab"[epoch % 2])
+
+    def fit(self, first_seq: int, last_seq: int, max_bytes: int) -> tuple[int, int]:
+        assert self.first_seq <= first_seq <= last_seq < self.next_seq
+        self.fits += 1
+        nbytes = 0
+        for seq in range(first_seq, last_seq + 1):
+            if nbytes + self.messages[seq].size > max_bytes:
+                return seq - first_seq, nbytes
+            nbytes += self.messages[seq].size
+        return last_seq + 1 - first_seq, nbytes
+
+    def keys(self, first_seq: int, last_seq: int) -> Sequence[bytes | None]:
+        assert 0 <= first_seq <= last_seq < self.next_seq
+        self.asked += last_seq + 1 - first_seq
+        return [self.messages[seq].key if seq >= self.first_seq else None for seq in range(first_seq, last_seq + 1)]

@@ -1,0 +1,415 @@
+"""What is decided, held against a model that knows each message, through restarts, lost ends and new masters.
+
+Held besides: nothing is lost, a message is at one member at a time, those of a key come in order, a repeated get gives
+the same, the log gives the state, and so do a checkpoint and what comes after it.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from broker.consumers import decide
+from broker.consumers.decide import Ask, Given
+from broker.consumers.getting import PRESENT_US
+from broker.consumers.records import Progress, Record, Returned, pack, unpack
+from broker.consumers.state import Consumers, DeadLetter
+from shard.epochs import parting_seq
+from tests.broker.consumers.model import Model
+from tests.broker.consumers.stream import Message, Stream
+
+NAMES = (b"billing", b"audit")
+MEMBERS = (b"a", b"b", b"c")
+KEYS = (None, b"k", b"l")
+ACK_WAIT_US = 30_000_000
+START_US = 1_700_000_000_000_000
+
+names = st.sampled_from(NAMES)
+members = st.sampled_from(MEMBERS)
+
+
+def seqs_of(ranges: Any) -> set[int]:
+    return {seq for first, last in ranges for seq in range(first, last + 1)}
+
+
+def unflat(numbers: tuple[int, ...]) -> set[int]:
+    pairs = zip(numbers[::2], numbers[1::2], strict=True)
+    return seqs_of((first, first + count - 1) for first, count in pairs)
+
+
+class Machine(RuleBasedStateMachine):
+    """`hands`: what each member was given and has said nothing of. `done`: who has finished which message."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stream = Stream()
+        self.consumers = Consumers()
+        self.shadow = Consumers()
+        """What the log says so far."""
+        self.models: dict[bytes, Model] = {}
+        self.log: list[bytes] = []
+        self.before: list[tuple[int, dict[bytes, Model]]] = []
+        self.now_us = START_US
+        self.hands: dict[tuple[bytes, bytes], dict[int, Message]] = {}
+        self.done: dict[bytes, set[int]] = {}
+        self.seen: dict[tuple[bytes, bytes], int] = {}
+        self.left: dict[tuple[bytes, bytes], int] = {}
+        self.letters: dict[bytes, DeadLetter] = {}
+        self.lost: dict[bytes, set[int]] = {}
+        """Messages, by their id, that were trimmed before a consumer had them."""
+
+    @initialize(deliveries_max=st.sampled_from((0, 1, 2, 3)), messages=st.integers(0, 12))
+    def start(self, deliveries_max: int, messages: int) -> None:
+        self.stream.publish([None] * messages)
+        for name in NAMES:
+            self.make(name, 0, deliveries_max)
+
+    def make(self, name: bytes, seq: int, deliveries_max: int) -> None:
+        made = decide.create(self.consumers, name, seq, self.stream, self.now_us, ACK_WAIT_US, deliveries_max)
+        assert made.value == (seq, True)
+        self.models[name] = Model(seq, ACK_WAIT_US, deliveries_max)
+        self.done[name], self.lost[name] = set(), set()
+        self.append_held(made.records)
+
+    def append(self, records: tuple[Record, ...]) -> None:
+        if records:
+            payloads = [pack(record) for record in records]
+            self.log += payloads
+            for payload in payloads:
+                self.shadow.apply(unpack(payload))
+            self.before.append((len(self.log), deepcopy(self.models)))
+
+    def append_held(self, records: tuple[Record, ...]) -> None:
+        """All nodes hold it: no promotion loses it."""
+        self.append(records)
+        self.before = self.before[-1:]
+
+    # --- the stream ---------------------------------------------------------------------------------------------------
+
+    @rule(keys=st.lists(st.sampled_from(KEYS), min_size=1, max_size=8), size=st.sampled_from((10, 100)))
+    def publish(self, keys: list[bytes | None], size: int) -> None:
+        self.stream.publish(keys, size)
+
+    @rule(share=st.floats(0, 1))
+    def trim(self, share: float) -> None:
+        stream = self.stream
+        stream.first_seq += int((stream.next_seq - stream.first_seq) * share * 0.5)
+
+    # --- members ------------------------------------------------------------------------------------------------------
+
+    @rule(
+        name=names,
+        member=members,
+        most=st.integers(0, 6),
+        nbytes=st.sampled_from((1, 150, 10_000)),
+        fresh=st.booleans(),
+        share=st.floats(0, 1),
+        fails=st.integers(0, 2),
+        other=st.none() | st.tuples(st.integers(0, 40), st.integers(0, 3)),
+    )
+    def get(
+        self,
+        name: bytes,
+        member: bytes,
+        most: int,
+        nbytes: int,
+        fresh: bool,
+        share: float,
+        fails: int,
+        other: tuple[int, int] | None,
+    ) -> None:
+        """It finishes the first ones of what it has in hand, fails the next, and perhaps says that of others."""
+        hand = self.hands.setdefault((name, member), {})
+        held = sorted(hand)
+        count = round(len(held) * share)
+        finished = [(seq, seq) for seq in held[:count]]
+        failed = [(seq, "no") for seq in held[count : count + fails]]
+        if other is not None and self.knows(name, other):
+            finished.append((other[0], other[0] + other[1]))
+        self.ask(Ask(name, member, finished, failed, most, nbytes, fresh))
+
+    def knows(self, name: bytes, other: tuple[int, int]) -> bool:
+        """Whether these are such as nobody finishes by mistake: a member finishes what it never had only by bad faith,
+        and then the loss is its own."""
+        at_nobody = self.models[name].waiting(self.stream)
+        return not seqs_of([(other[0], other[0] + other[1])]) & set(at_nobody)
+
+    def ask(self, ask: Ask) -> Given:
+        name, member, stream, model = ask.name, ask.member, self.stream, self.models[ask.name]
+        decision = decide.get(self.consumers, ask, stream, self.now_us)
+        given = decision.value
+        if ask.max_messages or (name, member) in self.seen:
+            self.seen[name, member] = self.now_us
+            self.left.pop((name, member), None)
+        hand = self.hands.setdefault((name, member), {})
+        stale = model.finish(member, ask.finished, stream)
+        failed = [seq for seq, _ in ask.failed]
+        stale_too, dead, again = model.fail(member, failed)
+        assert seqs_of(given.stale) == stale | stale_too
+        progress = next((each for each in decision.records if isinstance(each, Progress)), Progress(name, member, 0))
+        self.check_back(model, member, again, unflat(progress.back))
+        assert [(letter.seq, letter.deliveries) for letter in decision.dead] == dead
+        for seq in seqs_of(ask.finished) - stale:
+            if seq in hand:
+                self.done[name].add(hand[seq].id)
+        for seq in [*seqs_of(ask.finished), *failed]:
+            hand.pop(seq, None)
+        if ask.max_messages:
+            self.check_given(ask, given, model)
+        self.append(decision.records)
+        return given
+
+    def check_back(self, model: Model, member: bytes, again: set[int], back: set[int]) -> None:
+        expected = model.followers(member, again, self.stream)
+        if min(again | set(model.at(member)), default=self.stream.next_seq) >= self.stream.first_seq:
+            assert back == expected
+        assert back <= expected  # the keys of what is trimmed may be known or not
+        model.back(back)
+
+    def check_given(self, ask: Ask, given: Given, model: Model) -> None:
+        stream, member = self.stream, ask.member
+        missed = [seq for seq in model.waiting(stream) if seq < stream.first_seq]
+        missed += [seq for seq in model.at(member) if seq < stream.first_seq and not ask.fresh]
+        missed += range(model.next_seq, min(stream.first_seq, stream.next_seq))
+        self.lost[ask.name] |= {stream.messages[seq].id for seq in missed}
+        assert model.trim(member, ask.fresh, stream) == given.trimmed == len(set(missed))
+        seqs = [seq for first, count, _ in given.runs for seq in range(first, first + count)]
+        assert len(seqs) <= ask.max_messages
+        assert len(seqs) == 1 or sum(stream.messages[seq].size for seq in seqs) <= ask.max_bytes
+        mine = model.at(member)
+        if mine and not ask.fresh:
+            assert seqs == mine[: len(seqs)] and seqs
+        else:
+            free = model.free(member, stream)
+            if min(model.entries, default=stream.next_seq) >= stream.first_seq:
+                assert seqs == free[: len(seqs)] and bool(seqs) == bool(free)
+            assert set(seqs) <= set(model.waiting(stream))
+            model.give(member, seqs, self.now_us)
+        deliveries = [times for _, count, times in given.runs for _ in range(count)]
+        assert deliveries == [model.entries[seq].deliveries for seq in seqs]
+        hand = self.hands.setdefault((ask.name, member), {})
+        hand.update((seq, stream.messages[seq]) for seq in seqs)
+
+    @rule(name=names, member=members, most=st.integers(1, 6))
+    def get_twice(self, name: bytes, member: bytes, most: int) -> None:
+        """The answer was lost."""
+        ask = Ask(name, member, max_messages=most)
+        first, second = self.ask(ask), self.ask(ask)
+        assert [run[:2] for run in first.runs] == [run[:2] for run in second.runs]
+
+    @rule(name=names, member=members)
+    def leave(self, name: bytes, member: bytes) -> None:
+        decide.away(self.consumers, name, member, self.now_us)
+        if self.models[name].at(member):
+            self.left[name, member] = self.now_us + decide.GRACE_US
+        self.hands.pop((name, member), None)
+
+    @rule(seconds=st.sampled_from((0, 1, 4, 5, 6, 29, 30, 31, 61, 200)))
+    def wait(self, seconds: int) -> None:
+        self.now_us += seconds * 1_000_000
+
+    @rule()
+    def expire(self) -> None:
+        decision = decide.expire(self.consumers, self.stream, self.now_us)
+        dead: list[DeadLetter] = list(decision.dead)
+        left = {who for who, due_us in self.left.items() if due_us <= self.now_us}
+        late = {}
+        for name, model in self.models.items():
+            gone = [member for each, member in left if each == name]
+            late.update({(name, member): seqs for member, seqs in model.late(self.now_us, gone).items()})
+        returned = {(each.name, each.member): each for each in decision.records if isinstance(each, Returned)}
+        assert len(returned) == len(decision.records)
+        assert {who: unflat(each.counted) for who, each in returned.items()} == late
+        for (name, member), seqs in late.items():
+            record, model = returned[name, member], self.models[name]
+            assert record.reason == (decide.LEFT if (name, member) in left else decide.LATE)
+            _, died, again = model.fail(member, seqs)
+            self.check_back(model, member, again, unflat(record.back))
+            for seq, deliveries in died:
+                letter = next(each for each in dead if (each.consumer, each.seq) == (name, seq))
+                assert (letter.deliveries, letter.reason) == (deliveries, record.reason)
+                dead.remove(letter)
+        assert not dead and decision.value == {name for name, _ in late}
+        for who in left:
+            del self.left[who]
+        self.append(decision.records)
+        due_us = decide.next_deadline_us(self.consumers)
+        assert due_us is None or due_us > self.now_us
+
+    @rule(name=names, share=st.floats(0, 1))
+    def reset(self, name: bytes, share: float) -> None:
+        stream = self.stream
+        self.now_us += 1  # a reset is told from another one by its time
+        seq = stream.first_seq + int((stream.next_seq - stream.first_seq) * share)
+        decision = decide.reset(self.consumers, name, seq, stream, self.now_us)
+        assert decision.value.next_seq == seq
+        old = self.models[name]
+        self.models[name] = Model(seq, old.ack_wait_us, old.deliveries_max)
+        self.done[name] = {message.id for message in stream.messages[stream.first_seq : seq]}
+        self.lost[name] = set()
+        self.empty_hands(name)
+        self.append_held(decision.records)
+
+    @rule(name=names, deliveries_max=st.sampled_from((0, 2)))
+    def make_anew(self, name: bytes, deliveries_max: int) -> None:
+        self.bury()
+        self.now_us += 1
+        decision = decide.delete(self.consumers, name)
+        assert decision.value
+        self.append(decision.records)
+        for who in [each for each in self.left if each[0] == name]:
+            del self.left[who]
+        self.empty_hands(name)
+        self.make(name, self.stream.first_seq, deliveries_max)
+
+    def empty_hands(self, name: bytes) -> None:
+        for (each, _), hand in self.hands.items():
+            if each == name:
+                hand.clear()
+
+    # --- dead letters -------------------------------------------------------------------------------------------------
+
+    @rule(crashed=st.booleans())
+    def bury(self, crashed: bool = False) -> None:
+        """Publish what is to be published: where that is known by its producer already, nothing comes of it."""
+        for letter in self.consumers.unburied():
+            known = self.letters.setdefault(letter.producer_id(b"x"), letter)
+            assert (known.seq, known.consumer) == (letter.seq, letter.consumer)
+            if not crashed:
+                self.append(decide.bury(self.consumers, letter).records)
+        assert crashed or not self.consumers.unburied()
+
+    # --- the owner ----------------------------------------------------------------------------------------------------
+
+    @rule()
+    def restart(self) -> None:
+        self.consumers = self.read(self.log)
+        self.the_log_gives_the_state()
+        self.left.clear()
+        assert not decide.rewind(self.consumers, self.stream).records
+
+    @rule(part_max_bytes=st.sampled_from((1, 200, 100_000)))
+    def compact(self, part_max_bytes: int) -> None:
+        self.log = [pack(record) for record in self.consumers.checkpoint(part_max_bytes)]
+        self.before = [(len(self.log), deepcopy(self.models))]
+
+    @rule()
+    def compact_in_place(self) -> None:
+        """What is before a checkpoint is still there; and one before it was cut short."""
+        parts = [pack(record) for record in self.consumers.checkpoint(200)]
+        self.log += [*parts[:-1], *parts]
+        self.shadow = self.read(self.log)
+        self.before.append((len(self.log), deepcopy(self.models)))
+
+    @rule(share=st.floats(0, 1), lost_records=st.integers(0, 3))
+    def promote(self, share: float, lost_records: int) -> None:
+        """Another node is the master, which lacks the end of the stream and of the log."""
+        stream = self.stream
+        seq = stream.next_seq - int(min(5, stream.next_seq - stream.first_seq) * share)
+        self.new_line(lost_records, lambda: stream.promote(seq))
+        self.publish([None, b"k"], 100)
+        self.finish_what_is_lost(seq)
+
+    @rule(share=st.floats(0, 1))
+    def lose_end(self, share: float) -> None:
+        """The machine has failed, and the stream lost what the log of its consumers did not."""
+        stream = self.stream
+        seq = stream.next_seq - int(min(5, stream.next_seq - stream.first_seq) * share)
+        self.new_line(0, lambda: stream.lose(seq))
+        self.append_held(())  # in the same term nothing but this record shows that other messages have come
+        self.finish_what_is_lost(seq)
+
+    def new_line(self, lost_records: int, change: Any) -> None:
+        length, models = self.before[max(0, len(self.before) - 1 - lost_records)]
+        del self.log[length:]
+        self.before = [each for each in self.before if each[0] <= length]
+        self.models = deepcopy(models)
+        self.consumers, self.shadow = self.read(self.log), self.read(self.log)
+        self.left.clear()
+        change()
+        promoted = self.consumers.history != self.stream.history
+        # Where the record of an earlier promotion is lost with those after it, that counts too.
+        seq = min(self.stream.next_seq, parting_seq(self.consumers.history, self.stream.history))
+        decision = decide.rewind(self.consumers, self.stream)
+        assert decision.value == sum(model.next_seq > seq for model in self.models.values())
+        for model in self.models.values():
+            model.cut(seq)
+            if promoted:
+                begin_seq = self.stream.history[-1].first_seq
+                model.unsure_seq = begin_seq if begin_seq > model.next_seq else 0
+        self.append(decision.records)
+
+    def finish_what_is_lost(self, seq: int) -> None:
+        """A member that had messages which are others now says that it has finished them."""
+        for (name, member), hand in self.hands.items():
+            ghosts = [each for each in hand if each >= seq]
+            if ghosts:
+                before = self.consumers.by_name[name].lag_messages(self.stream.next_seq)
+                ask = Ask(name, member, [(each, each) for each in ghosts])
+                decision = decide.get(self.consumers, ask, self.stream, self.now_us)
+                self.append(decision.records)
+                assert seqs_of(decision.value.stale) == set(ghosts)
+                assert self.consumers.by_name[name].lag_messages(self.stream.next_seq) == before
+            for each in ghosts:
+                del hand[each]
+
+    def read(self, log: list[bytes]) -> Consumers:
+        consumers = Consumers()
+        for payload in log:
+            consumers.apply(unpack(payload))
+        return consumers
+
+    # --- what holds at any time ---------------------------------------------------------------------------------------
+
+    @invariant()
+    def the_log_gives_the_state(self) -> None:
+        assert self.shadow.checkpoint(1_000) == self.consumers.checkpoint(1_000)
+
+    @invariant()
+    def each_message_is_where_it_ought_to_be(self) -> None:
+        for name, model in self.models.items():
+            consumer = self.consumers.by_name[name]
+            assert consumer.next_seq == model.next_seq
+            found = {
+                seq: (run.deliveries, run.member, run.deadline_us)
+                for run in (*consumer.waiting, *consumer.flight)
+                for seq in range(run.first, run.last + 1)
+            }
+            entries = model.entries.items()
+            assert {seq: entry.deliveries for seq, entry in entries} == {seq: each[0] for seq, each in found.items()}
+            assert model.at(b"") == sorted(seq for seq, each in found.items() if not each[1])
+            in_flight = [entry.deadline_us for _, entry in entries if entry.member]
+            assert sorted(in_flight) == sorted(due_us for _, member, due_us in found.values() if member)
+            due_us = decide.next_deadline_us(self.consumers)
+            assert not in_flight or (due_us is not None and due_us <= min(in_flight))
+            assert consumer.floor_seq == min(model.entries, default=model.next_seq)
+            assert consumer.lag_messages(self.stream.next_seq) == len(model.entries) + max(
+                0, self.stream.next_seq - model.next_seq
+            )
+
+    @precondition(lambda self: self.models)
+    @rule()
+    def nothing_is_lost(self) -> None:
+        """All go away; one member is given all there is, and finishes it."""
+        self.now_us += PRESENT_US + 1
+        self.expire()
+        for name in NAMES:
+            for _ in range(1_000):
+                hand = self.hands.setdefault((name, b"a"), {})
+                given = self.ask(Ask(name, b"a", [(seq, seq) for seq in hand], max_messages=5))
+                if not given.runs:
+                    break
+            dead = {letter.seq for letter in self.letters.values() if letter.consumer == name}
+            dead |= {letter.seq for letter in self.consumers.unburied() if letter.consumer == name}
+            for seq in range(self.stream.first_seq, self.stream.next_seq):
+                message = self.stream.messages[seq]
+                assert message.id in self.done[name] | self.lost[name] or seq in dead, (name, seq, message)
+            assert self.consumers.by_name[name].floor_seq == self.stream.next_seq
+
+
+Machine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+TestModel = Machine.TestCase
