@@ -13,7 +13,7 @@ from broker import handover
 from broker.board import STATE_READY
 from broker.client import Client
 from broker.connection import Pause
-from broker.fanout import Feed
+from broker.cursor import Feed
 
 if TYPE_CHECKING:
     from broker.worker import Worker

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from broker.client import READ_BYTES_MAX, Client
 from broker.consumers import binary_serving
 from broker.consumers.serving import Serving
-from broker.fanout import Cursor
+from broker.cursor import Cursor
 from broker.framing import FrameChunk, head_fields
 from broker.owner import Refused
 from broker.protocol import consuming as c

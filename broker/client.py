@@ -11,7 +11,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
 from broker.connection import Connection, Pause
-from broker.fanout import Cursor, Delivery
+from broker.cursor import Cursor, Delivery
 from broker.protocol.errors import Code
 from broker.routes import Route
 

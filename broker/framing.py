@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from broker.chunk_cache import ChunkCache
-from broker.fanout import Cursor
+from broker.cursor import Cursor
 from broker.owner import Growth
 from broker.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, Op
 from broker.readers import Readers

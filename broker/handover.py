@@ -10,7 +10,7 @@ from typing import Any
 
 from broker.client import Client
 from broker.connection import Connection
-from broker.fanout import Cursor
+from broker.cursor import Cursor
 from shard.errors import StorageError
 
 

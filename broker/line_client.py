@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from broker.client import Client
 from broker.consumers.line_serving import LineServing
-from broker.fanout import Cursor
+from broker.cursor import Cursor
 from broker.protocol import answers
 from broker.protocol.commands import Close, Invalid, Reply, Staged
 from broker.protocol.errors import Code

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from broker.chunk_cache import ChunkCache
-from broker.fanout import Cursor
+from broker.cursor import Cursor
 from broker.owner import Growth
 from broker.readers import Readers
 from shard.errors import Trimmed

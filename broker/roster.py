@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from broker import handover
 from broker.client import Client
 from broker.connection import LINGER_S, Pause
-from broker.fanout import Cursor, Park, Subscriber
+from broker.cursor import Cursor, Park, Subscriber
 from broker.protocol.errors import Code
 from broker.replication.awaiting import PATIENCE_S
 

@@ -22,7 +22,7 @@ from broker.router import Call, Forward
 from broker.routes import Route
 
 if TYPE_CHECKING:
-    from broker.fanout import Feed
+    from broker.cursor import Feed
     from broker.worker import Worker
 
 log = logging.getLogger(__name__)

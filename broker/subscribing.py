@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
 from broker.client import Client
-from broker.fanout import Cursor
+from broker.cursor import Cursor
 from broker.owner import Refused
 from broker.protocol.errors import Code
 from broker.protocol.places import From

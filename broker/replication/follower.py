@@ -12,7 +12,7 @@ from collections.abc import Callable
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.fanout import Cursor
+from broker.cursor import Cursor
 from broker.owner import Refused
 from broker.protocol import replication as r
 from broker.protocol.address import split_address

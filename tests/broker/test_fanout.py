@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.fanout import Cursor, Delivery, FanOut, Feed, Park
+from broker.cursor import Cursor, Delivery, Feed, Park
+from broker.fanout import FanOut
 from broker.metrics import Traffic
 from broker.owner import Growth
 from broker.protocol.errors import Code

@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from broker import framing
-from broker.fanout import Cursor, Feed, Subscriber
+from broker.cursor import Cursor, Feed, Subscriber
 from broker.framing import (
     CHUNKS_AT_ONCE,
     NEAR_BYTES,
