@@ -141,6 +141,7 @@ def claimed(owner: Owner, args: Args) -> list[Any]:
     turn. Of two claims of the same epoch a slave obeys the first; who made the other one gives in.
     """
     name, rows, host, port = args
+    _require_own_role(name)
     history = make_history(EpochStart(*row) for row in rows)
     claim_term = history[-1].epoch, history[-1].master
     if name not in owner.names:

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
+import msgpack
 import pytest
 
 from broker.protocol.envelope import pack_envelope
@@ -30,7 +31,7 @@ from broker.protocol.messages import (
     pack,
     pack_published,
 )
-from broker.protocol.replication import FEATURE, Follow, Names, Told, Watch
+from broker.protocol.replication import FEATURE, Call, Follow, Names, Returned, Told, Watch
 from shard.frame import HEADER
 from shard.header import VALUE_MAX
 from tests.system.node import Node, running, wait_for
@@ -212,7 +213,10 @@ WRONG_CHUNKS: dict[str, tuple[Sending, str]] = {
         lambda f: pack(Told(f.id, EVIL, "", (), 0, 0, 0)),
         "it sent Told, which nobody asked for",
     ),
-    "names": (lambda f: pack(Names(1, (b"new",))), "it sent Names, which nobody asked for"),
+    "names": (lambda f: pack(Names(99, (b"new",))), "it sent Names, which nobody asked for"),
+    "an answer to no call": (lambda _: pack(Returned(7, b"\x80")), "it answered call 7, which nobody made"),
+    "a call": (lambda _: pack(Call(7, b"s", "get", b"\x90")), f"opcode {int(Op.CALL)} is nothing that a broker sends"),
+    "half an answer": (lambda _: pack_envelope(Op.RETURNED, b"\x81\xa2id\x07"), "RETURNED: the field code is missing"),
     "a second WELCOME": (
         lambda _: pack(Welcome(VERSION, (FEATURE,), "evil/1", EVIL, 0, {})),
         "it sent Welcome, which nobody asked for",
@@ -282,6 +286,36 @@ def test_who_answers_what_cannot_be_is_cut_off(scenes: Scenes) -> None:
         upstream.send(said(upstream.next(Follow)))
 
     all_cut_off(scenes, "answered", WRONG_ANSWERS, play)
+
+
+# What comes for an answer to a call for the list of consumers, and what the log says of it.
+NO_ANSWER = "bytes that are no answer to consume"
+WRONG_VALUES: dict[str, tuple[Callable[[Call], bytes], str]] = {
+    "no msgpack": (lambda call: pack(Returned(call.id, b"\xc1")), NO_ANSWER),
+    "what a get gives": (lambda call: value(call, {"runs": [], "stale": [], "trimmed": 0}), NO_ANSWER),
+    "a row that is none": (lambda call: value(call, {"consumers": [{"name": b"x"}]}), NO_ANSWER),
+    "rows without end": (lambda call: value(call, {"consumers": [{}] * 100_000}), NO_ANSWER),
+    "more than there can be": (lambda call: value(call, b"x" * (9 * MIB)), NO_ANSWER),
+    "lists in lists": (lambda call: pack(Returned(call.id, b"\x91" * MIB)), NO_ANSWER),
+    "of a call that was not made": (lambda call: pack(Returned(call.id + 1, b"\x80")), "which nobody made"),
+}
+
+
+def value(call: Call, content: object) -> bytes:
+    return pack(Returned(call.id, msgpack.packb(content)))
+
+
+def test_who_gives_what_was_not_asked_is_cut_off(scenes: Scenes) -> None:
+    """Whoever asked hears that nobody knows."""
+
+    def play(upstream: Upstream, said: Callable[[Call], bytes]) -> None:
+        stream = upstream.follow().stream.decode()
+        with scenes.slave.client() as client:
+            client.send(f"consumers {stream}")
+            upstream.send(said(upstream.next(Call)))
+            assert client.read_answers(1)[0].startswith("err unavailable")
+
+    all_cut_off(scenes, "called", WRONG_VALUES, play)
 
 
 # What comes instead of an answer to HELLO, and what the log says of it.

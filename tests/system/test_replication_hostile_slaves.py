@@ -14,7 +14,19 @@ import pytest
 from broker.protocol.envelope import pack_envelope
 from broker.protocol.messages import Failed, Op, Unsubscribe, pack
 from broker.protocol.places import From
-from broker.protocol.replication import Ask, Claim, Claimed, Follow, Followed, Held, Names, Watch, pack_held
+from broker.protocol.replication import (
+    Ask,
+    Call,
+    Claim,
+    Claimed,
+    Follow,
+    Followed,
+    Held,
+    Names,
+    Returned,
+    Watch,
+    pack_held,
+)
 from shard.directory import open_data_dir
 from shard.epochs import EpochStart
 from shard.reader import StreamReader
@@ -127,11 +139,19 @@ def follow_body(**fields: object) -> bytes:
     return pack_envelope(Op.FOLLOW, msgpack.packb(left))
 
 
+def call_body(**fields: object) -> bytes:
+    """A CALL with whatever in it."""
+    body = {"id": 9, "stream": S, "verb": "get", "args": b"\x90"}
+    left = {key: value for key, value in {**body, **fields}.items() if value is not None}
+    return pack_envelope(Op.CALL, msgpack.packb(left))
+
+
 # What is said, and code, op and id of the error; the connection lives on.
 REFUSED_REQUESTS: dict[str, tuple[bytes, tuple[str, int, int]]] = {
     "FOLLOW of an id in use": (follow_body(id=1), ("usage", Op.FOLLOW, 1)),
     "FOLLOW of no name": (follow_body(stream="a b"), ("name", Op.FOLLOW, 9)),
     "FOLLOW of the broker's own": (follow_body(stream="$x"), ("reserved", Op.FOLLOW, 9)),
+    "FOLLOW of what goes with the broker's own": (follow_body(stream="$cursor/$x"), ("reserved", Op.FOLLOW, 9)),
     "FOLLOW without a place": (follow_body(**{"from": None}), ("usage", Op.FOLLOW, 9)),
     "FOLLOW with both places": (follow_body(next_seq=1, epoch=1, crc=1), ("usage", Op.FOLLOW, 9)),
     "FOLLOW with half a message": (follow_body(next_seq=1, epoch=1, **{"from": None}), ("usage", Op.FOLLOW, 9)),
@@ -156,6 +176,15 @@ REFUSED_REQUESTS: dict[str, tuple[bytes, tuple[str, int, int]]] = {
         ("usage", Op.CLAIM, 9),
     ),
     "ASK of no name": (pack_envelope(Op.ASK, msgpack.packb({"id": 9, "stream": ""})), ("name", Op.ASK, 9)),
+    "CLAIM of a companion": (
+        pack(Claim(9, f"{S}2/$dead".encode(), (EpochStart(7, 0, EVIL),))),
+        ("usage", Op.CLAIM, 9),
+    ),
+    "CALL of no name": (call_body(stream="a b"), ("name", Op.CALL, 9)),
+    "CALL of the broker's own": (call_body(stream=f"$cursor/{S}"), ("reserved", Op.CALL, 9)),
+    "CALL without a verb": (call_body(verb=None), ("usage", Op.CALL, 9)),
+    "CALL with other arguments": (call_body(args=["list"]), ("usage", Op.CALL, 9)),
+    "RETURNED": (pack(Returned(1, b"")), ("protocol", Op.RETURNED, 0)),
     "FOLLOWED": (followed(1, 0), ("protocol", Op.FOLLOWED, 0)),
     "NAMES": (pack(Names(1, (b"x",))), ("protocol", Op.NAMES, 0)),
 }
@@ -175,6 +204,56 @@ def test_requests_that_cannot_be_are_refused(original: Original) -> None:
                 wrong.append(f"{what}: {error}")
         assert not wrong, "\n".join(wrong)
         slave.settle()
+    assert streams_of(original.master) == before
+
+
+MEMBER = [b"n", b"m"]
+NOTHING: list[object] = [[], [], 1, 1_000, 0, False, False, 0]
+# Verb and arguments, and the code of the refusal.
+REFUSED_CALLS: dict[str, tuple[str, object, str]] = {
+    "a verb that is none": ("steal", [], "unsupported"),
+    "what only siblings ask": ("promote", [], "unsupported"),
+    "no array": ("get", {}, "usage"),
+    "too few": ("get", [b"n"], "usage"),
+    "too many": ("get", [*MEMBER, *NOTHING, 1], "usage"),
+    "a text for a name": ("get", ["n", b"m", *NOTHING], "usage"),
+    "a name that is none": ("get", [b"a b", b"m", *NOTHING], "consumer"),
+    "a member that is none": ("get", [b"n", b"a b", *NOTHING], "usage"),
+    "a range that ends before it begins": ("get", [*MEMBER, [[2, 1]], *NOTHING[1:]], "usage"),
+    "a range of three": ("get", [*MEMBER, [[1, 2, 3]], *NOTHING[1:]], "usage"),
+    "a range of texts": ("get", [*MEMBER, [["1", "2"]], *NOTHING[1:]], "usage"),
+    "a number below 0": ("get", [*MEMBER, [], [], -1, *NOTHING[3:]], "usage"),
+    "a number beyond all": ("get", [*MEMBER, [], [], 1 << 63, *NOTHING[3:]], "usage"),
+    "more bytes than go": ("get", [*MEMBER, [], [], 1, 1 << 40, *NOTHING[4:]], "usage"),
+    "a consumer that is not": ("get", [b"x", b"m", *NOTHING], "consumer"),
+    "no deed": ("consume", [], "usage"),
+    "a deed that is none": ("consume", [{"do": "promote"}], "usage"),
+    "a deed of no text": ("consume", [{"do": []}], "usage"),
+    "a place that is none": ("consume", [{"do": "create", "name": b"n", "from": ["end", 0]}], "usage"),
+    "a place of three": ("consume", [{"do": "create", "name": b"n", "from": ["seq", 0, 0]}], "usage"),
+    "a time that is none": (
+        "consume",
+        [{"do": "create", "name": b"n", "from": ["seq", 0], "ack_wait_s": float("nan")}],
+        "usage",
+    ),
+    "the reset of what is not": ("consume", [{"do": "reset", "name": b"x", "from": ["seq", 0]}], "consumer"),
+}
+
+
+def test_calls_that_cannot_be_are_refused(original: Original) -> None:
+    """All on one connection, which goes on as before; nothing comes of them."""
+    before = streams_of(original.master)
+    wrong = []
+    with Slave(original.master.port) as slave:
+        create = msgpack.packb([{"do": "create", "name": b"n", "from": ["new", 0]}])
+        assert slave.ask(Call(0, S.encode(), "consume", create), Returned).value is not None
+        for number, (what, (verb, args, code)) in enumerate(REFUSED_CALLS.items()):
+            returned = slave.ask(Call(number, S.encode(), verb, msgpack.packb(args)), Returned)
+            if (returned.id, returned.value, returned.code) != (number, None, code) or not returned.text:
+                wrong.append(f"{what}: {returned}")
+        assert not wrong, "\n".join(wrong)
+        listed = slave.ask(Call(0, S.encode(), "consume", msgpack.packb([{"do": "list"}])), Returned)
+        assert [row["name"] for row in msgpack.unpackb(listed.value or b"")["consumers"]] == [b"n"]
     assert streams_of(original.master) == before
 
 
@@ -251,6 +330,18 @@ FLOODS: dict[str, Callable[[int], bytes]] = {
     "CLAIM": lambda start: b"".join(
         pack(Claim(number, S.encode(), (EpochStart(1, 0, EVIL),))) for number in range(start, start + 500)
     ),
+    "CALL": lambda start: b"".join(
+        pack(Call(number, S.encode(), "get", msgpack.packb([b"n%d" % number, b"m", *NOTHING])))
+        for number in range(start, start + 500)
+    ),
+    "CALL that waits": lambda start: b"".join(
+        pack(
+            Call(
+                number, S.encode(), "get", msgpack.packb([b"w", b"m%d" % number, [], [], 1, 1, 60_000, False, False, 0])
+            )
+        )
+        for number in range(start, start + 500)
+    ),
     "HELD by ever new nodes": lambda start: b"".join(
         pack_held([(1, f"node{number}", 0, 0) for number in range(start, start + 1_000)])
     ),
@@ -263,6 +354,9 @@ def test_slaves_that_flood(original: Original, what: str) -> None:
     pids, held_bytes = original.master.worker_pids(), []
     with Slave(original.master.port) as slave:
         slave.follow(1, S)
+        if what == "CALL that waits":
+            create = {"do": "create", "name": b"w", "from": ["new", 0]}
+            slave.ask(Call(1, S.encode(), "consume", msgpack.packb([create])), Returned)
         for number in range(ROUNDS):
             slave.send_raw(FLOODS[what](2 + number * 1_000))
             slave.settle()
