@@ -17,6 +17,7 @@ from broker.protocol.errors import Code
 from broker.publish import Batch
 from broker.replication import roles
 from broker.replication.copies import Copy
+from broker.replication.rules import Rules
 from broker.replication.uplink import COMPLAINT_S, Lookup, Surroundings, Uplink
 from broker.replication.watched import Watched
 from broker.replication.wire import Address
@@ -95,8 +96,10 @@ class Uplinks:
         return iter(self._uplinks.values())
 
     def start(self) -> None:
-        for name in self._owner.names:
-            self.look_at(name)
+        owner = self._owner
+        if owner.metas or owner.rules != Rules():  # or else no stream follows, however many there are
+            for name in owner.names:
+                self.look_at(name)
         self.watch()
 
     def watch(self) -> None:
