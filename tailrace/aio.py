@@ -341,7 +341,7 @@ class AsyncClient(ClientInfo):
     # --- the connection ---------------------------------------------------------------------------------------------
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Wait until all that was published is answered, and what consumers finished is told; then close. Iterations end."""
+        """Wait until what was published is answered and what consumers finished is told, then close. Iterations end."""
         await self._drive.close(self._timeout(timeout_s))
 
     async def __aenter__(self) -> AsyncClient:

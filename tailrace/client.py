@@ -345,7 +345,7 @@ class Client(ClientInfo):
     # --- the connection ---------------------------------------------------------------------------------------------
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Wait until all that was published is answered, and what consumers finished is told; then close. Iterations end."""
+        """Wait until what was published is answered and what consumers finished is told, then close. Iterations end."""
         with self._pump.lock, self._pump.step:
             self._pump.close(self._timeout(timeout_s))
         self._pump.join()

@@ -15,6 +15,7 @@ from itertools import count
 import pytest
 
 import tailrace
+from tests.tailrace.model_consumers import Groups
 from tests.tailrace.model_server import ModelServer
 
 # A socket that was made and not yet kept anywhere is closed by the collector, which says so.
@@ -101,6 +102,37 @@ def test_batches(server: ModelServer, seed: int) -> None:
     places = {payload: place for place, payload in reversed(list(enumerate(logged)))}
     first = [places[payload] for payload in added]
     assert first == sorted(first)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_consuming(server: ModelServer, seed: int) -> None:
+    """What was acknowledged is finished; what was on its way from the iterator comes again."""
+    interrupts, chance = Interrupts(seed), random.Random(seed)
+    groups = Groups(server.model)
+    server.publish(b"s", *[b"x"] * 50_000)
+    acknowledged: list[int] = []
+    with tailrace.connect(server.address) as client:
+        consumer = client.consumer("s", "billing", linger_s=0.001)
+        group = groups.group(b"s", b"billing")
+
+        def work() -> None:
+            for _ in range(chance.randrange(40)):
+                message = next(consumer)
+                message.ack()
+                acknowledged.append(message.seq)
+
+        interrupts.keep_on(work)
+        consumer.flush(PATIENCE_S)
+        server.call(lambda: [group.give_back(seq) for seq in list(group.flight)] and None)
+        left = {*range(max(acknowledged))} - group.finished
+        while left:
+            message = next(consumer)
+            message.ack()
+            left.discard(message.seq)
+        consumer.flush(PATIENCE_S)
+        assert group.finished >= {*range(max(acknowledged))}
+    assert interrupts.count > 50
+    assert group.finished >= {*acknowledged}
 
 
 def test_closing(server: ModelServer) -> None:
