@@ -73,14 +73,14 @@ def _is_here(desk: Desk, name: bytes, verb: str, args: Args, done: Done, *, may_
     owner = desk.owner
     if is_reserved(name):
         raise Refused(Code.USAGE, "a stream of the broker's own has no consumers")
-    if name not in owner.names:
-        if not may_create:
-            raise Refused(Code.UNKNOWN, "no such stream here")
+    if may_create and name not in owner.names:
         log_name(name)
         owner.create(name)
     role = owner.role(name)
-    if role is Role.SLAVE:
+    if role is Role.SLAVE:  # also where the rules let it follow, and nothing of it is here yet
         owner.call_up(name, verb, args, done)
+    elif name not in owner.names:
+        raise Refused(Code.UNKNOWN, "no such stream here")
     elif role is Role.DISABLED:
         raise Refused(Code.DISABLED, DISABLED_TEXT)
     return role is Role.MASTER

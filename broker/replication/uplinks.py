@@ -218,12 +218,17 @@ class Uplinks:
             uplink.send_up(batch)
 
     def call_up(self, name: bytes, verb: str, args: list[Any], done: Callable[[Any | Refused], None]) -> None:
-        """Ask the owner of the stream, which stands first in `args`, at its master."""
-        uplink = self._of.get(name)
+        """Ask the owner of the stream, which stands first in `args`, at its master; it may be unknown here as yet."""
+        uplink = self._of.get(name) or self._would_follow(name)
         if uplink is None:
             done(Refused(Code.DISABLED, DEPOSED_TEXT))
         else:
             uplink.calls.call(name, verb, args[1:], done, self._worker.now_s)
+
+    def _would_follow(self, name: bytes) -> Uplink | None:
+        """Where a stream comes from that the rules are for, and of which nothing is here."""
+        upstream = None if name in self._owner.names else self._owner.meta(name).upstream
+        return None if upstream is None else self._uplinks.get((upstream.host, upstream.port))
 
     def _to(self, host: str, port: int) -> Uplink:
         uplink = self._uplinks.get((host, port))

@@ -10,6 +10,8 @@ import pytest
 from broker.consumers import desk as desk_module
 from broker.protocol.errors import Code
 from broker.publish import Batch
+from broker.replication.rules import Rule, Rules
+from shard.meta import Upstream
 from shard.names import cursor_name
 from shard.stream_files import stream_paths
 from tests.broker.consumers.desks import C, Office, S, code_of
@@ -318,6 +320,16 @@ def test_what_a_slave_is_asked_goes_up(office: Office) -> None:
     call(office.owner, "slave", [S, "127.0.0.1", 1, "seq", 0])
     assert office.get() == ["the master's"] and office.consume("list") == ["the master's"]
     assert [each[:2] for each in asked] == [(S, "get"), (S, "consume")] and asked[1][2][1]["do"] == "list"
+
+
+def test_what_is_asked_of_a_stream_that_would_follow_goes_up(office: Office) -> None:
+    """The master may have it, and this node not know it yet."""
+    asked: list[bytes] = []
+    office.owner.call_up = lambda name, _verb, _args, _done: asked.append(name)
+    office.owner.rules = Rules((Rule(b"follows/*", Upstream("127.0.0.1", 1)),))
+    assert office.get(name=b"follows/s") == office.consume("list", stream=b"follows/s") == []
+    assert asked == [b"follows/s"] * 2 and b"follows/s" not in office.owner.names
+    assert code_of(office.get(name=b"other")) is Code.UNKNOWN
 
 
 def test_a_promotion_goes_on_where_the_log_ends(office: Office) -> None:

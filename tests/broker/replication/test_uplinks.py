@@ -179,6 +179,20 @@ def test_calls_go_up_to_the_master_through_nodes_that_follow(tree: Tree, workers
     assert outcomes[0] == existed and isinstance(outcomes[1], Refused) and outcomes[1].code is Code.CONSUMER
 
 
+def test_calls_go_up_before_a_stream_was_heard_of(tree: Tree) -> None:
+    up, down = tree.node(), tree.node()
+    up.fill(b"a", name="s1")
+    down.slave(up, "s*")
+    tree.until(lambda: down.next_seq("s1") == 1)
+    up.world.workers[0].router.answered_later = {"consume": lambda args, done: done({"existed": args[0] == b"s2"})}
+    outcomes: list[object] = []
+    down.owner.call_up(b"s2", "consume", [b"s2", {"do": "delete", "name": b"n"}], outcomes.append)
+    tree.until(lambda: bool(outcomes))
+    assert outcomes == [{"existed": True}]
+    down.owner.call_up(b"other", "get", [b"other"], outcomes.append)
+    assert isinstance(outcomes[1], Refused) and outcomes[1].code is Code.DISABLED
+
+
 def test_who_was_deposed_asks_nobody(tree: Tree) -> None:
     node = tree.node()
     outcomes: list[Refused] = []
