@@ -24,7 +24,7 @@ from broker.protocol.messages import Chunk, Ended, Failed, Op, Unsubscribe, pack
 from broker.protocol.names import shown_text
 from broker.protocol.places import From
 from broker.protocol.replication import Follow, Followed, pack_held
-from broker.replication import roles
+from broker.replication import lineage, roles
 from broker.replication.decide import BEHIND, PARTED, Do, Mine, Step, Theirs, after_followed
 from broker.replication.wire import WireClosed
 from shard.errors import FramesRefused, StorageError
@@ -216,8 +216,9 @@ class Copies:
         copy.end_seq = message.next_seq
         if copy.state is State.ASKED and message.state in (PARTED, BEHIND):
             self._settle(copy)
-        if self._node_id in message.path:
-            self._wait(copy, f"the nodes follow each other in a circle: {_circle(self._node_id, message.path)}", now_s)
+        circle = lineage.circle(self._node_id, message.path)
+        if circle:
+            self._wait(copy, f"the nodes follow each other in a circle: {circle}", now_s)
             return
         try:
             stream = self._owner.stream(copy.name)
@@ -364,7 +365,3 @@ class Copies:
             gone += [(copy.id, node) for node in copy.reported - nodes]
             copy.reported = nodes
         yield from pack_held(rows, gone)
-
-
-def _circle(node_id: str, path: tuple[str, ...]) -> str:
-    return " -> ".join((node_id, *path[: path.index(node_id) + 1]))

@@ -84,7 +84,11 @@ def lineages(owner: Owner, names: Sequence[bytes]) -> list[tuple[bytes, list[Any
 
 def require_no_cycle(node: str, path: Sequence[str]) -> None:
     """Raises Refused when the node that is to follow, or goes on following, is one of those above it."""
-    if node in path:
-        circle = [node, *path[: path.index(node) + 1]]
-        text = f"the nodes would follow each other in a circle: {' -> '.join(circle)}"
-        raise Refused(Code.CYCLE, text)
+    found = circle(node, path)
+    if found:
+        raise Refused(Code.CYCLE, f"the nodes would follow each other in a circle: {found}")
+
+
+def circle(node: str, path: Sequence[str]) -> str:
+    """The nodes that follow each other when `node` follows the first of a path that has it, "" for one that has not."""
+    return " -> ".join((node, *path[: path.index(node) + 1])) if node in path else ""
