@@ -73,7 +73,7 @@ class Claims:
 
     def _claim(self, name: bytes, now_s: float) -> None:
         try:
-            history = self._passed_on.get(name) or roles.lineage(self._owner, name).history
+            history = self._passed_on.get(name) or roles.history_of(self._owner, self._owner.stream(name))
         except (Refused, StorageError, OSError) as error:
             log.warning("stream %r cannot be claimed now: %s", name, error)
             self._due_s[name] = now_s + CLAIM_RETRY_S

@@ -50,11 +50,12 @@ def unpack(row: Sequence[Any]) -> Lineage:
 
 def of(owner: Owner, name: bytes) -> Lineage:
     """From here on an account is kept of who holds the stream. Raises Refused, StorageError, OSError."""
-    role, history, first_seq, next_seq = roles.lineage(owner, name)
+    stream = owner.stream(name)
+    history, first_seq, next_seq = roles.history_of(owner, stream), stream.log.first_seq, stream.log.next_seq
     path = (owner.directory.node_id, *owner.path_above(name))
     holders = owner.replicas.holders(name)
     holders.end_seq = next_seq
-    return Lineage(role.value, history, path, first_seq, next_seq, holders.line)
+    return Lineage(owner.role(name).value, history, path, first_seq, next_seq, holders.line)
 
 
 def follow(owner: Owner, args: Args) -> list[Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from broker.owner import OpenStream, Owner, Refused
 from broker.protocol.errors import Code
@@ -31,21 +31,6 @@ that is further away was made up; taken for true, it would leave none for anybod
 BUSY_TEXT = "the end of this stream is being set aside; try again in a moment"
 
 
-class Lineage(NamedTuple):
-    """What a node says of its copy of a stream: its role, the terms its messages have, which of them it keeps."""
-
-    role: Role
-    history: History
-    first_seq: int
-    next_seq: int
-
-
-def lineage(owner: Owner, name: bytes) -> Lineage:
-    """Of a stream that lives here, opened if need be. Raises Refused, StorageError, OSError."""
-    stream = owner.stream(name)
-    return Lineage(owner.role(name), history_of(owner, stream), stream.log.first_seq, stream.log.next_seq)
-
-
 def history_of(owner: Owner, stream: OpenStream) -> History:
     """The terms of a stream's messages and of the one to come: what is written down, as far as the messages agree."""
     meta = owner.meta(stream.name)
@@ -56,7 +41,7 @@ def history_of(owner: Owner, stream: OpenStream) -> History:
 
 
 def term_of(owner: Owner, name: bytes) -> Term:
-    """The latest term that is known here. Raises as `lineage`."""
+    """The latest term that is known here. Raises Refused, StorageError, OSError."""
     meta = owner.meta(name)
     return term(meta, history_of(owner, owner.stream(name)))
 

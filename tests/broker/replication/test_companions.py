@@ -13,7 +13,7 @@ from broker.protocol.errors import Code
 from broker.replication import roles
 from broker.replication.companions import Companions, is_companion, own_part, with_role_of
 from broker.replication.rules import Rule, Rules
-from shard.epochs import EpochStart
+from shard.epochs import EpochStart, History
 from shard.meta import Role, StreamMeta, Upstream, meta_path, read_meta
 from tests.broker.owning import make_owner, publish
 
@@ -39,6 +39,10 @@ def state(owner: Owner) -> list[tuple[Role, Upstream | None]]:
 
 def epochs(owner: Owner) -> list[int]:
     return [owner.epoch(name) for name in FAMILY]
+
+
+def history(owner: Owner, name: bytes) -> History:
+    return roles.history_of(owner, owner.stream(name))
 
 
 def test_which_streams_are_companions() -> None:
@@ -98,8 +102,7 @@ def test_a_promotion_begins_a_term_of_each(owner: Owner) -> None:
     node = owner.directory.node_id
     for name in FAMILY:
         publish(owner, name, b"behind")
-        found = roles.lineage(owner, name)
-        assert (found.role, found.history[-1]) == (Role.MASTER, EpochStart(2, 1, node))
+        assert (owner.role(name), history(owner, name)[-1]) == (Role.MASTER, EpochStart(2, 1, node))
         assert owner.stream(name).log.entry(1).epoch == read_meta(owner.shard_path(name), name.decode()).epoch == 2
     assert owner.meta(S).upstream == UPSTREAM, "it is claimed from there"
     assert state(owner) == [(Role.MASTER, None)] * 3, "and the others with it"
@@ -131,7 +134,7 @@ def test_a_companion_that_is_made_later_is_of_the_term_of_its_stream(tmp_path: P
     roles.promote(owner, [S])
     publish(owner, DEAD, b"x")
     assert owner.stream(DEAD).log.entry(0).epoch == 2
-    assert roles.lineage(owner, DEAD).history[-1][:2] == (2, 0)
+    assert history(owner, DEAD)[-1][:2] == (2, 0)
     assert DEAD not in owner.metas, "nothing need be written down for it"
 
 
@@ -190,17 +193,17 @@ def test_who_follows_a_companion_of_a_later_term_is_told_one_behind_it(owner: Ow
     publish(owner, CURSOR, b"x")
     roles.hear_of(owner, CURSOR, 5, "")
     assert (owner.role(CURSOR), owner.epoch(CURSOR), owner.open[CURSOR].epoch) == (Role.MASTER, 6, 6)
-    assert roles.lineage(owner, CURSOR).history[-1] == EpochStart(6, 1, owner.directory.node_id)
+    assert history(owner, CURSOR)[-1] == EpochStart(6, 1, owner.directory.node_id)
     assert owner.epoch(S) == 1 and owner.role(S) is Role.MASTER
 
 
 def test_whose_the_first_term_was_is_not_guessed_where_there_was_another_master(owner: Owner) -> None:
     """A companion that was copied has no .meta while its stream has one."""
     publish(owner, CURSOR, b"x")
-    assert roles.lineage(owner, CURSOR).history == (EpochStart(1, 0, owner.directory.node_id),)
+    assert history(owner, CURSOR) == (EpochStart(1, 0, owner.directory.node_id),)
     roles.slave(owner, [S, *UPSTREAM])
     roles.promote(owner, [S])
-    assert roles.lineage(owner, CURSOR).history[0] == EpochStart(1, 0, "")
+    assert history(owner, CURSOR)[0] == EpochStart(1, 0, "")
 
 
 def test_who_follows_a_companion_that_is_not_here_makes_it(tmp_path: Path) -> None:
@@ -249,5 +252,5 @@ def test_after_the_machine_went_down_all_begin_one_term(
     for name in FAMILY[:3]:
         publish(again, name, b"y")
         assert again.stream(name).log.entry(1).epoch == again.epoch(name) == 2
-        assert roles.lineage(again, name).history[-1] == EpochStart(2, 1, again.directory.node_id)
+        assert history(again, name)[-1] == EpochStart(2, 1, again.directory.node_id)
     assert not again.reborn

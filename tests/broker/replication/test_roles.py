@@ -46,7 +46,7 @@ class Node:
         return read_meta(self.owner.shard_path(S), "s")
 
     def history(self) -> History:
-        return roles.lineage(self.owner, S).history
+        return roles.history_of(self.owner, self.owner.stream(S))
 
     def publish(self, *payloads: bytes) -> None:
         assert not publish(self.owner, S, *payloads).refusals
