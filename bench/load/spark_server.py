@@ -1,5 +1,6 @@
-"""A Spark session that is kept warm and answers questions: `python -m bench.load.spark_server PORT KIND STREAMS
-MESSAGES PAYLOAD_BYTES`, in an empty directory.
+"""A warm Spark session, or polars, that answers questions.
+
+`python -m bench.load.spark_server PORT KIND STREAMS MESSAGES PAYLOAD_BYTES`, in an empty directory.
 
 Each question is a line. `ready` is answered `!`; `prepare` makes the data and the session, and the other questions of
 its kind are answered with the seconds they took: `done SECONDS`, or `failed TEXT`.
@@ -109,13 +110,17 @@ KINDS: Final[Mapping[str, Mapping[str, Question]]] = MappingProxyType(
 )
 
 
-def prepare(streams: int, messages: int, payload_bytes: int) -> Context:
-    from spark.session import local_session
-
+def prepare(kind: str, streams: int, messages: int, payload_bytes: int) -> Context:
+    """The data in the present directory; and a session, but for what is measured without Spark."""
     data = Path.cwd() / "data"
     make_data(data, streams, messages, payload_bytes)
-    session = local_session("bench", cores=CORES, memory=MEMORY)
-    return Context(session, data, Path.cwd(), streams, messages)
+    return Context(None if kind == "polars" else _session(), data, Path.cwd(), streams, messages)
+
+
+def _session() -> Any:
+    from spark.session import local_session
+
+    return local_session("bench", cores=CORES, memory=MEMORY)
 
 
 class Answers:
@@ -156,7 +161,7 @@ def serve(listener: socket.socket, answers: Answers) -> None:
 
 def main(port: str, kind: str, streams: str, messages: str, payload_bytes: str) -> None:
     sizes = (int(streams), int(messages), int(payload_bytes))
-    answers = Answers(KINDS[kind], lambda: prepare(*sizes))
+    answers = Answers(KINDS[kind], lambda: prepare(kind, *sizes))
     with socket.create_server(("127.0.0.1", int(port))) as listener:
         serve(listener, answers)
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.load.spark_server import FILES, KINDS, PARQUET, POLARS, Answers, Context, serve
+from bench.load import spark_server
+from bench.load.spark_server import FILES, KINDS, PARQUET, POLARS, Answers, Context, prepare, serve
 
 
 def make_context() -> Context:
@@ -35,6 +36,15 @@ def test_both_kinds_answer_the_same_questions() -> None:
     assert set(FILES) <= set(PARQUET)
     assert KINDS == {"files": FILES, "parquet": PARQUET, "polars": POLARS}
     assert "rollup" in POLARS
+
+
+def test_polars_is_measured_without_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spark_server, "_session", lambda: "a session")
+    for kind in KINDS:
+        (tmp_path / kind).mkdir()
+        monkeypatch.chdir(tmp_path / kind)
+        assert prepare(kind, 2, 10, 5).session == (None if kind == "polars" else "a session")
+        assert (tmp_path / kind / "data" / "node.json").exists()
 
 
 def test_over_a_connection() -> None:
