@@ -14,11 +14,12 @@ import os
 import socket
 from collections import deque
 from collections.abc import Iterator
+from itertools import accumulate, islice
 
 from broker.protocol.envelope import EnvelopeReader
+from broker.protocol.outgoing import Buffer, Outgoing
 
 RECEIVE_BYTES = 256 << 10
-SEND_BUFFERS_MAX = 64  # well under IOV_MAX
 FDS_MAX = 16
 BUFFER_BYTES = 4 << 20
 
@@ -33,7 +34,7 @@ class LinkClosed(Exception):
 class Link:
     """One end of a link to the worker (`slot`, `generation`)."""
 
-    __slots__ = ("_fds", "_out", "_reader", "closed", "generation", "queued_bytes", "slot", "sock")
+    __slots__ = ("_fds", "_fds_out", "_out", "_queued", "_reader", "closed", "generation", "slot", "sock")
 
     def __init__(self, sock: socket.socket, slot: int, generation: int, body_max_bytes: int) -> None:
         sock.setblocking(False)
@@ -43,9 +44,10 @@ class Link:
         self.slot = slot
         self.generation = generation
         self.closed = False
-        self.queued_bytes = 0
         self._reader = EnvelopeReader(body_max_bytes)
-        self._out: deque[tuple[memoryview, int]] = deque()  # bytes, and a descriptor to go with them or -1
+        self._out = Outgoing()
+        self._queued = 0  # bytes in all, those that are sent too
+        self._fds_out: deque[tuple[int, int]] = deque()  # behind how many bytes a descriptor goes with the next of them
         self._fds: deque[int] = deque()
 
     def fileno(self) -> int:
@@ -53,19 +55,23 @@ class Link:
 
     @property
     def wants_write(self) -> bool:
-        return bool(self._out)
+        return bool(self._out.nbytes)
 
-    def queue(self, *buffers: bytes | bytearray | memoryview, fd: int = -1) -> None:
+    @property
+    def queued_bytes(self) -> int:
+        return self._out.nbytes
+
+    def queue(self, *buffers: Buffer, fd: int = -1) -> None:
         """Queue bytes to go out; `fd`, which the link then owns, travels with the first of them and is closed after."""
-        for buffer in buffers:
-            if len(buffer):
-                self._out.append((memoryview(buffer), fd))
-                self.queued_bytes += len(buffer)
-                fd = -1
+        if fd >= 0:
+            self._fds_out.append((self._queued, fd))
+        before = self._out.nbytes
+        self._out.add(*buffers)
+        self._queued += self._out.nbytes - before
 
     def flush(self) -> None:
         """Send what the socket takes. Raises LinkClosed."""
-        while self._out:
+        while self._out.nbytes:
             buffers, fd = self._head()
             try:
                 sent = self._send(buffers, fd)
@@ -79,41 +85,32 @@ class Link:
                 return
             if fd >= 0:
                 os.close(fd)
-            self._drop(sent)
+                self._fds_out.popleft()
+            self._out.sent(sent)
 
     def drop_queue(self) -> None:
         """Forget what was to go out: there is nobody to take it."""
-        for _view, fd in self._out:
-            if fd >= 0:
-                os.close(fd)
+        for _place, fd in self._fds_out:
+            os.close(fd)
+        self._fds_out.clear()
         self._out.clear()
-        self.queued_bytes = 0
 
-    def _head(self) -> tuple[list[memoryview], int]:
+    def _head(self) -> tuple[list[Buffer], int]:
         """The buffers for one send: up to the next one that has a descriptor, which must begin a send of its own."""
-        first, fd = self._out[0]
-        buffers = [first]
-        for index in range(1, min(len(self._out), SEND_BUFFERS_MAX)):
-            view, other_fd = self._out[index]
-            if other_fd >= 0:
-                break
-            buffers.append(view)
-        return buffers, fd
+        buffers = self._out.head()
+        if not self._fds_out:
+            return buffers, -1
+        place = self._queued - self._out.nbytes
+        fd = self._fds_out[0][1] if self._fds_out[0][0] == place else -1
+        others = [at for at, _fd in islice(self._fds_out, 2) if at > place]
+        starts = accumulate(map(len, buffers), initial=place)
+        return [each for each, at in zip(buffers, starts, strict=False) if not others or at < others[0]], fd
 
-    def _send(self, buffers: list[memoryview], fd: int) -> int:
+    def _send(self, buffers: list[Buffer], fd: int) -> int:
         if fd < 0:
             return self.sock.sendmsg(buffers)
         rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))
         return self.sock.sendmsg(buffers, [rights])
-
-    def _drop(self, sent: int) -> None:
-        self.queued_bytes -= sent
-        while sent:
-            view, _fd = self._out.popleft()
-            if sent < len(view):
-                self._out.appendleft((view[sent:], -1))
-                return
-            sent -= len(view)
 
     def receive(self) -> Iterator[tuple[int, memoryview]]:
         """Read once; yield each envelope (opcode, body) that is whole. A body is valid until the next step.

@@ -7,8 +7,8 @@ from typing import Final
 from broker.protocol import messages as m
 from broker.protocol.binary import ClientCodec
 from broker.protocol.features import CONSUMERS
+from broker.protocol.outgoing import Outgoing
 from tailrace.heartbeat import Heartbeat
-from tailrace.outgoing import Outgoing
 from tailrace.publications import Publication
 from tailrace.version import VERSION
 

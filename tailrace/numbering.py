@@ -12,10 +12,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
+from broker.protocol.outgoing import Buffer
 from shard.frame import HEADER_BYTES, unpack_header
 from shard.leaves import load
 from shard.numbering import write_numbering
-from tailrace.outgoing import Buffer
 
 LINES_MAX: Final = 65_536
 """Of one client; of more, those that nothing is under way in are forgotten, the longest idle first."""

@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Final
 
 from broker.protocol.messages import Ack, PartResult, Result
+from broker.protocol.outgoing import Buffer
 from tailrace.backoff import Backoff
 from tailrace.errors import (
     BrokerError,
@@ -30,7 +31,6 @@ from tailrace.errors import (
 )
 from tailrace.message import Receipt
 from tailrace.numbering import Line, Numbering, Place
-from tailrace.outgoing import Buffer
 
 RETRIED: Final = frozenset({"unavailable", "overloaded"})
 """Codes of what may go well a moment later."""

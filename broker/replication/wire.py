@@ -10,7 +10,6 @@ import errno
 import os
 import select
 import socket
-from collections import deque
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
@@ -18,18 +17,17 @@ from broker.protocol.binary import ClientCodec
 from broker.protocol.errors import PeerError
 from broker.protocol.features import REPLICATION
 from broker.protocol.messages import Response
+from broker.protocol.outgoing import Buffer, Outgoing
 
 # Of one read. Several chunks, so that most of them lie whole in it and need not be put together; fewer bytes while
 # messages are very small and many.
 RECEIVE_BYTES, RECEIVE_MIN_BYTES = 4 << 20, 16 << 10
 MESSAGES_A_READ = 2_048  # more of them would keep everybody else of this worker waiting
-SEND_BUFFERS_MAX = 64  # well under IOV_MAX
 
 _receive_buffer = memoryview(bytearray(RECEIVE_BYTES))  # one a process: filled and read within one call
 
 Address: TypeAlias = tuple[socket.AddressFamily, Any]
 """An address family, and an address as its sockets take it."""
-Data: TypeAlias = bytes | bytearray | memoryview
 
 
 class WireClosed(Exception):
@@ -55,17 +53,16 @@ def look_up(host: str, port: int) -> Address:
 
 
 class Wire:
-    __slots__ = ("_codec", "_out", "_read_bytes", "closed", "queued_bytes", "received_bytes", "sock")
+    __slots__ = ("_codec", "_out", "_read_bytes", "closed", "received_bytes", "sock")
 
     def __init__(self, address: Address) -> None:
         """Begin to connect; it is done when the socket is writable (`connected`). Raises WireClosed."""
         family, where = address
         self.closed = False
-        self.queued_bytes = 0
         self.received_bytes = 0
         self._codec = ClientCodec(features=frozenset({REPLICATION}))
         self._read_bytes = RECEIVE_BYTES
-        self._out: deque[memoryview] = deque()
+        self._out = Outgoing()
         try:
             self.sock = socket.socket(family, socket.SOCK_STREAM)
         except OSError as error:
@@ -88,35 +85,26 @@ class Wire:
 
     @property
     def interest(self) -> int:
-        return select.EPOLLIN | (select.EPOLLOUT if self._out else 0)
+        return select.EPOLLIN | (select.EPOLLOUT if self._out.nbytes else 0)
 
-    def queue(self, *buffers: Data) -> None:
+    @property
+    def queued_bytes(self) -> int:
+        return self._out.nbytes
+
+    def queue(self, *buffers: Buffer) -> None:
         """Queue bytes to go out; they are the wire's from here on."""
-        for buffer in buffers:
-            if len(buffer):
-                self._out.append(memoryview(buffer))
-                self.queued_bytes += len(buffer)
+        self._out.add(*buffers)
 
     def flush(self) -> None:
         """Send what the socket takes. Raises WireClosed."""
-        while self._out:
-            buffers = [self._out[index] for index in range(min(len(self._out), SEND_BUFFERS_MAX))]
+        while self._out.nbytes:
             try:
-                sent = self.sock.sendmsg(buffers)
+                sent = self.sock.sendmsg(self._out.head())
             except BlockingIOError:
                 return
             except OSError as error:
                 raise WireClosed(error.strerror or "the connection is gone") from error
-            self._drop(sent)
-
-    def _drop(self, sent: int) -> None:
-        self.queued_bytes -= sent
-        while sent:
-            view = self._out.popleft()
-            if sent < len(view):
-                self._out.appendleft(view[sent:])
-                return
-            sent -= len(view)
+            self._out.sent(sent)
 
     def receive(self) -> Iterator[Response]:
         """Read once; the messages that are whole. The frames of a Chunk are valid until the next step.
@@ -147,5 +135,4 @@ class Wire:
     def close(self) -> None:
         self.closed = True
         self._out.clear()
-        self.queued_bytes = 0
         self.sock.close()

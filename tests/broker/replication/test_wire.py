@@ -13,7 +13,8 @@ import pytest
 
 from broker.protocol import messages as m
 from broker.protocol.messages import CHUNK_HEAD, Op, pack
-from broker.replication.wire import RECEIVE_MIN_BYTES, SEND_BUFFERS_MAX, Wire, WireClosed, look_up, numeric_address
+from broker.protocol.outgoing import BUFFERS_MAX
+from broker.replication.wire import RECEIVE_MIN_BYTES, Wire, WireClosed, look_up, numeric_address
 from shard.frame import pack_frame
 
 PATIENCE_S = 5.0
@@ -115,7 +116,7 @@ def test_an_address_that_cannot_be_reached_from_here() -> None:
 
 
 def test_what_is_queued_goes_out_in_its_order(pair: Pair) -> None:
-    parts = [b"%d|" % number for number in range(3 * SEND_BUFFERS_MAX)]
+    parts = [b"%d|" % number for number in range(3 * BUFFERS_MAX)]
     pair.wire.queue(*parts)
     pair.wire.queue(b"", bytearray(b"end"), memoryview(b""))
     whole = b"".join(parts) + b"end"

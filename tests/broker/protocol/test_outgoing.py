@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from tailrace.outgoing import BUFFERS_MAX, Outgoing
+from broker.protocol.outgoing import BUFFERS_MAX, Outgoing
 
 
 def test_whatever_is_taken_at_a_time_the_bytes_are_the_same() -> None:
@@ -27,7 +27,10 @@ def test_whatever_is_taken_at_a_time_the_bytes_are_the_same() -> None:
 
 def test_nothing_is_no_buffer() -> None:
     outgoing = Outgoing()
+    outgoing.add(b"")
+    assert outgoing.head() == []
     outgoing.add(b"", b"a")
+    assert outgoing.head() == [b"a"]
     outgoing.sent(1)
     assert outgoing.nbytes == 0
     outgoing.add(b"b")

@@ -1,4 +1,4 @@
-"""Bytes on their way to the broker, in the buffers they were made in."""
+"""Bytes on their way out of a socket, in the buffers they were made in."""
 
 from __future__ import annotations
 
@@ -22,8 +22,9 @@ class Outgoing:
 
     def add(self, *buffers: Buffer) -> None:
         for buffer in buffers:
-            self._buffers.append(buffer)
-            self.nbytes += len(buffer)
+            if len(buffer):
+                self._buffers.append(buffer)
+                self.nbytes += len(buffer)
 
     def head(self) -> list[Buffer]:
         """The next buffers to send, at most BUFFERS_MAX."""
