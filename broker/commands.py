@@ -184,7 +184,7 @@ class Commands:
         def render(value: list[int]) -> bytes:
             return answers.ok("trim", command.stream, value[0], value[1])
 
-        self._ask(client, command.stream, "trim", [place], render)
+        self._ask(client, command.stream, "trim", [place, command.spare], render)
 
     def stat(self, client: LineClient, command: c.Stat) -> None:
         def render(value: dict[str, Any]) -> bytes:

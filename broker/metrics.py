@@ -116,6 +116,11 @@ class WorkerMetrics:
         "binary",
         "commit",
         "connections",
+        "consumer_lag_messages_max",
+        "consumer_lag_s_max",
+        "consumers",
+        "consumers_abandoned",
+        "consumers_soon_abandoned",
         "copies",
         "copies_lag_messages",
         "damaged_streams",
@@ -177,6 +182,11 @@ class WorkerMetrics:
         self.open_streams = 0
         self.damaged_streams = 0  # that refuse to open
         self.disk_bytes = 0  # allocated by the owned streams
+        self.consumers = 0  # durable ones, of the owned streams
+        self.consumer_lag_messages_max = 0  # of the one furthest behind
+        self.consumer_lag_s_max = 0.0  # the age of the oldest message that one has not finished
+        self.consumers_soon_abandoned = 0  # messages are kept for them, and soon will not be
+        self.consumers_abandoned = 0
         self.slaves: dict[str, SlaveMeasures] = {}  # of the owned streams, by node id
         self.replication_waits = 0  # batches that wait until other nodes hold them
         self.copies: dict[str, int] = {}  # owned streams that follow another node, by state

@@ -76,6 +76,16 @@ GAUGES = (
     ("tailrace_open_streams", "open_streams", "livesum", "Streams whose files are open."),
     ("tailrace_damaged_streams", "damaged_streams", "livesum", "Streams that refuse to open, a file being damaged."),
     ("tailrace_stream_disk_bytes", "disk_bytes", "livesum", "Bytes that the files of the streams take on the disk."),
+    ("tailrace_consumers", "consumers", "livesum", "Durable consumers."),
+    ("tailrace_consumer_lag_messages", "consumer_lag_messages_max", "livemax", "Messages the hindmost consumer lacks."),
+    ("tailrace_consumer_lag_seconds", "consumer_lag_s_max", "livemax", "Age of the oldest message a consumer lacks."),
+    (
+        "tailrace_consumers_soon_abandoned",
+        "consumers_soon_abandoned",
+        "livesum",
+        "Consumers idle for most of their time.",
+    ),
+    ("tailrace_consumers_abandoned", "consumers_abandoned", "livesum", "Consumers for which nothing is kept any more."),
     ("tailrace_replication_waits", "replication_waits", "livesum", "Batches that wait until other nodes hold them."),
     ("tailrace_copies_lag_messages", "copies_lag_messages", "livesum", "Messages that copies lack of their upstreams."),
 )

@@ -109,6 +109,7 @@ class Owner:
         self.held_below: Callable[[bytes], Iterable[tuple[str, int, int]]] = lambda _name: ()  # node, next, synced seq
         self.on_cut: Callable[[bytes, int], None] = lambda _name, _seq: None  # its end has been set aside from there on
         self.on_held: Callable[[bytes], None] = lambda _name: None  # more of it is held, or on the disk, here
+        self.spared: Callable[[bytes], int | None] = lambda _name: None  # what its consumers need, from there on
         self.on_trim: Callable[[OpenStream, int], None] = lambda _stream, _dropped: None
         self.boot_id = boot_id
         self.on_pause: Callable[[], None] = lambda: None  # in the middle of something long
@@ -484,6 +485,11 @@ class Owner:
             log.error("stream refused: %s", damage)
             self.metrics.damaged_streams += 1
             self.damaged[name] = damage
+
+    def sparing(self, name: bytes, seq: int) -> int:
+        """Where a trim to `seq` ends that spares what consumers have not finished. Raises Refused."""
+        needed = self.spared(name)
+        return seq if needed is None else min(seq, needed)
 
     def trim(self, stream: OpenStream, seq: int) -> None:
         """Drop the messages before `seq`; `on_trim` hears how many. Raises Refused, StorageError, OSError."""

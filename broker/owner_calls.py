@@ -53,10 +53,15 @@ def ensure(owner: Owner, args: Args) -> int:
 
 
 def trim(owner: Owner, args: Args) -> list[int]:
-    """[stream, place] -> [first seq, messages dropped]. The space comes back after a grace period."""
-    name, place = args
+    """[stream, place, whether to spare what consumers need] -> [first seq, messages dropped].
+
+    The space comes back after a grace period.
+    """
+    name, place, spare = args
     stream = owner.stream(name)
     seq = locate(stream, place)
+    if spare:
+        seq = owner.sparing(name, seq)
     dropped = max(seq - stream.log.first_seq, 0)
     if dropped:
         owner.trim(stream, seq)

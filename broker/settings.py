@@ -153,6 +153,24 @@ class StreamPolicy:
         zero="no bound",
     )
 
+    spare_consumers: bool = setting(
+        "stream",
+        "spare_consumers",
+        Kind.FLAG,
+        False,
+        "whether max_age_s and max_bytes spare what a durable consumer has not finished",
+    )
+    consumer_max_age_s: int = setting(
+        "stream",
+        "consumer_max_age_s",
+        Kind.SECONDS,
+        7 * DAY_S,
+        "a consumer that has asked for nothing for this long is abandoned: nothing is kept for it",
+        low=1,
+        high=100 * YEAR_S,
+        zero="never",
+    )
+
     def matches(self, name: str) -> bool:
         """Whether this policy is for the stream `name`; upper and lower case differ."""
         return fnmatchcase(name, self.pattern)

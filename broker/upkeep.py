@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.consumers.housekeeping import Housekeeping
+from broker.consumers.patrol import Patrol
 from broker.owner import OpenStream, Owner, Refused
 from broker.owner_calls import disk_bytes
 from broker.settings import StreamPolicy
@@ -70,7 +70,9 @@ class Punch:
 class Upkeep:
     """Sync schedule, retention, trimming's second half, the disk's account."""
 
-    def __init__(self, owner: Owner, syncer: Syncer, clock: Callable[[], float], clock_us: Callable[[], int]) -> None:
+    def __init__(
+        self, owner: Owner, patrol: Patrol, syncer: Syncer, clock: Callable[[], float], clock_us: Callable[[], int]
+    ) -> None:
         self.owner = owner
         self.syncer = syncer
         self._clock = clock
@@ -80,7 +82,7 @@ class Upkeep:
         self._sweep: Iterator[bytes] = iter(())
         self._swept_bytes = 0
         self._next_sweep_s = clock()
-        self._cursor_logs = Housekeeping(owner)
+        self._patrol = patrol
         owner.on_trim = self._note_trim
 
     # --- syncing ----------------------------------------------------------------------------------------------------
@@ -168,6 +170,7 @@ class Upkeep:
             if self._clock() > end_s:
                 return
         self.owner.metrics.disk_bytes = self._swept_bytes
+        self._patrol.finish(self.owner.metrics)
         if self._clock() >= self._next_sweep_s:
             self._next_sweep_s = self._clock() + self.owner.settings.retention_interval_s
             self._swept_bytes = 0
@@ -178,7 +181,7 @@ class Upkeep:
         nbytes = disk_bytes(stream_paths(self.owner.shard_path(name), text))
         self._swept_bytes += nbytes
         if name.startswith(CURSOR_PREFIX):
-            self._cursor_logs.visit(name, nbytes)
+            self._patrol.visit(name, nbytes)
             return
         policy = self.owner.settings.policy(text)
         if (policy.max_age_s or policy.max_bytes) and name not in self.owner.damaged:
@@ -188,6 +191,8 @@ class Upkeep:
         try:
             stream = self.owner.stream(name)
             seq = retention_seq(stream.log, RetentionPolicy(policy.max_age_s, policy.max_bytes), self._clock_us())
+            if seq > stream.log.first_seq and policy.spare_consumers:
+                seq = self.owner.sparing(name, seq)
             if seq > stream.log.first_seq:
                 self.owner.trim(stream, seq)
         except (Refused, StorageError, OSError) as error:

@@ -31,6 +31,7 @@ from broker.commands import Commands
 from broker.connection import Connection
 from broker.consumers import verbs
 from broker.consumers.desk import Desk
+from broker.consumers.patrol import Patrol
 from broker.consumers.serving import HELD_LOOK_S, Serving, look_at_held
 from broker.control import ControlChannel, ControlClosed, ControlMessage
 from broker.fanout import FanOut
@@ -170,7 +171,7 @@ class Worker:
         self.movers = Movers(self)
         self.router.on_away = self.movers.consider
         self.syncer = Syncer()
-        self.upkeep = Upkeep(self.owner, self.syncer, time.monotonic, now_us)
+        self.upkeep = Upkeep(self.owner, Patrol(self.desk), self.syncer, time.monotonic, now_us)
         self.address = settings.advertise or f":{boot.listener.getsockname()[1]}"
         self.uplinks = Uplinks(self, self.address)
         self.followers = Followers(self)

@@ -157,10 +157,11 @@ class Promote:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Drop what is before `start` (a time or a seq)."""
+    """Drop what is before `start` (a time or a seq); `spare`: but not what a durable consumer has not finished."""
 
     stream: bytes
     start: From
+    spare: bool = False
 
 
 @dataclass(frozen=True, slots=True)

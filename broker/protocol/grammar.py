@@ -178,11 +178,13 @@ def _slave(verb: Verb, rest: bytes, _max: int) -> c.Command:
 
 
 def _trim(verb: Verb, rest: bytes, _max: int) -> c.Command:
-    name, start = _args(verb, rest, 2, 2)
+    name, start, *more = _args(verb, rest, 2, 3)
     stream, where = stream_name(name), place(start)
     if where.kind == "new":
         raise PeerError(Code.FROM, "trim takes a time in microseconds or #SEQ; what is before it is dropped")
-    return c.Trim(stream, where)
+    if more and more[0].lower() != b"spare":
+        raise PeerError(Code.USAGE, f"{shown(more[0])} is nothing that trim knows; write: {verb.form}")
+    return c.Trim(stream, where, spare=bool(more))
 
 
 def _streams(verb: Verb, rest: bytes, _max: int) -> c.Command:
@@ -234,7 +236,12 @@ _ROWS = (
     Verb("slave HOST PORT STREAM FROM", "follow the stream of another node; * or PREFIX* for many", True, _slave),
     Verb("unslave STREAM", "stop following; the stream takes no more messages here", True, _streams_like(c.Unslave)),
     Verb("promote STREAM", "make this slave the stream's master", True, _streams_like(c.Promote)),
-    Verb("trim STREAM FROM", "drop the messages before FROM: a time in us or #SEQ", True, _trim),
+    Verb(
+        "trim STREAM FROM [spare]",
+        "drop what is before FROM (time in us or #SEQ); spare: what consumers need",
+        True,
+        _trim,
+    ),
     Verb("streams [PREFIX]", "the node's streams", True, _streams),
     Verb("stat STREAM", "one stream in numbers", True, _stream_only(c.Stat)),
     Verb("workers", "the node's worker processes", True, _bare(c.Workers())),

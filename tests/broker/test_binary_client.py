@@ -492,12 +492,14 @@ def test_answers_to_pings_are_gathered_until_anything_else_comes(node: World, mo
     peers = [BinaryPeer(node) for _ in range(2)]
     pauses: list[float] = []
 
+    others = {5: m.Ping()}  # after so many pauses
+
     def follow(pause_s: float) -> None:
         pauses.append(pause_s)
-        peers[0].say(m.Ping() if len(pauses) == until else m.Pong())
+        peers[0].say(others.pop(len(pauses), m.Pong()))
 
     monkeypatch.setattr("broker.worker.time.sleep", follow)
-    for until, most in ((5, 5), (0, PONG_PAUSES_MAX)):
+    for most in (5, PONG_PAUSES_MAX):
         pauses.clear()
         peers[1].say(m.Pong())
         node.workers[0].turn()

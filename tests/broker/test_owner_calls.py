@@ -70,8 +70,8 @@ def test_trim_by_place(tmp_path: Path, place: list[Any], first_seq: int) -> None
     for _ in range(10):
         publish(owner, b"s")
         clock.now_s += 1.0
-    assert call(owner, "trim", [b"s", place]) == [first_seq, first_seq]
-    assert call(owner, "trim", [b"s", place]) == [first_seq, 0]
+    assert call(owner, "trim", [b"s", place, False]) == [first_seq, first_seq]
+    assert call(owner, "trim", [b"s", place, False]) == [first_seq, 0]
     assert heard == ([first_seq] if first_seq else [])
     owner.release()
 
@@ -118,7 +118,7 @@ def test_damage_that_a_call_meets_is_its_answer(tmp_path: Path) -> None:
     paths = stream_paths(owner.shard_path(b"s"), "s")
     os.truncate(paths.index_file, HEADER_PAGE_BYTES)
     assert refusal(owner, "stat", b"s") is Code.DAMAGED
-    assert refusal(owner, "trim", b"s", ["seq", 2]) is Code.DAMAGED
+    assert refusal(owner, "trim", b"s", ["seq", 2], False) is Code.DAMAGED
     owner.release()
 
 
@@ -130,7 +130,7 @@ def test_a_disk_that_refuses_is_an_answer(tmp_path: Path, monkeypatch: pytest.Mo
         raise OSError(5, "Input/output error")
 
     monkeypatch.setattr("shard.log.seq_at", fail)
-    assert refusal(owner, "trim", b"s", ["time", 5]) is Code.UNAVAILABLE
+    assert refusal(owner, "trim", b"s", ["time", 5], False) is Code.UNAVAILABLE
     owner.release()
 
 

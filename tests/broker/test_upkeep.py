@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.consumers.desk import Desk
+from broker.consumers.patrol import Patrol
 from broker.owner import Owner
 from broker.protocol.errors import Code
 from broker.settings import Durability, StreamPolicy
@@ -46,7 +48,8 @@ class World:
         self.owner: Owner = make_owner(path / "data", self.clock, **settings)  # type: ignore[arg-type]
         self.syncer = HandSyncer()
         clock = self.clock
-        self.upkeep = Upkeep(self.owner, self.syncer, clock.seconds, clock.microseconds)  # type: ignore[arg-type]
+        patrol = Patrol(Desk(self.owner, clock.seconds))
+        self.upkeep = Upkeep(self.owner, patrol, self.syncer, clock.seconds, clock.microseconds)  # type: ignore[arg-type]
 
     def tick(self, seconds: float = 0.0) -> list[str]:
         """Time passes; what is to be synced by now."""

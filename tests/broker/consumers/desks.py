@@ -7,6 +7,7 @@ from typing import Any
 
 from broker.consumers import verbs
 from broker.consumers.desk import Desk
+from broker.consumers.patrol import Patrol
 from broker.owner import Owner
 from broker.protocol.errors import Code
 from broker.refused import Refused
@@ -32,7 +33,7 @@ class Office:
         self.desk = Desk(self.owner, self.clock.seconds)
         self.owner.on_role = self.desk.role_changed
         self.syncer = HandSyncer()
-        self.upkeep = Upkeep(self.owner, self.syncer, self.clock.seconds, self.clock.microseconds)  # type: ignore[arg-type]
+        self.upkeep = Upkeep(self.owner, Patrol(self.desk), self.syncer, self.clock.seconds, self.clock.microseconds)  # type: ignore[arg-type]
 
     # --- what is asked ----------------------------------------------------------------------------------------------
 

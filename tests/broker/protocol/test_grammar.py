@@ -57,6 +57,7 @@ GOOD: list[tuple[bytes, object]] = [
     (b"master a*", c.Master(b"a*")),
     (b"trim s 5", c.Trim(b"s", c.From("time", 5))),
     (b"trim s #5", c.Trim(b"s", c.From("seq", 5))),
+    (b"trim s #5 Spare", c.Trim(b"s", c.From("seq", 5), spare=True)),
     (b"consume s n 0", c.Consume(b"s", b"n", c.From("time", 0))),
     (b"consume s $n new", c.Consume(b"s", b"$n", c.FROM_NEW)),
     (b"get s n", c.Get(b"s", b"n", 0, 1)),
