@@ -86,7 +86,7 @@ class BinaryPeer:
         self.pings = 0
         self.mute = False  # leaves pings unanswered
         self.ended = False
-        self._codec = ClientCodec()
+        self._codec = ClientCodec(features=frozenset(hello.features if hello is not None else ()))
         self._requests = itertools.count(1)
         self._handles: dict[str, int] = {}
         self.welcome: Welcome | None = None

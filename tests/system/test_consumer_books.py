@@ -34,6 +34,7 @@ STREAMS = ["s0", "s1"]
 CONSUMERS = ["billing", "audit", "search"]
 PUBLISHERS = 8
 LENGTH_S = 6.0
+PAUSE_S = 0.1  # of each publisher, so that the books keep up on a small machine
 CALL_S = 60.0
 CATCH_UP_S = 60.0
 WISHES = {"start": tailrace.START, "deliveries_max": 0}
@@ -64,7 +65,8 @@ def specs(tree: Tree, folder: Path) -> dict[str, Spec]:
 def load(tree: Tree, folder: Path) -> Load:
     addresses = [[node.address] for node in tree.nodes.values()]
     publishers = {f"p{number}": addresses[number % len(addresses)] for number in range(PUBLISHERS)}
-    return Load(publishers, STREAMS, folder / "load", options={"retry": True, "timeout_s": CALL_S})
+    options = {"retry": True, "timeout_s": CALL_S}
+    return Load(publishers, STREAMS, folder / "load", pause_s=PAUSE_S, options=options)
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -24,7 +24,7 @@ from tests.system.node import Node, running, wait_for
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 ACKS_VARIABLE = "TAILRACE_ACKS"
-ACKS = 40_000
+ACKS = 20_000
 HELLO = Hello(VERSION, (CONSUMERS,), "test/1")
 AT_ONCE = 200  # requests on their way
 CURSOR = cursor_name(b"s").decode()
