@@ -54,7 +54,10 @@ class Code(StrEnum):
     GAP = "gap", "a producer's numbers have a gap before these messages, or those before them were lost"
     PRODUCER = "producer", "nothing is known of this producer here, or of these numbers any more; begin with a new id"
     CONSUMER = "consumer", "the stream has no such consumer; create it first"
-    STALE = "stale", "another member has these messages now, or nobody was given them; what this one says of them does not count"
+    STALE = (
+        "stale",
+        "another member has these messages now, or nobody was given them; what this one says of them does not count",
+    )
     CYCLE = "cycle", "the nodes would follow each other in a circle; choose another to follow"
     SLOW = "slow", "this connection read too slowly and is closed; subscribe again from the last seq seen"
     PROTOCOL = "protocol", "these bytes are no protocol spoken here, or nothing that it says at this place"
