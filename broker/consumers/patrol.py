@@ -1,5 +1,6 @@
-"""What an owner's walk over its streams does about consumers: it keeps their logs short and takes their measure. And what
-a trim is to spare.
+"""What an owner's walk over its streams does about consumers: it keeps their logs short, and takes their measure.
+
+It also says what a trim of their stream is to spare.
 """
 
 from __future__ import annotations

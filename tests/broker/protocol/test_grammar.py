@@ -176,6 +176,7 @@ BAD: list[tuple[bytes, Code]] = [
     (b"trim s", Code.USAGE),
     (b"trim s new", Code.FROM),
     (b"trim s #", Code.FROM),
+    (b"trim s #5 keep", Code.USAGE),
     (b"streams a b", Code.USAGE),
     (b"streams a|b", Code.NAME),
     (b"quit now", Code.USAGE),
