@@ -42,6 +42,12 @@ class Book:
         return self.look
 
     def has_some(self, consumer: bytes) -> bool:
-        """Whether there is anything that a member could be given, as far as that is seen at once."""
+        """Whether there is anything that a member could be given, as far as that is seen at once. Raises Refused."""
         found = self.consumers.by_name.get(consumer)
-        return found is None or found.waiting.count > 0 or found.next_seq < self.look.next_seq
+        return found is None or found.waiting.count > 0 or found.next_seq < self.current().next_seq
+
+    def in_flight(self, consumer: bytes, member: bytes) -> int:
+        """How many messages a member has."""
+        found = self.consumers.by_name.get(consumer)
+        known = found.members.get(member) if found is not None else None
+        return known.in_flight if known is not None else 0

@@ -199,7 +199,10 @@ class Desk:
         now_s = self.clock()
         for book in staged.values():
             if self.books.get(book.name) is book and book.log.staged:
-                book.log.flush(book.consumers, now_s)
+                try:
+                    book.log.flush(book.consumers, now_s)
+                except Refused as refused:
+                    self.discard(book, refused)
                 self.known(book.name)
 
     def _serve(self) -> None:
@@ -212,29 +215,33 @@ class Desk:
 
     def _serve_consumer(self, name: bytes, consumer: bytes) -> int:
         """Give those that wait what there is; how many were looked at."""
-        looked_at = 0
+        looked_at = 1
+        nothing_for_idle = False
         for waiter in self.waiters.of(name, consumer):
             book = self.known(name)
-            if book is None or not self._serve_one(book, waiter):
+            if book is None:
                 break
+            idle = not book.in_flight(consumer, waiter.ask.member)
+            if idle and nothing_for_idle:
+                continue  # what is left belongs with what others have: no member without any can have it
+            try:
+                if not book.has_some(consumer):
+                    break
+                nothing_for_idle |= not self._serve_one(book, waiter) and idle
+            except Refused as refused:
+                self.waiters.remove(waiter)
+                waiter.tell(refused)
             looked_at += 1
-        return looked_at + 1
+        return looked_at
 
     def _serve_one(self, book: Book, waiter: Waiter) -> bool:
-        """Whether to go on with others."""
-        try:
-            look = book.current()
-            if not book.has_some(waiter.ask.name):
-                return False
-            now_us = self.owner.clock_us()
-            decision = self.decided(book, lambda: decide.get(book.consumers, waiter.ask, look, now_us))
-            if decision.value.runs:
-                self.waiters.remove(waiter)
-            self._give(book, waiter, decision)
-        except Refused as refused:
+        """Whether it was given something. Raises Refused."""
+        look, now_us = book.current(), self.owner.clock_us()
+        decision = self.decided(book, lambda: decide.get(book.consumers, waiter.ask, look, now_us))
+        if decision.value.runs:
             self.waiters.remove(waiter)
-            waiter.tell(refused)
-        return True
+        self._give(book, waiter, decision)
+        return bool(decision.value.runs)
 
     def _give(self, book: Book, waiter: Waiter, decision: Decision[Given]) -> None:
         before, now = waiter.so_far, decision.value
@@ -249,8 +256,10 @@ class Desk:
         for waiter in self.waiters.take_due(self.clock()):
             self.answer_empty(waiter)
         now_us = self.owner.clock_us()
+        due = []
         while self._deadlines and self._deadlines[0][0] <= now_us:
-            due_us, name = heapq.heappop(self._deadlines)
+            due.append(heapq.heappop(self._deadlines))
+        for due_us, name in due:
             book = self.known(name)
             if book is not None and book.scheduled_us == due_us:
                 book.scheduled_us = None
@@ -260,8 +269,10 @@ class Desk:
         """From a slower timer."""
         self.post.try_again()
         for book in self.books.values():
-            if book.log.checkpoint is not None:
+            try:
                 book.log.trim()
+            except (Refused, StorageError, OSError) as error:
+                log.warning("the log of the consumers of stream %r cannot be trimmed: %s", book.name, error)
 
     def _expire(self, book: Book, now_us: int) -> None:
         try:

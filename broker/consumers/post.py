@@ -18,7 +18,7 @@ from broker.publish import Batch
 from broker.refused import Refused
 from shard.errors import StorageError
 from shard.frame import unpack_header
-from shard.names import InvalidName, dead_name
+from shard.names import dead_name
 
 if TYPE_CHECKING:
     from broker.consumers.desk import Desk
@@ -87,7 +87,7 @@ class Post:
                 self.waiting[name] = None
             try:
                 self._send_some(book, letters[:LETTERS_A_TURN])
-            except (Refused, StorageError, OSError, InvalidName) as error:
+            except (Refused, StorageError, OSError, ValueError) as error:
                 self._put_off(name, str(error))
 
     def arrived(self, book: Book, letter: DeadLetter) -> None:
@@ -111,7 +111,7 @@ class Post:
             self._failed[name] = None
 
     def _send_some(self, book: Book, letters: list[DeadLetter]) -> None:
-        """Raises Refused, StorageError, OSError, InvalidName."""
+        """Raises Refused, StorageError, OSError, ValueError where a letter would be too long."""
         owner, look, name = self._desk.owner, book.current(), dead_name(book.name)
         row = []
         for letter in letters:

@@ -5,16 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import pytest
 
+from broker.consumers import decide
 from broker.consumers import desk as desk_module
 from broker.protocol.errors import Code
 from broker.publish import Batch
 from broker.replication.rules import Rule, Rules
+from shard.frame import pack_frame
 from shard.meta import Upstream
 from shard.names import cursor_name
 from shard.stream_files import stream_paths
 from tests.broker.consumers.desks import C, Office, S, code_of
+from tests.broker.owning import batch
 
 LOG = cursor_name(S)
 
@@ -212,6 +216,37 @@ def test_the_member_that_waited_longest_comes_first(office: Office) -> None:
     office.publish(b"x", b"y")
     office.turn()
     assert [[run[0] for run in each[0]["runs"]] if each else None for each in waiting] == [[10], [11], None]
+
+
+def test_members_without_any_are_not_asked_in_vain_one_by_one(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that is left has the key of what one member has."""
+    keyed = Office(office.path.parent / "keyed")
+    metadata = msgpack.packb({"h": {"key": "k"}})
+
+    def publish(*payloads: bytes) -> None:
+        made = batch(S, *payloads)
+        made.frames = [bytearray(b"".join(pack_frame(each, metadata=metadata) for each in payloads))]
+        keyed.owner.append(made, 0.0)
+
+    publish(b"first")
+    keyed.create()
+    waiting = {member: keyed.get(member, wait_ms=1_000, fresh=True) for member in (b"x", b"a", b"b", b"c")}
+    keyed.turn()
+    assert waiting.pop(b"x")[0]["runs"] == ((0, 1, 0),)
+    waiting[b"x"] = keyed.get(b"x", wait_ms=1_000, fresh=True)
+    keyed.turn()
+    asked: list[bytes] = []
+    get = decide.get
+
+    def counted(consumers: Any, ask: decide.Ask, *args: Any) -> Any:
+        asked.append(ask.member)
+        return get(consumers, ask, *args)
+
+    monkeypatch.setattr(decide, "get", counted)
+    publish(b"second")
+    keyed.turn()
+    assert asked == [b"a", b"x"], "the next is for the one that has the first, and for nobody else"
+    assert waiting[b"x"][0]["runs"] == ((1, 1, 0),) and not any(waiting[member] for member in (b"a", b"b", b"c"))
 
 
 def test_many_that_wait_are_served_in_several_turns(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
