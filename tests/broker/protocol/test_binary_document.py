@@ -13,6 +13,7 @@ import msgpack
 import pytest
 
 from broker.consumers import serving
+from broker.consumers.decide import ACK_WAIT_US, GRACE_US
 from broker.protocol import consuming as c
 from broker.protocol import consuming_readers, replication_readers, requests, responses
 from broker.protocol import messages as m
@@ -258,6 +259,9 @@ def test_what_is_said_of_consumers() -> None:
     assert [row[0] for row in table("deeds")] == list(get_args(c.Deed))
     assert [row[0] for row in table("standing")] == [each.name for each in fields(c.Standing)]
     assert f"feature `{c.FEATURE}`" in TEXT
+    assert f"closed\nfor {GRACE_US // 1_000_000} s" in TEXT
+    assert f"in flight at most; left out: {ACK_WAIT_US // 1_000_000} |" in TEXT
+    assert "for at least two\nseconds" in TEXT and serving.COPY_WAIT_MIN_S == 2.0
 
 
 def test_the_limits_of_what_is_said_of_consumers() -> None:
