@@ -97,20 +97,19 @@ def name_of_stem(stem: str) -> str | None:
 
 def shard_of(name: bytes, shards: int = 64) -> int:
     """Which of `shards` shards the stream belongs to. Never changes for a data directory."""
-    if b"$" in name:
-        name = base_of(name)
-    return zlib.crc32(name) % shards
+    return zlib.crc32(base_of(name)) % shards
 
 
 def base_of(name: bytes) -> bytes:
     """The stream whose companion this is, or whose companion's; of any other the name itself."""
-    while True:
+    while b"$" in name:
         base = name.removeprefix(CURSOR_PREFIX) or name
         if base == name:
             base = name.removesuffix(DEAD_SUFFIX) or name
         if base == name:
-            return name
+            break
         name = base
+    return name
 
 
 def cursor_name(name: bytes) -> bytes:

@@ -35,7 +35,7 @@ class Companions:
 
 
 def is_companion(name: bytes) -> bool:
-    return b"$" in name and base_of(name) != name
+    return base_of(name) != name
 
 
 def with_role_of(base: StreamMeta, own: StreamMeta) -> StreamMeta:
