@@ -254,7 +254,8 @@ class Consuming:
 
     def _ask(self, now_s: float) -> None:
         self._keep_pace(now_s)
-        self._fresh = bool(self._held) and not self._doubtful
+        # What is here, or is settled and not heard of, would only come once more.
+        self._fresh = (bool(self._held) or self._acks is not None) and not self._doubtful
         self._disturbed = False
         # Whatever was given unheard fits in the answer, beside what is here.
         count = self._pace if self._fresh else max(self._pace, self._asked) + len(self._held)

@@ -54,6 +54,10 @@ class Group:
             self.finished.add(seq)
             self.dead += 1
 
+    def give_back_all(self) -> None:
+        for seq in list(self.flight):
+            self.give_back(seq)
+
     def give(self, stream: Stream, get: c.Get) -> list[int]:
         mine = [seq for seq, member in self.flight.items() if member == get.member]
         if mine and not get.fresh:

@@ -242,6 +242,33 @@ def test_or_not_when_another_has_it_now(groups: Groups, group: Group) -> None:
     assert member.take() is not None
 
 
+def test_what_the_broker_has_not_heard_of_is_not_given_to_the_program_again(groups: Groups, group: Group) -> None:
+    """Nor does the member ask for it again and again meanwhile."""
+    member = Member(groups, linger_s=0.1)
+    group.finished.update(range(1, 20))
+    refuse = True
+
+    def on_message(connection: ModelConnection, message: m.Message) -> bool:
+        if refuse and isinstance(message, c.Get) and not message.max_messages:
+            groups.gets.append(message)
+            connection.fail("unavailable", op=m.Op.GET, id=message.id)
+            return True
+        return groups.take(connection, message)
+
+    groups.model.on_message = on_message
+    member.next().ack()
+    member.pair.wait(0.2)
+    assert group.finished == {*range(1, 20)}
+    member.pair.cut()
+    for _ in range(50):
+        assert member.take() is None
+        member.pair.wait(0.01)
+    assert len([get for get in member.gets() if get.max_messages]) < 5
+    refuse = False
+    member.pair.wait(10.0)
+    assert group.finished == {*range(20)}
+
+
 def test_a_copy_that_does_not_have_them_yet(groups: Groups, group: Group) -> None:
     """It answers nothing; what was given is asked for again, beside what the program has."""
     member = Member(groups)

@@ -123,7 +123,7 @@ def test_consuming(server: ModelServer, seed: int) -> None:
 
         interrupts.keep_on(work)
         consumer.flush(PATIENCE_S)
-        server.call(lambda: [group.give_back(seq) for seq in list(group.flight)] and None)
+        server.call(group.give_back_all)
         left = {*range(max(acknowledged))} - group.finished
         while left:
             message = next(consumer)
