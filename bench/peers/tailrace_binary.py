@@ -55,7 +55,12 @@ class TailraceBinary(Tailrace):
         self.title = "tailrace binary, acks" if acked else "tailrace binary"
         kinds = {"ingest", "turns", "fanout", "latency", "round-robin"}
         self.kinds = frozenset(
-            kinds | ({"idempotence", "consume", "consumers"} if acked else {"replay", "connections", "neighbour"})
+            kinds
+            | (
+                {"idempotence", "consume", "consumers", "beside-rollup"}
+                if acked
+                else {"replay", "connections", "neighbour"}
+            )
         )
 
     def ready(self) -> list[Step]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bench.rows.base import Row
+from bench.rows.beside import BesideRollupRow
 from bench.rows.connections import ConnectionsRow
 from bench.rows.consume import ConsumeRow, ManyConsumersRow
 from bench.rows.fanout import FanOutRow
@@ -49,4 +50,5 @@ def make_rows(scale: Scale) -> list[Row]:
         SparkScanRow(),
         RollupRow(8),
         RollupRow(10_000),
+        BesideRollupRow(),
     ]
