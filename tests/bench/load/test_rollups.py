@@ -54,6 +54,6 @@ def test_another_begins_where_one_has_ended(tmp_path: Path, monkeypatch: pytest.
 def test_one_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with rollups(tmp_path, "raise SystemExit('no data here')", monkeypatch) as running:
         end_s = time.monotonic() + PATIENCE_S
-        with pytest.raises(LoadError, match="ended with 1: .*no data here"):
+        with pytest.raises(LoadError, match=r"ended with 1: .*no data here"):
             while time.monotonic() < end_s:
                 running.go_on()
