@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import pytest
 
-from broker.consumers import decide
+from broker.consumers import cursor_log, decide
 from broker.consumers import desk as desk_module
 from broker.protocol.errors import Code
 from broker.publish import Batch
 from broker.replication.rules import Rule, Rules
 from shard.frame import pack_frame
 from shard.meta import Upstream
-from shard.names import cursor_name
+from shard.names import cursor_name, dead_name
 from shard.stream_files import stream_paths
 from tests.broker.consumers.desks import C, Office, S, code_of
 from tests.broker.owning import batch
@@ -399,3 +400,48 @@ def test_nothing_is_kept_of_streams_that_nobody_consumes(tmp_path: Path) -> None
     office.turn()
     assert not office.desk.pending and LOG not in office.owner.names
     assert not Path(stream_paths(office.owner.shard_path(LOG), LOG.decode()).content_file).exists()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_going_on_after_crashes_is_as_if_there_had_been_none(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two nodes are asked the same; one is killed now and then, also with what is appended and not answered yet."""
+    monkeypatch.setattr(cursor_log, "COMPACT_BYTES", 500)
+    dice = random.Random(seed)
+    steady, shaken = Office(tmp_path / "steady"), Office(tmp_path / "shaken")
+    consumers = [b"c%d" % number for number in range(3)]
+    for office in (steady, shaken):
+        office.publish(*(b"%d" % number for number in range(30)))
+        for name in consumers:
+            office.create(name, ack_wait_s=5.0, deliveries_max=3)
+    for _ in range(150):
+        name, first = dice.choice(consumers), dice.randrange(30)
+        wanted: dict[str, Any] = {
+            "consumer": name,
+            "finished": [[first, min(first + dice.randrange(4), 29)]] if dice.random() < 0.6 else [],
+            "failed": [[dice.randrange(30), "no"]] if dice.random() < 0.3 else [],
+            "most": dice.choice([0, 1, 3, 8]),
+            "fresh": dice.random() < 0.5,
+        }
+        passes_s = dice.choice([0.0, 0.1, 3.0])
+        found = []
+        for office in (steady, shaken):
+            found.append(office.runs(**wanted))
+            office.tick(passes_s)
+            office.sync()
+        assert found[0] == found[1], f"seed {seed}"
+        if dice.random() < 0.2:
+            shaken = shaken.crash()
+            shaken.rows()
+            shaken.turn()
+            shaken.sync()
+        if dice.random() < 0.1:
+            for office in (steady, shaken):
+                office.consume("reset", name=name, start=("seq", first))
+                office.turn()
+    unlogged = {"members": 0, "idle_us": 0}  # who has asked for something and when, where that has changed nothing
+    rows = [{name: {**row, **unlogged} for name, row in office.rows().items()} for office in (steady, shaken)]
+    assert rows[0] == rows[1] and sum(row["dead"] for row in rows[0].values()) > 0, f"seed {seed}"
+    letters = [sorted(office.messages(dead_name(S))) for office in (steady, shaken)]
+    assert letters[0] == letters[1]
