@@ -243,14 +243,11 @@ def test_it_goes_on_wherever_the_master_is(tmp_path: Path) -> None:
             assert seqs == list(range(15))
             first.kill()
             tell(second, "promote s")
-            with tailrace.connect(address(second)) as other, other.consumer("s", "billing", create=False) as heir:
-                del consumer
-                while len(seqs) < MESSAGES:
-                    with next(heir) as message:
-                        seqs.append(message.seq)
-            assert sorted({*seqs}) == list(range(MESSAGES))
-            assert seqs[:15] == list(range(15)) and 14 not in seqs[15:]
-        first.start()
+            first.start()  # below the other now: without a node that holds it nothing is finished
+            while len(seqs) < MESSAGES:
+                with next(consumer) as message:
+                    seqs.append(message.seq)
+            assert sorted(seqs) == list(range(MESSAGES))
 
 
 def test_asyncio(node: Node) -> None:
