@@ -14,7 +14,7 @@ import msgpack
 
 from broker.protocol.envelope import pack_envelope
 from broker.protocol.errors import Code, PeerError
-from broker.protocol.names import stream_name
+from broker.protocol.names import readable_name, stream_name
 from broker.protocol.places import FROM_NEW, From
 from broker.protocol.places import NUMBER_MAX as NUMBER_MAX
 
@@ -141,6 +141,10 @@ class Fields:
     def stream(self, key: str) -> bytes:
         """A stream's name. Raises PeerError (`name`, `reserved` too)."""
         return stream_name(self.text(key).encode())
+
+    def readable_stream(self, key: str) -> bytes:
+        """The same, or that of a companion, which is only read."""
+        return readable_name(self.text(key).encode())
 
     def _required(self, key: str) -> Any:
         value = self._fields.get(key)

@@ -13,7 +13,7 @@ from broker.protocol import commands as c
 from broker.protocol.address import PORT_MAX, host_valid
 from broker.protocol.consuming import MESSAGES_MAX, REASON_BYTES_MAX, WAIT_MAX_MS
 from broker.protocol.errors import Code, PeerError
-from broker.protocol.names import consumer_name, shown, stream_name, stream_pattern
+from broker.protocol.names import consumer_name, readable_name, shown, stream_name, stream_pattern
 from broker.protocol.places import NUMBER_MAX as NUMBER_MAX
 from shard.frame import pack_frame
 from shard.names import name_bytes_valid
@@ -102,7 +102,7 @@ def _pub(verb: Verb, rest: bytes, max_message_bytes: int) -> c.Command:
 
 def _sub(verb: Verb, rest: bytes, _max: int) -> c.Command:
     args = _args(verb, rest, 2, 3)
-    name, start = stream_name(args[0]), place(args[1])
+    name, start = readable_name(args[0]), place(args[1])
     if len(args) == 2:
         return c.Subscribe(name, start)
     if start.kind != "time":
@@ -194,9 +194,11 @@ def _streams(verb: Verb, rest: bytes, _max: int) -> c.Command:
     return c.Streams(*args)
 
 
-def _stream_only(kind: Callable[[bytes], c.Command]) -> Callable[[Verb, bytes, int], c.Command]:
+def _stream_only(
+    kind: Callable[[bytes], c.Command], checked: Callable[[bytes], bytes] = stream_name
+) -> Callable[[Verb, bytes, int], c.Command]:
     def parse(verb: Verb, rest: bytes, _max: int) -> c.Command:
-        return kind(stream_name(_args(verb, rest, 1, 1)[0]))
+        return kind(checked(_args(verb, rest, 1, 1)[0]))
 
     return parse
 
@@ -220,7 +222,7 @@ _ROWS = (
     Verb("pub STREAM |payload", "publish everything after the bar; no answer unless it fails", False, _pub),
     Verb("ack on|off", "whether each pub is answered: ok pub STREAM SEQ", False, _ack),
     Verb("sub STREAM FROM [SKIP]", "messages from FROM on: 0 (all), a time in us, #SEQ or new", False, _sub),
-    Verb("unsub STREAM", "no more messages of the stream", False, _stream_only(c.Unsubscribe)),
+    Verb("unsub STREAM", "no more messages of the stream", False, _stream_only(c.Unsubscribe, readable_name)),
     Verb("consume STREAM NAME FROM", "a durable consumer NAME, which begins at FROM", False, _consumer_at(c.Consume)),
     Verb("get STREAM NAME [WAIT_MS [MAX]]", "its next MAX (1) messages, until they are acked", False, _get),
     Verb(_FINISH_FORM, "it has finished these messages", False, _ack),
@@ -243,7 +245,7 @@ _ROWS = (
         _trim,
     ),
     Verb("streams [PREFIX]", "the node's streams", True, _streams),
-    Verb("stat STREAM", "one stream in numbers", True, _stream_only(c.Stat)),
+    Verb("stat STREAM", "one stream in numbers", True, _stream_only(c.Stat, readable_name)),
     Verb("workers", "the node's worker processes", True, _bare(c.Workers())),
     Verb("conns", "the node's connections", True, _bare(c.Conns())),
     Verb("quit", "stop the node", True, _bare(c.Quit())),

@@ -35,8 +35,8 @@ def stream_name(data: bytes) -> bytes:
     return data
 
 
-def copied_name(data: bytes) -> bytes:
-    """The name of a stream that nodes copy: that of a companion too. Raises PeerError with `name` or `reserved`."""
+def readable_name(data: bytes) -> bytes:
+    """The name of a stream to be read or copied: a companion's too. Raises PeerError with `name` or `reserved`."""
     if is_reserved(data) and name_bytes_valid(data):
         stream_name(base_of(data))
         return data

@@ -11,7 +11,7 @@ from typing import Final, get_args
 from broker.protocol.errors import Code, PeerError
 from broker.protocol.features import Readers
 from broker.protocol.fields import NUMBER_MAX, U32_MAX, Fields
-from broker.protocol.names import copied_name, node_address, node_id, stream_name
+from broker.protocol.names import node_address, node_id, readable_name, stream_name
 from broker.protocol.opcodes import Op
 from broker.protocol.replication import (
     ROWS_MAX,
@@ -44,7 +44,7 @@ def _follow(fields: Fields) -> Follow:
         raise _wrong("FOLLOW", "has epoch and crc of a last message, but next_seq is 0")
     return Follow(
         id=number,
-        stream=copied_name(fields.text("stream").encode()),
+        stream=fields.readable_stream("stream"),
         next_seq=next_seq,
         term=fields.number("term", U32_MAX),
         term_master=_node_or_none(fields.text("term_master")),
@@ -76,8 +76,7 @@ def _claim(fields: Fields) -> Claim:
 
 
 def _ask(fields: Fields) -> Ask:
-    stream = copied_name(fields.text("stream").encode()) if "stream" in fields else None
-    return Ask(fields.number("id", U32_MAX), stream)
+    return Ask(fields.number("id", U32_MAX), fields.readable_stream("stream") if "stream" in fields else None)
 
 
 def _followed(fields: Fields) -> Followed:
@@ -98,7 +97,7 @@ def _followed(fields: Fields) -> Followed:
 
 def _names(fields: Fields) -> Names:
     number = fields.number("id", U32_MAX)
-    return Names(number, tuple(copied_name(name.encode()) for name in fields.texts("names")))
+    return Names(number, tuple(readable_name(name.encode()) for name in fields.texts("names")))
 
 
 def _claimed(fields: Fields) -> Claimed:

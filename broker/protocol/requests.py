@@ -159,7 +159,7 @@ def _subscribe(fields: Fields) -> Subscribe:
         raise PeerError(Code.USAGE, "SUBSCRIBE: the field skip counts messages at a time, so from must be one")
     end: Place | None = fields.place("end", ("seq", "time", "now")) if "end" in fields else None
     credit = fields.number("credit") if "credit" in fields else None
-    return Subscribe(number, fields.stream("stream"), start, skip, end, credit)
+    return Subscribe(number, fields.readable_stream("stream"), start, skip, end, credit)
 
 
 def _unsubscribe(fields: Fields) -> Unsubscribe:

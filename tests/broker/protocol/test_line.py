@@ -318,7 +318,7 @@ others = st.one_of(
     st.builds(c.Subscribe, names, places),
     st.builds(c.Subscribe, names, st.builds(c.From, st.just("time"), number), number),
     st.builds(c.Slave, hosts, st.integers(1, 65_535), names, places),
-    st.builds(c.Trim, names, old_places),
+    st.builds(c.Trim, names, old_places, spare=st.booleans()),
 )
 publishes = st.tuples(names, payload_bytes)
 
@@ -342,6 +342,8 @@ def arguments(command: object) -> list[bytes]:
             args.append(value if isinstance(value, bytes) else value.encode())
     if isinstance(command, c.Subscribe) and not command.skip:
         args.pop()
+    if isinstance(command, c.Trim):
+        args[-1:] = [b"spare"] if command.spare else []
     return args
 
 

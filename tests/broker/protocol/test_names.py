@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from broker.protocol.errors import Code, PeerError
-from broker.protocol.names import consumer_name, node_address, node_id, shown, shown_text, stream_name, stream_pattern
+from broker.protocol.names import (
+    consumer_name,
+    node_address,
+    node_id,
+    readable_name,
+    shown,
+    shown_text,
+    stream_name,
+    stream_pattern,
+)
 
 
 @pytest.mark.parametrize("name", [b"s", b"25", b"a/b", "é".encode(), b"x" * 200, b"a$"])
@@ -25,6 +34,29 @@ def test_the_brokers_own_names() -> None:
     with pytest.raises(PeerError, match="begins with \\$") as caught:
         stream_name(b"$s")
     assert caught.value.code is Code.RESERVED
+
+
+@pytest.mark.parametrize("name", [b"s", b"$cursor/s", b"s/$dead", b"$cursor/s/$dead"])
+def test_what_may_be_read(name: bytes) -> None:
+    assert readable_name(name) == name
+
+
+@pytest.mark.parametrize(
+    ("name", "code"),
+    [
+        (b"$s", Code.RESERVED),
+        (b"$cursor/", Code.RESERVED),
+        (b"$cursor/$s", Code.RESERVED),
+        (b"$s/$dead", Code.RESERVED),
+        (b"$cursor/a b", Code.NAME),
+        (b"$cursor/" + b"s" * 193, Code.NAME),
+        (b"", Code.NAME),
+    ],
+)
+def test_what_may_not_even_be_read(name: bytes, code: Code) -> None:
+    with pytest.raises(PeerError) as caught:
+        readable_name(name)
+    assert caught.value.code is code
 
 
 @pytest.mark.parametrize("name", [b"n", b"$n", "é".encode(), b"x" * 100])

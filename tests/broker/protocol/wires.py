@@ -37,7 +37,20 @@ from broker.protocol.messages import (
     pack,
 )
 from broker.protocol.places import FROM_NEW, From
-from broker.protocol.replication import Ask, Claim, Claimed, Follow, Followed, Held, Link, Names, Told, Watch
+from broker.protocol.replication import (
+    Ask,
+    Call,
+    Claim,
+    Claimed,
+    Follow,
+    Followed,
+    Held,
+    Link,
+    Names,
+    Returned,
+    Told,
+    Watch,
+)
 from shard.epochs import EpochStart
 from shard.frame import pack_frame
 from shard.leaves import load
@@ -96,6 +109,7 @@ REQUESTS: Sequence[Request] = (
     Claim(1, b"news", HISTORY),
     Ask(1),
     Ask(2, b"news"),
+    Call(1, b"news", "get", b"\x90"),
     Consume(1, "create", b"news", b"billing", FROM_NEW),
     Consume(2, "create", "é".encode(), b"$n", From("time", 17), 0.25, 5, 3, 255),
     Consume(3, "reset", b"news", b"n" * 100, From("seq", 2**63 - 1), ack=2),
@@ -140,6 +154,8 @@ RESPONSES: Sequence[Response] = (
     Names(1, (b"news", "é".encode())),
     Claimed(1, "slave", 4, "n1", True),
     Claimed(2, "master", 2**32 - 1, "", False),
+    Returned(1, b"\x80"),
+    Returned(2**32 - 1, None, "consumer", "é"),
     Told(1, "n1", ":5050", (), 0, 2**63 - 1, 1),
     Told(
         2,
