@@ -329,7 +329,8 @@ class Consuming:
         if error is not call.refusal or error is None:
             self.closed(None if isinstance(error, ClientClosed) else error)
             return
-        self._told.append(error)
+        if not any(type(each) is type(error) for each in self._told):
+            self._told.append(error)
         self._doubtful = True
         for verdict in self._verdicts.values():
             if verdict.call is call:

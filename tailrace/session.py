@@ -78,8 +78,8 @@ class Session(Connector):
                 due_s = min(due_s, reading.not_before_s)
         if self.calls:
             due_s = min(due_s, self.calls.due_s, self.calls.resume_s if is_ready else math.inf)
-        for consumer in self.consumers if self.is_asking else ():
-            due_s = min(due_s, consumer.due_s)
+        if self.consumers and self.is_asking:
+            due_s = min(due_s, *(consumer.due_s for consumer in self.consumers))
         return min(due_s, self.publications.due_s) if self.publications else due_s
 
     def tick(self, now_s: float) -> None:
