@@ -262,7 +262,11 @@ class Consuming:
         self._asked = self._pace
         self._poll = self._make_call(min(count, MESSAGES_MAX), WAIT_S, self._fresh, now_s)
         self._poll.not_before_s = self._not_before_s
-        self._post(self._poll, now_s)
+        try:
+            self._post(self._poll, now_s)
+        except ClientClosed:  # it is about to be: iteration ends
+            self._poll = None
+            self.closed(None)
 
     def _keep_pace(self, now_s: float) -> None:
         """As many as are handled in time, and no more than twice as many as the last time."""

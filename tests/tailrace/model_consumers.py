@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from broker.protocol import consuming as c
+from broker.protocol import messages as m
 from broker.protocol.messages import Op
 from tests.tailrace.model import Model, ModelConnection, Stream
 
@@ -89,6 +90,9 @@ class Groups:
             case c.Get():
                 self.gets.append(message)
                 self._get(connection, message)
+            case m.Close():
+                self._end_all(connection)
+                return False
             case _:
                 return False
         return True
@@ -143,6 +147,13 @@ class Groups:
         group.members.add(get.member)
         self._end_older(get)
         self._give(connection, get, group.settle(get))
+
+    def _end_all(self, closing: ModelConnection) -> None:
+        """Nothing waits at a connection that is about to be closed."""
+        for connection, get in list(self.waiting):
+            if connection is closing:
+                self.waiting.remove((connection, get))
+                connection.say(c.Got(get.id, (), (), 0, memoryview(b"")))
 
     def _end_older(self, newer: c.Get) -> None:
         """A member has one get that waits, whatever connections they come from."""

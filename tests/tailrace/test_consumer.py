@@ -167,6 +167,22 @@ def test_closing_the_client_tells_what_was_finished(server: ModelServer, groups:
     assert list(consumer) == []
 
 
+def test_closing_the_client_ends_iteration(server: ModelServer, groups: Groups) -> None:
+    for _ in range(10):
+        client = tailrace.connect(server.address)
+        consumer = client.consumer("s", "billing", start=tailrace.NEW)
+        seen: list[object] = []
+        threads = [threading.Thread(target=lambda: seen.append(list(consumer))) for _ in range(2)]  # noqa: B023
+        for thread in threads:
+            thread.start()
+        while not groups.waiting:
+            time.sleep(0.001)
+        client.close()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert seen == [[], []]
+
+
 def test_stale_is_raised_and_it_goes_on(client: Client, groups: Groups, server: ModelServer) -> None:
     consumer = client.consumer("s", "billing")
     message = next(consumer)
