@@ -4,6 +4,7 @@ that was published is left out.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +13,13 @@ import pytest
 
 import tailrace
 from shard.errors import StreamMissing
-from shard.names import cursor_name
+from shard.names import cursor_name, file_stem
 from tailrace import Ack
 from tailrace.client import Client
 from tailrace.consumer import Consumer
 from tests.system.node import Node, rows, running, wait_for
-from tests.system.tree_check import read_log
+from tests.system.scripted import Gate
+from tests.system.tree_check import read_diverged, read_log
 
 pytestmark = pytest.mark.system
 
@@ -149,6 +151,33 @@ def test_a_consumer_goes_on_at_a_slave_that_is_promoted(tree: tuple[Node, Node, 
             (state,) = former.consumers("orders")
             assert (state.next_seq, state.lag_messages, state.redelivered) == (51, 0, 0)
     assert listed(top, "$cursor/") == {LOG: "slave"} and listed(middle, "$cursor/") == {LOG: "master"}
+
+
+def test_what_only_the_former_master_knew_of_a_consumer_is_set_aside(tmp_path: Path) -> None:
+    """It comes again at the new master, and the former one takes the new master's word for it."""
+    with running(tmp_path / "top", config=CONFIG) as top, running(tmp_path / "middle", config=CONFIG) as middle:
+        tell(top, "master orders")
+        with contextlib.closing(Gate(top.port)) as gate:
+            tell(middle, f"slave 127.0.0.1 {gate.port} orders 0")
+            with connect(top) as client:
+                for number in range(10):
+                    client.publish("orders", b"%d" % number, ack=Ack.REPLICATED, replicas=1)
+                with client.consumer("orders", "billing", member="m", batch=1) as consumer:
+                    reader = Reader(consumer)
+                    reader.read_to(3)
+                    wait_for(lambda: is_same(top, middle, LOG), "the slave has it all")
+                    gate.shut()
+                    reader.read_to(6)
+            tell(middle, "promote orders")
+            with connect(middle) as client, client.consumer("orders", "billing", member="m") as consumer:
+                reader = Reader(consumer)
+                reader.finished = [0, 1, 2]
+                reader.read_to(10)
+            gate.open()
+            wait_for(lambda: listed(top)["orders"] == "slave" and is_same(middle, top, LOG), "the other one follows")
+        (aside,) = read_diverged(top.data)
+        assert aside == file_stem(LOG) and len(read_diverged(top.data)[aside]) >= 3
+        assert is_same(middle, top, "orders")
 
 
 @pytest.mark.parametrize("fall", ["the master is killed", "the master reloads", "the slave reloads"])

@@ -42,6 +42,14 @@ def test_numbers_of_seconds_are_whole_or_not() -> None:
     assert (body.seconds("whole", 5), body.seconds("part", 5)) == (5.0, 0.25)
 
 
+def test_binary_is_as_it_came_and_companions_are_read_where_they_may_be() -> None:
+    body = fields({"x": b"\x00\xff", "name": "$cursor/s"})
+    assert (body.binary("x"), body.readable_stream("name")) == (b"\x00\xff", b"$cursor/s")
+    with pytest.raises(PeerError) as caught:
+        body.stream("name")
+    assert caught.value.code is Code.RESERVED
+
+
 def test_maps_within_a_body_are_read_as_bodies() -> None:
     first, second = fields({"x": [{"a": 1, "later": []}, {}]}).maps("x")
     assert first.number("a") == 1
@@ -73,6 +81,7 @@ WRONG: list[tuple[Callable[[Fields], object], Any, str]] = [
     (lambda body: body.seconds("x", 5), 5.1, "is a float, not a number of seconds"),
     (lambda body: body.seconds("x", 5), float("nan"), "is a float, not a number of seconds"),
     (lambda body: body.seconds("x", 5), True, "is true or false, not a number of seconds"),
+    (lambda body: body.binary("x"), "text", "is a text, not binary"),
     (lambda body: body.maps("x"), {}, "is a map, not an array of maps"),
     (lambda body: body.maps("x"), [{}, 1], "is an array, not an array of maps"),
     (lambda body: body.flag("x"), 1, "is 1, not true or false"),
@@ -157,7 +166,8 @@ def test_any_value_is_a_field_or_an_error(value: Any) -> None:
     readers: list[Callable[[], object]] = [
         lambda: body.number("x"), lambda: body.flag("x"), lambda: body.text("x"), lambda: body.texts("x"),
         lambda: body.numbers("x"), lambda: body.rows("x", (int,)), lambda: body.place("x", ("seq",)),
-        lambda: body.seconds("x", 5), lambda: body.maps("x"),
+        lambda: body.seconds("x", 5), lambda: body.maps("x"), lambda: body.binary("x"),
+        lambda: body.readable_stream("x"),
     ]  # fmt: skip
     for read in readers:
         try:
