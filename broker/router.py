@@ -22,7 +22,6 @@ from broker.publish import Batch, FramePublication, Frames, Pending, Publication
 from broker.routes import Request, Route
 from shard.names import shard_of
 
-CODES = {code.value: code for code in Code}
 WINDOW_MESSAGES = 64  # of one client, over which it is seen where its streams live
 UP_BATCH_BYTES = 4 << 20  # a batch for another node's stream grows no further: it is one PUBLISH there
 SCATTERED_STREAMS, SCATTERED_BYTES = 64, 16 << 10  # more streams than this, less than that for each
@@ -87,7 +86,7 @@ class Forward(Request):
             if code == Code.UNREPLICATED:
                 batch.unreplicated(first_seq, text)
             elif code:
-                batch.refused(CODES[code], text)
+                batch.refused(Code(code), text)
             else:
                 batch.published(first_seq, subscribers)
 
@@ -114,7 +113,7 @@ class Call(Request):
         self._done(Refused(code, text))
 
     def answered(self, value: Any, code: str, text: str) -> None:
-        self._done(Refused(CODES[code], text) if code else value)
+        self._done(Refused(Code(code), text) if code else value)
 
 
 class Router:

@@ -63,6 +63,11 @@ class Code(StrEnum):
     PROTOCOL = "protocol", "these bytes are no protocol spoken here, or nothing that it says at this place"
 
 
+def code_of(word: str) -> Code:
+    """The code that another broker has answered with; `unavailable` for one that is not known here."""
+    return Code(word) if word in Code._value2member_map_ else Code.UNAVAILABLE
+
+
 class PeerError(Exception):
     """The peer sent something wrong. `text` says what, where and what to do; `fatal`: the connection must die."""
 

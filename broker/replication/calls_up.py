@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from broker.protocol.errors import Code
+from broker.protocol.errors import Code, code_of
 from broker.protocol.messages import pack
 from broker.protocol.names import shown_text
 from broker.protocol.replication import Call, Returned
@@ -28,8 +28,6 @@ LOST_TEXT = "the connection to the node that this one follows has ended; this ma
 LATE_TEXT = f"the master of this stream has said nothing for {PATIENCE_S:g} s; this may or may not be done, ask again"
 FULL_TEXT = f"{CALLS_MAX} calls to the node that this one follows have no answer yet; ask again later"
 OTHER_VERSION_TEXT = "the node that this one follows cannot be asked this: it is another version"
-
-_CODES: Final = {code.value: code for code in Code}
 
 
 class _Asked(NamedTuple):
@@ -88,7 +86,7 @@ class CallsUp:
             if message.id > self._last_id:
                 raise WireClosed(f"it answered call {message.id}, which nobody made")
             return
-        value: Any = Refused(_CODES.get(message.code, Code.UNAVAILABLE), shown_text(message.text))
+        value: Any = Refused(code_of(message.code), shown_text(message.text))
         if message.value is not None:
             try:
                 value = read_value(asked.verb, asked.args, message.value)

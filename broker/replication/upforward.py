@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Protocol
 
-from broker.protocol.errors import Code
+from broker.protocol.errors import Code, code_of
 from broker.protocol.messages import Ack, Buffer, Failed, Published, pack_publish
 from broker.publish import Batch, Frames
-
-_CODES: Final = {code.value: code for code in Code}
 
 
 class Sends(Protocol):
@@ -54,4 +52,4 @@ class UpForward:
             first_seq, _count, _subscribers, _code, text = answer.results[0]
             self._batch.unreplicated(first_seq, text)
             return
-        self._batch.refused(_CODES.get(answer.code, Code.UNAVAILABLE), answer.text)
+        self._batch.refused(code_of(answer.code), answer.text)

@@ -7,7 +7,7 @@ import pickle
 import msgpack
 import pytest
 
-from broker.protocol.errors import Code, PeerError, UsageError
+from broker.protocol.errors import Code, PeerError, UsageError, code_of
 
 
 @pytest.mark.parametrize("code", Code)
@@ -23,6 +23,14 @@ def test_a_code_is_one_word_with_a_meaning(code: Code) -> None:
 def test_codes_cross_processes() -> None:
     assert pickle.loads(pickle.dumps(Code.FULL)) is Code.FULL
     assert Code(msgpack.unpackb(msgpack.packb(Code.FULL))) is Code.FULL
+
+
+def test_a_code_of_a_later_broker_is_unavailable() -> None:
+    assert (code_of("full"), code_of("of a later version"), code_of("")) == (
+        Code.FULL,
+        Code.UNAVAILABLE,
+        Code.UNAVAILABLE,
+    )
 
 
 def test_meanings_differ() -> None:
