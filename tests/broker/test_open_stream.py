@@ -14,7 +14,7 @@ from tests.broker.owning import BOOT, batch
 def test_a_stream_is_idle_while_nothing_of_it_is_under_way(tmp_path: Path, change: str) -> None:
     log = StreamLog.open(tmp_path, "s", create=True, boot_id=BOOT)
     stream = OpenStream(b"s", log, 1, DEFAULT_POLICY)
-    assert stream.idle
+    before = stream.idle
     setattr(stream, change, [(batch(b"s", b"x"), 0)] if change == "waiting" else True)
-    assert not stream.idle
+    assert (before, stream.idle) == (True, False)
     log.close()

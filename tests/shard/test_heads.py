@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from shard import heads
 from shard.frame import pack_frame
 from shard.heads import read_metadata
 from shard.log import StreamLog
@@ -45,7 +44,7 @@ def test_short_messages_are_read_many_at_once(log: StreamLog, monkeypatch: pytes
         return pread(fd, size, offset)
 
     found = log.metadata(0, 5_000)
-    monkeypatch.setattr(heads.os, "pread", counted)
+    monkeypatch.setattr(os, "pread", counted)
     assert list(found) == metadata
     assert len(reads) <= 6
     log.close()
