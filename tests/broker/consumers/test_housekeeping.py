@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.consumers import cursor_log, housekeeping
+from broker.consumers.cursor_log import COMPACT_BYTES
 from broker.consumers.records import Begun, Created, Ended, Kept, Record, pack
 from shard.names import cursor_name
 from tests.broker.consumers.desks import C, Office, S
@@ -71,9 +72,9 @@ def test_what_was_read_is_not_read_again(office: Office, monkeypatch: pytest.Mon
 def test_short_logs_are_not_opened(office: Office) -> None:
     append(office, CHECKPOINT)
     office.owner.close_logs()
-    housekeeping.Housekeeping(office.owner).visit(LOG, cursor_log.COMPACT_BYTES)
+    housekeeping.Housekeeping(office.owner).visit(LOG, COMPACT_BYTES)
     assert LOG not in office.owner.open
-    housekeeping.Housekeeping(office.owner).visit(LOG, cursor_log.COMPACT_BYTES + 1)
+    housekeeping.Housekeeping(office.owner).visit(LOG, COMPACT_BYTES + 1)
     assert LOG in office.owner.open
 
 
