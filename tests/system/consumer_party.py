@@ -90,7 +90,8 @@ class Process:
 
     def resume(self) -> None:
         if self._process.is_alive():
-            os.kill(self.pid, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # it is ending
+                os.kill(self.pid, signal.SIGCONT)
 
     def close(self) -> None:
         self.kill()

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,11 +23,12 @@ from tests.system.consumer_party import Spec
 from tests.system.consumer_workers import keep_books
 from tests.system.fault_schedule import chosen_length_s, chosen_seed, schedule
 from tests.system.node import wait_for
-from tests.system.tree_check import assert_sound, names_in
+from tests.system.test_tree_failover import CHAIN, follow_all, let_follow
+from tests.system.tree_check import assert_sound, names_in, read_diverged, wait_equal
 from tests.system.tree_faults import play
-from tests.system.tree_ledger import faults
+from tests.system.tree_ledger import faults, name_in
 from tests.system.tree_load import Load
-from tests.system.tree_node import Parents, Tree, growing
+from tests.system.tree_node import MachineNode, Parents, Tree, growing
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -100,3 +102,62 @@ def test_the_books_agree(tmp_path: Path, shape: str) -> None:
 def is_through(spec: Spec, log: Mapping[int, str]) -> bool:
     effects = read(spec.books, spec.stream, spec.name)
     return not log or (bool(effects) and effects[-1].seq == max(log))
+
+
+@pytest.mark.parametrize("alone", [True, False], ids=["it was alone", "it was followed"])
+def test_the_books_agree_when_a_master_is_lost_with_what_only_it_had(tmp_path: Path, *, alone: bool) -> None:
+    """Acknowledged as appended, read and done, but on no other node: other messages take their places, and are done.
+
+    Where it was followed, its slave may have the end of a stream without that of its consumers, or the other way round.
+    """
+    with growing(tmp_path, CHAIN, config=CONFIG, workers=2) as tree:
+        follow_all(tree)
+        old, heir = tree.nodes["old"], tree.nodes["heir"]
+        both = (old.address, heir.address)
+        members = {name: replace(spec, addresses=both) for name, spec in specs(tree, tmp_path).items()}
+        publishers = {f"p{number}": both for number in range(PUBLISHERS)}
+        options = {"retry": True, "timeout_s": CALL_S}
+        with (
+            Load(publishers, STREAMS, tmp_path / "load", kinds=["binary"], pause_s=PAUSE_S, options=options) as load,
+            Members(members, keep_books) as running,
+        ):
+            load.wait_for_progress(20)
+            if alone:
+                tell(heir, "unslave")
+            load.wait_for_progress(20)
+            old.kill()
+            tell(heir, "promote")
+            load.wait_for_progress(20)
+            old.start()
+            let_follow(old, heir)
+            load.wait_for_progress(20)
+            load.finish()
+            logs = names_in(heir.data)
+            wait_for(
+                lambda: all(is_through(spec, logs[spec.stream]) for spec in members.values()), "all is done", CATCH_UP_S
+            )
+            running.leave_all()
+        wait_equal({name: tree.nodes[name].data for name in ("old", "heir")}, "heir", starts=False)
+        lost = {name_in(message.payload) for tail in read_diverged(old.data).values() for message in tail}
+        for spec in members.values():
+            check_survivors(spec, logs[spec.stream], lost)
+        print(f"{sum(map(len, logs.values()))} messages, {len(lost)} lost with their master")
+        assert lost or not alone
+    assert_sound(tree.data())
+
+
+def tell(node: MachineNode, command: str) -> None:
+    """For each of the streams."""
+    for stream in STREAMS:
+        answer = node.ask(f"{command} {stream}")
+        assert answer.startswith(f"ok {command}"), answer
+
+
+def check_survivors(spec: Spec, log: Mapping[int, str], lost: set[str]) -> None:
+    """Everything that is there was done once; what else was done is what was lost."""
+    effects = read(spec.books, spec.stream, spec.name)
+    there = [effect for effect in effects if log.get(effect.seq) == effect.name]
+    assert faults_of_consumer(log, there) == [], spec.member
+    gone = [effect.name for effect in effects if log.get(effect.seq) != effect.name]
+    assert set(gone) <= lost and len(gone) == len(set(gone)), spec.member
+    print(f"{spec.member}: {len(there)} done that are there, {len(gone)} that are not")
