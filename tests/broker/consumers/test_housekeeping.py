@@ -7,20 +7,20 @@ from pathlib import Path
 import pytest
 
 from broker.consumers import cursor_log, housekeeping
-from broker.consumers.cursor_log import COMPACT_BYTES
 from broker.consumers.records import Begun, Created, Ended, Kept, Record, pack
 from shard.names import cursor_name
 from tests.broker.consumers.desks import C, Office, S
 from tests.broker.owning import publish
 
 LOG = cursor_name(S)
+SHORT_BYTES = 4_096
 FILLER: list[Record] = [Created(C, 1, 0, 1, 0)] * 100
 CHECKPOINT: list[Record] = [Begun(()), Kept(()), Ended(1)]
 
 
 @pytest.fixture
 def office(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Office:
-    monkeypatch.setattr(housekeeping, "COMPACT_BYTES", 4_096)
+    monkeypatch.setattr(housekeeping, "COMPACT_BYTES", SHORT_BYTES)
     office = Office(tmp_path / "data", retention_interval_s=10.0)
     office.publish()
     return office
@@ -72,9 +72,9 @@ def test_what_was_read_is_not_read_again(office: Office, monkeypatch: pytest.Mon
 def test_short_logs_are_not_opened(office: Office) -> None:
     append(office, CHECKPOINT)
     office.owner.close_logs()
-    housekeeping.Housekeeping(office.owner).visit(LOG, COMPACT_BYTES)
+    housekeeping.Housekeeping(office.owner).visit(LOG, SHORT_BYTES)
     assert LOG not in office.owner.open
-    housekeeping.Housekeeping(office.owner).visit(LOG, COMPACT_BYTES + 1)
+    housekeeping.Housekeeping(office.owner).visit(LOG, SHORT_BYTES + 1)
     assert LOG in office.owner.open
 
 
