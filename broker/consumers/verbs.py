@@ -22,8 +22,12 @@ from shard.log import StreamLog
 from shard.meta import Role
 from shard.names import is_reserved
 
-SLACK_US: Final = 100_000
-"""By how much a member's get may be younger than its connection knows."""
+SLACK_US: Final = 1_000_000
+"""By how much a member's get may be younger than its connection knows: it waits for its turn in two busy workers.
+
+Taken for too much, a member that came back within it is away until its next get. Taken for too little, one that is gone
+keeps what it has for the whole of its time.
+"""
 
 
 def get(desk: Desk, args: Args, done: Done) -> None:
