@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 
 from tests.system.consumer_faults import Change, Shift, steps
@@ -71,8 +72,16 @@ class Members:
             self.leave(name)
 
     def play(self, plan: Sequence[Shift]) -> None:
-        """All of it at its times, or as soon as what comes before is done."""
+        """All of it at its times, or as soon as what comes before is done to the same member. They wait for each other:
+        one that is paused may hold what another one needs to leave.
+        """
         began_s = time.monotonic()
+        plans = [[shift for shift in plan if shift.member == name] for name in self._specs]
+        with ThreadPoolExecutor(len(plans)) as pool:
+            for played in [pool.submit(self._play, each, began_s) for each in plans]:
+                played.result()
+
+    def _play(self, plan: Sequence[Shift], began_s: float) -> None:
         for step in steps(plan):
             time.sleep(max(0.0, began_s + step.at_s - time.monotonic()))
             if step.begins:
