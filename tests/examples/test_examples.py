@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import tailrace
+from tests.spark.java import with_quick_java
 from tests.system.node import PATIENCE_S, Node, running, wait_for
 from tests.tidy import tree
 
@@ -38,7 +39,7 @@ def client(node: Node) -> Iterator[tailrace.Client]:
 
 def start(node: Node, name: str, *words: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, str(tree.ROOT / "examples" / name), *words, f"127.0.0.1:{node.port}"]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=with_quick_java())
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=tree.shown)
@@ -104,7 +105,9 @@ def test_orders(node: Node, client: tailrace.Client, tmp_path: Path) -> None:
         process.kill()
         process.communicate()
     processes = [start(node, "orders.py", "orders", str(database)) for _ in range(2)]
-    wait_for(lambda: not client.consumers("orders")[0].lag_messages, "all orders are finished", 2 * PATIENCE_S)
+    wait_for(
+        lambda: not client.consumers("orders")[0].lag_messages, "all orders are finished", 3 * PATIENCE_S
+    )  # ack_wait_s may pass
     for process in processes:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=PATIENCE_S)
