@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from tests.spark.java import QUICK
+
 MISSING = [name for name in ("numpy", "pyarrow", "pyspark") if find_spec(name) is None]
 
 
@@ -29,7 +31,7 @@ def session() -> Iterator[Any]:
     """A Spark session with the data source registered. Starting it takes some seconds."""
     from spark.session import local_session
 
-    settings = {"spark.sql.shuffle.partitions": "1", "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1"}
+    settings = {"spark.sql.shuffle.partitions": "1", "spark.driver.extraJavaOptions": QUICK}
     found = local_session("tests", cores="2", settings=settings)
     yield found
     found.stop()

@@ -18,6 +18,7 @@ from shard.leaves import interpreted_wanted
 from spark.rollup.job import Job, run_job
 from spark.rollup.store import Store
 from tests.spark.data import make_directory, trim
+from tests.spark.java import with_quick_java
 from tests.spark.rollup import reference
 from tests.spark.rollup.directories import DAY, DAY_START_US, HOUR_US
 from tests.spark.rollup.tables import left_over, read_tables
@@ -49,7 +50,7 @@ def start(tmp_path: Path) -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             command,
             cwd=ROOT,
-            env={**os.environ, "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"},
+            env=with_quick_java(),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

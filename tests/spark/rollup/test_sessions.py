@@ -18,6 +18,7 @@ from bench.server import free_port
 from shard.leaves import interpreted_wanted
 from spark.session import java_home
 from tests.spark.data import make_directory
+from tests.spark.java import with_quick_java
 from tests.spark.rollup import reference
 from tests.spark.rollup.directories import DAY, DAY_START_US
 from tests.spark.rollup.tables import left_over, read_tables
@@ -74,7 +75,7 @@ class Cluster:
 
     def environment(self) -> dict[str, str]:
         own = {"JAVA_HOME": str(java_home()), "PYSPARK_PYTHON": str(self.python), "SPARK_LOCAL_IP": "127.0.0.1"}
-        return {**os.environ, **own, "SPARK_DAEMON_MEMORY": "256m", "JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1"}
+        return {**with_quick_java(), **own, "SPARK_DAEMON_MEMORY": "256m"}
 
     def stop(self) -> None:
         for process in reversed(self._processes):
