@@ -89,6 +89,7 @@ class Line:
         self._target_port = target_port
         self._trap: Trap | None = None
         self._passages: set[Passage] = set()
+        self._is_dead = False
 
     @property
     def address(self) -> str:
@@ -108,10 +109,14 @@ class Line:
 
         self._proxy.do(close_all())
 
-    def silence(self) -> None:
-        """Nothing more goes through the connections there are, either way, and neither end is told."""
+    def silence(self, *, for_good: bool = False) -> None:
+        """Nothing more goes through the connections there are, either way, and neither end is told.
+
+        `for_good`: nor through later ones.
+        """
 
         async def silence_all() -> None:
+            self._is_dead = for_good
             for passage in self._passages:
                 passage.silent = True
 
@@ -125,6 +130,7 @@ class Line:
             writer.close()
             return
         passage = Passage(writer, far_writer)
+        passage.silent = self._is_dead
         self._passages.add(passage)
         try:
             async with asyncio.TaskGroup() as group:

@@ -22,7 +22,7 @@ from tests.system.consumer_ledger import Effect, read
 from tests.system.consumer_party import Died, Party, Spec
 from tests.system.consumer_play import play
 from tests.system.consumer_proxy import CrashProxy, Line
-from tests.system.consumer_scene import BILLING, HEARTBEAT_S, Scene
+from tests.system.consumer_scene import BILLING, HEARTBEAT_S, SLACK_S, Scene
 from tests.system.fault_schedule import chosen_seed
 from tests.system.node import wait_for
 from tests.system.proxy import Cut, Way
@@ -33,6 +33,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 ROUNDS_VARIABLE = "TAILRACE_CRASH_ROUNDS"
 CELLS_OF_ROUND = 12
+SHORT_S = 1.0  # the time-out of calls that nobody answers
 
 
 class Stage:
@@ -103,9 +104,9 @@ class Case:
         ground.client.create_consumer(stream, BILLING)
         self.client = self.start()
 
-    def start(self) -> Party:
+    def start(self, timeout_s: float = CALL_S) -> Party:
         """The client, or a new one in its place."""
-        spec = Spec((self.line.address,), self.stream, self._books, "client", CALL_S, HEARTBEAT_S)
+        spec = Spec((self.line.address,), self.stream, self._books, "client", timeout_s, HEARTBEAT_S)
         self.client = Party(spec)
         self._clients.append(self.client)
         return self.client
@@ -203,4 +204,41 @@ def test_communication_channel_fails(case: Case, fail: Callable[[Line], None]) -
     case.put("two")
     assert not case.client.hear().error
     assert case.log() == ["one", "two"]
+    assert [effect.name for effect in case.done()] == ["one", "two"]
+
+
+@pytest.mark.parametrize("how", ["killed", "silent"])
+def test_no_call_hangs_past_its_time_out(case: Case, how: str) -> None:
+    """Where the server dies and stays dead, every call says so in time."""
+    case.put("one")
+    calls = [("put", b"two|"), ("get", BILLING), ("ack", BILLING), ("create", "other"), ("delete", BILLING)]
+    client = case.start(timeout_s=SHORT_S)
+    client.do("get", BILLING)
+    client.do("effect", BILLING)
+    if how == "killed":
+        case.ground.master.kill()
+    else:
+        case.line.silence(for_good=True)
+    for call, *words in calls:
+        client.ask(call, *words)
+        told = client.hear()
+        print(f"{told.call}: {told.error} after {told.seconds:.2f} s")
+        assert told.error and told.seconds < SHORT_S + SLACK_S
+    if how == "killed":
+        case.ground.master.start()
+    case.line.cut(Cut.RESET)
+
+
+def test_one_that_was_taken_for_dead_comes_back(case: Case) -> None:
+    """It has what its successor of the same name was given as well, and has done: it finds that in its books."""
+    case.put("one")
+    case.put("two")
+    taken_for_dead = case.client
+    taken_for_dead.do("get", BILLING)
+    taken_for_dead.pause()
+    case.start().do("drain", BILLING, 0)
+    taken_for_dead.resume()
+    taken_for_dead.do("effect", BILLING)
+    taken_for_dead.do("ack", BILLING)
+    case.client.do("drain", BILLING, 1)
     assert [effect.name for effect in case.done()] == ["one", "two"]

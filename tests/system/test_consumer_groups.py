@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -21,12 +23,15 @@ from tests.system.consumer_party import Spec
 from tests.system.consumer_workers import BAD, DEADLY, work
 from tests.system.fault_schedule import chosen_length_s, chosen_seed
 from tests.system.node import Node, running, wait_for
+from tests.system.processes import worker_pid
+from tests.system.streams import owner_of
 from tests.system.tree_check import read_log
 from tests.system.tree_ledger import MARK, name_in
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 GROUP = "workers"
+WORKERS = 2
 CALL_S = 30.0
 LENGTH_S = 5.0
 ACK_WAIT_S = 1.0
@@ -36,7 +41,7 @@ KEYS = [f"k{number}" for number in range(12)]
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with running(tmp_path_factory.mktemp("groups") / "data", workers=2) as node:
+    with running(tmp_path_factory.mktemp("groups") / "data", workers=WORKERS) as node:
         yield node
 
 
@@ -95,7 +100,10 @@ def test_work_spreads_evenly(node: Node, client: Client, tmp_path: Path) -> None
 
 
 def test_members_come_and_go_under_load(node: Node, client: Client, tmp_path: Path) -> None:
-    """Killed, paused for longer than their messages may take, leaving and coming back, added, removed for good."""
+    """Killed, paused for longer than their messages may take, leaving and coming back, added, removed for good.
+
+    The worker that owns the stream is killed now and then, too.
+    """
     seed, length_s = chosen_seed(), chosen_length_s(LENGTH_S)
     dice = random.Random(seed)
     wishes = {"start": tailrace.START, "ack_wait_s": ACK_WAIT_S, "deliveries_max": 0, "batch": 30}
@@ -114,6 +122,8 @@ def test_members_come_and_go_under_load(node: Node, client: Client, tmp_path: Pa
         changing = pool.submit(running_members.play, shifts(seed, ["a", "b", "c"], length_s))
         while not changing.done():
             publish_some()
+            if dice.random() < 0.03:
+                os.kill(worker_pid(node, owner_of("chaos", WORKERS)), signal.SIGKILL)
         changing.result()
         running_members.begin("new")
         publish(client, "chaos", [f"/{number}" for number in range(count, count + 500)])  # so that it has some
