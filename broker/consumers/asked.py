@@ -59,7 +59,7 @@ class Ask(NamedTuple):
     """The arguments of a get. `finished`: first seq, last seq. `failed`: seq, reason.
 
     Bounds are those of `broker.protocol.consuming`; beyond them it is refused. Where `max_messages` is 0, nothing is
-    given.
+    given. `asked_us`: when it came, 0 for now; one that waits is decided about later.
     """
 
     name: bytes
@@ -69,6 +69,7 @@ class Ask(NamedTuple):
     max_messages: int = 0
     max_bytes: int = GET_BYTES_MAX
     fresh: bool = False
+    asked_us: int = 0
 
 
 class Listed(NamedTuple):

@@ -46,13 +46,17 @@ class DeadLetter(NamedTuple):
 
 
 class Member:
-    """`in_flight`: messages. The times are not logged; `leaving_us` is when its flight is returned, 0 for never."""
+    """`in_flight`: messages. The times are not logged; `leaving_us` is when its flight is returned, 0 for never.
 
-    __slots__ = ("in_flight", "leaving_us", "seen_us")
+    `asked_us`: when its last get came; `seen_us`: when it was last decided about, which is later for one that waited.
+    """
+
+    __slots__ = ("asked_us", "in_flight", "leaving_us", "seen_us")
 
     def __init__(self) -> None:
         self.in_flight = 0
         self.seen_us = 0
+        self.asked_us = 0
         self.leaving_us = 0
 
 

@@ -103,6 +103,7 @@ def _welcome(consumer: Consumer, ask: Ask, now_us: int) -> None:
             raise Refused(Code.OVERLOADED, f"this consumer has {count} members; at most {MEMBERS_MAX}")
         member = consumer.members[ask.member] = Member()
     member.seen_us, member.leaving_us = max(now_us, 1), 0
+    member.asked_us = ask.asked_us or member.seen_us
     consumer.members.move_to_end(ask.member)
 
 

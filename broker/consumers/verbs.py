@@ -63,6 +63,7 @@ def _get(desk: Desk, args: Args, done: Done) -> None:
     if older is not None:
         desk.answer_empty(older)
     look, now_us = book.current(), desk.owner.clock_us()
+    ask = ask._replace(asked_us=now_us)
     decision = desk.decided(book, lambda: decide.get(book.consumers, ask, look, now_us))
     given = decision.value
     if given.runs or not ask.max_messages or not wait_s or not desk.patient:
@@ -154,7 +155,7 @@ def _away(desk: Desk, deed: Deed, done: Done) -> None:
     member = consumer.members.get(deed.member) if consumer is not None else None
     if book is not None and member is not None:
         now_us = desk.owner.clock_us()
-        if member.seen_us <= now_us - deed.idle_us + SLACK_US:
+        if member.asked_us <= now_us - deed.idle_us + SLACK_US:
             _wake(desk, deed, lambda _value: None)
             decide.away(book.consumers, deed.name, deed.member, now_us)
             desk.schedule(book)

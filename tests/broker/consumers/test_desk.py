@@ -279,6 +279,24 @@ def test_a_member_that_is_away(office: Office) -> None:
     assert other[0]["runs"][0][:2] == (0, 2)
 
 
+def test_a_member_that_is_away_after_what_it_had_long_waited_for(office: Office) -> None:
+    """Its connection knows when it asked, and the owner gave it something a good while later."""
+    office.runs(b"b", most=1_000)
+    waiting = office.get(b"a", wait_ms=60_000)
+    office.turn()
+    office.clock.now_s += 8
+    office.publish()
+    office.turn()
+    assert waiting[0]["runs"]
+    office.clock.now_s += 1
+    assert office.consume("away", member=b"a", idle_ms=9_000) == [{}]
+    other = office.get(b"b", wait_ms=60_000, fresh=True)
+    office.tick(4.9)
+    assert not other
+    office.tick(0.2)
+    assert other[0]["runs"][0][0] == waiting[0]["runs"][0][0]
+
+
 def test_a_member_that_came_back_before_its_end_was_heard(office: Office) -> None:
     office.runs(b"a", most=10)
     office.clock.now_s += 5
