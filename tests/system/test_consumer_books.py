@@ -23,7 +23,7 @@ from tests.system.consumer_party import Spec
 from tests.system.consumer_workers import keep_books
 from tests.system.fault_schedule import chosen_length_s, chosen_seed, schedule
 from tests.system.node import wait_for
-from tests.system.test_tree_failover import CHAIN, follow_all, let_follow
+from tests.system.test_tree_failover import follow_all, let_follow
 from tests.system.tree_check import assert_sound, names_in, read_diverged, wait_equal
 from tests.system.tree_faults import play
 from tests.system.tree_ledger import faults, name_in
@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 STREAMS = ["s0", "s1"]
 CONSUMERS = ["billing", "audit", "search"]
 PUBLISHERS = 8
-LENGTH_S = 6.0
+LENGTH_S = 5.0
 PAUSE_S = 0.1  # of each publisher, so that the books keep up on a small machine
 CALL_S = 60.0
 CATCH_UP_S = 60.0
@@ -45,6 +45,7 @@ CONFIG = """
 upstream_timeout_s = "2 s"
 unavailable_timeout_s = "3 s"
 """
+PAIR: Parents = {"old": None, "heir": "old"}
 SHAPES: Mapping[str, Parents] = {
     "one node": {"top": None},
     "a master and its slaves": {"top": None, "a": "top", "b": "a"},
@@ -110,7 +111,7 @@ def test_the_books_agree_when_a_master_is_lost_with_what_only_it_had(tmp_path: P
 
     Where it was followed, its slave may have the end of a stream without that of its consumers, or the other way round.
     """
-    with growing(tmp_path, CHAIN, config=CONFIG, workers=2) as tree:
+    with growing(tmp_path, PAIR, config=CONFIG, workers=2) as tree:
         follow_all(tree)
         old, heir = tree.nodes["old"], tree.nodes["heir"]
         both = (old.address, heir.address)
@@ -137,7 +138,7 @@ def test_the_books_agree_when_a_master_is_lost_with_what_only_it_had(tmp_path: P
                 lambda: all(is_through(spec, logs[spec.stream]) for spec in members.values()), "all is done", CATCH_UP_S
             )
             running.leave_all()
-        wait_equal({name: tree.nodes[name].data for name in ("old", "heir")}, "heir", starts=False)
+        wait_equal(tree.data(), "heir", starts=False)
         lost = {name_in(message.payload) for tail in read_diverged(old.data).values() for message in tail}
         for spec in members.values():
             check_survivors(spec, logs[spec.stream], lost)

@@ -72,12 +72,12 @@ def test_many_acknowledgements_leave_little(tmp_path: Path) -> None:
                 began_s = time.monotonic()
                 acknowledge_each(peer, acks)
                 took_s = time.monotonic() - began_s
-            first_seq, next_seq = extent(node)
-            print(f"{acks:,} acknowledged in {took_s:.1f} s, {next_seq:,} records, {next_seq - first_seq:,} are kept")
+            next_seq = extent(node)[1]
+            print(f"{acks:,} acknowledged in {took_s:.1f} s, {next_seq:,} records")
             assert next_seq >= acks, "each was a record"
-            wait_for(lambda: disk_bytes(node) < ON_DISK_MAX_BYTES, "the cursor is compacted")
+            wait_for(lambda: extent(node)[0] > acks // 4, "what is before a checkpoint is dropped")
+            wait_for(lambda: disk_bytes(node) < ON_DISK_MAX_BYTES, "its place is given back")
             print(f"{disk_bytes(node):,} bytes on the disk")
-            assert extent(node)[0] > 0, "what is before a checkpoint is dropped"
         node.kill()
         node.start()
         began_s = time.monotonic()
