@@ -31,7 +31,15 @@ def session() -> Iterator[Any]:
     """A Spark session with the data source registered. Starting it takes some seconds."""
     from spark.session import local_session
 
-    settings = {"spark.sql.shuffle.partitions": "1", "spark.driver.extraJavaOptions": QUICK}
+    settings = {
+        "spark.sql.shuffle.partitions": "1",
+        "spark.driver.extraJavaOptions": QUICK,
+        # Few rows: plans that are looked at once more, and compiled, cost more than they save. Those of the command
+        # and of the cluster are.
+        "spark.sql.adaptive.enabled": "false",
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    }
     found = local_session("tests", cores="2", settings=settings)
     yield found
     found.stop()
