@@ -21,52 +21,56 @@ settings.load_profile("tailrace-ci" if os.environ.get("CI") else "tailrace")
 
 _ROOT = Path(__file__).resolve().parent.parent
 # scripts/test-both-builds runs the suite in parts, side by side, since most of it waits for processes: what calls a
-# leaf with both builds, and what no leaf has a part in once, in two halves of about the same length.
+# leaf with both builds, and what no leaf has a part in once, in three parts of about the same length.
 PART = os.environ.get("TAILRACE_TEST_PART", "")
-ONE_HALF = (
-    "tests/bench/",
-    "tests/broker/replication/",
-    "tests/deploy/",
-    "tests/supervisor/",
-    "tests/system/test_binary_moving.py",
-    "tests/system/test_client_failover.py",
-    "tests/system/test_client_survival.py",
-    "tests/system/test_consumer_books.py",
-    "tests/system/test_consumer_failover.py",
-    "tests/system/test_consumer_moving.py",
-    "tests/system/test_consumers.py",
-    "tests/system/test_disk.py",
-    "tests/system/test_exactly_once.py",
-    "tests/system/test_replication_hostile.py",
-    "tests/system/test_rolling.py",
-    "tests/system/test_scale.py",
-    "tests/system/test_tree_failover.py",
-)
-OTHER_HALF = (
-    "tests/examples/",
-    "tests/scripts/",
-    "tests/spark/",
-    "tests/system/test_admin.py",
-    "tests/system/test_binary_heartbeat.py",
-    "tests/system/test_consumer_cells.py",
-    "tests/system/test_consumer_crashes.py",
-    "tests/system/test_consumer_cursor.py",
-    "tests/system/test_consumer_faults.py",
-    "tests/system/test_consumer_groups.py",
-    "tests/system/test_consumer_ledger.py",
-    "tests/system/test_fault_schedule.py",
-    "tests/system/test_lifecycle.py",
-    "tests/system/test_limits.py",
-    "tests/system/test_replication_hostile_slaves.py",
-    "tests/system/test_replication_walkthrough.py",
-    "tests/system/test_tree_check.py",
-    "tests/system/test_tree_faults.py",
-    "tests/system/test_tree_ledger.py",
-    "tests/system/test_tree_load.py",
-    "tests/system/test_tree_net.py",
-    "tests/tailrace/command/",
-    "tests/tidy/",
-)
+ONCE = {
+    "servers": (
+        "tests/bench/",
+        "tests/broker/replication/",
+        "tests/deploy/",
+        "tests/supervisor/",
+        "tests/system/test_binary_moving.py",
+        "tests/system/test_client_failover.py",
+        "tests/system/test_client_survival.py",
+        "tests/system/test_disk.py",
+        "tests/system/test_exactly_once.py",
+        "tests/system/test_rolling.py",
+        "tests/system/test_scale.py",
+    ),
+    "spark": (
+        "tests/examples/",
+        "tests/scripts/",
+        "tests/spark/",
+        "tests/tailrace/command/",
+        "tests/tidy/",
+    ),
+    "nodes": (
+        "tests/system/test_admin.py",
+        "tests/system/test_binary_heartbeat.py",
+        "tests/system/test_consumer_books.py",
+        "tests/system/test_consumer_cells.py",
+        "tests/system/test_consumer_crashes.py",
+        "tests/system/test_consumer_cursor.py",
+        "tests/system/test_consumer_failover.py",
+        "tests/system/test_consumer_faults.py",
+        "tests/system/test_consumer_groups.py",
+        "tests/system/test_consumer_ledger.py",
+        "tests/system/test_consumer_moving.py",
+        "tests/system/test_consumers.py",
+        "tests/system/test_fault_schedule.py",
+        "tests/system/test_lifecycle.py",
+        "tests/system/test_limits.py",
+        "tests/system/test_replication_hostile.py",
+        "tests/system/test_replication_hostile_slaves.py",
+        "tests/system/test_replication_walkthrough.py",
+        "tests/system/test_tree_check.py",
+        "tests/system/test_tree_failover.py",
+        "tests/system/test_tree_faults.py",
+        "tests/system/test_tree_ledger.py",
+        "tests/system/test_tree_load.py",
+        "tests/system/test_tree_net.py",
+    ),
+}
 BOUND_TO_BUILD = "tests/tidy/test_build.py"
 
 
@@ -79,6 +83,5 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 def part_of(path: str) -> str:
     """The part that has the tests of this file."""
-    if path.startswith(ONE_HALF):
-        return "one"
-    return "other" if path.startswith(OTHER_HALF) and path != BOUND_TO_BUILD else "both"
+    once = [name for name, paths in ONCE.items() if path.startswith(paths) and path != BOUND_TO_BUILD]
+    return once[0] if once else "both"

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import pytest
 
-from tests.conftest import BOUND_TO_BUILD, ONE_HALF, OTHER_HALF, part_of
+from tests.conftest import BOUND_TO_BUILD, ONCE, part_of
 from tests.tidy.tree import ROOT
 
 
-@pytest.mark.parametrize("path", [*ONE_HALF, *OTHER_HALF, BOUND_TO_BUILD])
+@pytest.mark.parametrize("path", [*chain(*ONCE.values()), BOUND_TO_BUILD])
 def test_what_a_list_names_is_there(path: str) -> None:
     """A file that was renamed would be run twice more, unseen."""
     assert (ROOT / path).exists()
@@ -17,5 +19,6 @@ def test_what_a_list_names_is_there(path: str) -> None:
 def test_every_part_is_run() -> None:
     script = (ROOT / "scripts/test-both-builds").read_text()
     tests = [path.relative_to(ROOT).as_posix() for path in (ROOT / "tests").rglob("test_*.py")]
-    assert {part_of(path) for path in tests} == {"both", "one", "other"}
-    assert all(f" {part} " in script for part in ("both 1", "one", "other")) and "PART=both " in script
+    assert {part_of(path) for path in tests} == {"both", *ONCE}
+    assert "begin interpreted both 1 " in script and "PART=both " in script
+    assert f"once=({' '.join(ONCE)})\n" in script
