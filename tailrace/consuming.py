@@ -105,9 +105,10 @@ class Consuming:
         self._told: deque[TailraceError] = deque()  # to be raised
         self._poll: Call | None = None  # the GET that waits for messages
         self._acks: Call | None = None  # the GET that asks for none
-        self._doubtful = False  # the broker may have given this member what has not come
+        self._doubtful = True  # the broker may have given this member, or one of its name before, what has not come
         self._pace = 1
         self._asked = 0  # messages, by the last poll that asked for other than it has
+        self._most = 0  # messages that the answer to the poll under way may have
         self._came = 0  # messages of the latest answer with any, not counted yet
         self._came_s = now_s
         self._hurry = Backoff(random)  # between polls that end at once, with nothing
@@ -259,8 +260,8 @@ class Consuming:
         self._disturbed = False
         # Whatever was given unheard fits in the answer, beside what is here.
         count = self._pace if self._fresh else max(self._pace, self._asked) + len(self._held)
-        self._asked = self._pace
-        self._poll = self._make_call(min(count, MESSAGES_MAX), WAIT_S, self._fresh, now_s)
+        self._asked, self._most = self._pace, min(count, MESSAGES_MAX)
+        self._poll = self._make_call(self._most, WAIT_S, self._fresh, now_s)
         self._poll.not_before_s = self._not_before_s
         try:
             self._post(self._poll, now_s)
@@ -368,7 +369,8 @@ class Consuming:
             self._usable_until_s = now_s + USABLE * (self.wish.ack_wait_s or math.inf)
         if rows:
             self._hurry.reset()
-            if not self._fresh and (not new or nbytes < GET_BYTES_MAX // 2):
+            is_all = rows < self._most and nbytes < GET_BYTES_MAX // 2  # or else more may lie behind
+            if not self._fresh and (is_all or not new):
                 self._doubtful = False
             return
         self._doubtful = True  # a copy may not have yet what was given
