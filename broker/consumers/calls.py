@@ -7,6 +7,7 @@
            create {name, from: [kind, value], ack_wait_s?, deliveries_max?, sync?, replicas?} -> {next_seq, created}
            reset {name, from, sync?, replicas?} -> {next_seq}
            delete {name, sync?, replicas?} -> {existed}
+           leave {name, member, sync?, replicas?} -> {}
            list {} -> {consumers: [{name, …}, …]}
            away {name, member, idle_ms?}, wake {name, member} -> {}
 """

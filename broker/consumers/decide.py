@@ -51,6 +51,7 @@ __all__ = [
     "delete",
     "expire",
     "get",
+    "leave",
     "listing",
     "next_deadline_us",
     "reset",
@@ -133,6 +134,19 @@ def away(consumers: Consumers, name: bytes, member: bytes, now_us: int) -> None:
         consumers.alarm(consumer, left.leaving_us)
     else:
         del consumer.members[member]
+
+
+def leave(consumers: Consumers, name: bytes, member: bytes) -> Decision[None]:
+    """The member has ended in order: what it has in flight waits again at once, as if it had not been delivered.
+
+    No records where it has none, or is none. Raises Refused: CONSUMER, USAGE.
+    """
+    consumer = find(consumers, name)
+    require_name(member, "member")
+    has = [(run.first, run.last) for run in consumer.flight if run.member == member]
+    records = _apply(consumers, Returned(name, member, LEFT, (), flat(has))) if has else ()
+    consumer.members.pop(member, None)
+    return Decision(records, None)
 
 
 def expire(consumers: Consumers, look: Look, now_us: int) -> Decision[frozenset[bytes]]:

@@ -4,7 +4,7 @@ The owner of a stream says which messages a get is given; the frames come from t
 reads. On a slave they may not be there yet: such a get is held, and looked at again each turn. So is one whose
 connection has not read what it was answered before.
 
-A connection remembers its members: when it ends, their owners hear that they are away.
+A connection remembers its members but for those that have left: when it ends, their owners hear that they are away.
 """
 
 from __future__ import annotations
@@ -85,11 +85,15 @@ class Serving:
         if wanted.do == "list" and self.is_full:
             answer(Refused(Code.OVERLOADED, "this connection does not read its answers; read them, ask again"))
             return
+        member = wanted.stream, wanted.name, wanted.member
+        asked_s = self._members.get(member)
         self._asked += 1
         self.client.note_awaited()
 
         def done(value: Any) -> None:
             self._asked -= 1
+            if wanted.do == "leave" and self._members.get(member) == asked_s and not _failed(value):
+                self._members.pop(member, None)
             if not self.client.closed:
                 answer(value)
 
@@ -243,11 +247,17 @@ def look_at_held(worker: Worker) -> None:
             del worker.held_gets[serving]
 
 
+def _failed(value: Any) -> bool:
+    """Whether this is no answer to a member that leaves: where there is no such consumer, nor is there a member."""
+    return isinstance(value, Refused) and value.code not in _NO_SUCH
+
+
 def _deed(wanted: c.Consume) -> dict[str, Any]:
     """What the owner is asked to do."""
     deed = {
         "do": wanted.do,
         "name": wanted.name or None,
+        "member": wanted.member or None,
         "from": None if wanted.start is None else list(wanted.start),
         "ack_wait_s": wanted.ack_wait_s,
         "deliveries_max": wanted.deliveries_max,

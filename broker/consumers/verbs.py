@@ -40,7 +40,7 @@ def get(desk: Desk, args: Args, done: Done) -> None:
 
 
 def consume(desk: Desk, args: Args, done: Done) -> None:
-    """Make, move, end and list consumers; `done` hears the value or Refused."""
+    """Make, move, end and list consumers, and let members leave them; `done` hears the value or Refused."""
     try:
         with refusals("consume"):
             deed = read_deed(args)
@@ -124,6 +124,14 @@ def _delete(desk: Desk, deed: Deed, done: Done) -> None:
     _say(desk, deed, decision, {"existed": decision.value}, done)
 
 
+def _leave(desk: Desk, deed: Deed, done: Done) -> None:
+    """The member has ended in order; others may have what it had."""
+    _wake(desk, deed, lambda _value: None)
+    book = desk.book(deed.stream)
+    decision = desk.decided(book, lambda: decide.leave(book.consumers, deed.name, deed.member))
+    _say(desk, deed, decision, {}, done)
+
+
 def _say(desk: Desk, deed: Deed, decision: Decision[Any], value: dict[str, Any], done: Done) -> None:
     book = desk.book(deed.stream)
     desk.stage(book, decision, Answer(done, value), [deed.name], sync=deed.sync, replicas=deed.replicas)
@@ -174,6 +182,7 @@ _DEEDS: Final[Mapping[str, Callable[[Desk, Deed, Done], None]]] = {
     "create": _create,
     "reset": _reset,
     "delete": _delete,
+    "leave": _leave,
     "list": _list,
     "away": _away,
     "wake": _wake,

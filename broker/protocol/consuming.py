@@ -1,8 +1,8 @@
 """What is said of durable consumers in the binary protocol: one small class a message, and its bytes.
 
 These messages are taken only on a connection whose HELLO asked for the feature `FEATURE` and got it. CONSUME makes,
-moves, ends and lists the consumers of a stream. GET says what its member has finished and asks for more messages; GOT
-answers it, with the frames as they are in the log.
+moves, ends and lists the consumers of a stream, and lets a member leave one. GET says what its member has finished and
+asks for more messages; GOT answers it, with the frames as they are in the log.
 
 docs/binary-protocol.md draws all of it.
 """
@@ -46,7 +46,7 @@ ROWS_MAX: Final = max(FINISHED_MAX, FAILED_MAX)
 
 ACK_APPENDED, ACK_SYNCED, ACK_REPLICATED = 1, 2, 3  # `broker.protocol.messages.Ack`, which is not imported for it
 
-Deed: TypeAlias = Literal["create", "reset", "delete", "list"]
+Deed: TypeAlias = Literal["create", "reset", "delete", "leave", "list"]
 Range: TypeAlias = tuple[int, int]
 """first seq, last seq"""
 FailedRow: TypeAlias = tuple[int, str]
@@ -68,6 +68,7 @@ class Consume:
     """Something done to a stream's consumers. `name`: all but "list". `start`: "create" and "reset".
 
     `ack_wait_s`, `deliveries_max`: "create", None for the broker's own. `ack`, `replicas`: as those of a Publish.
+    `member`: "leave".
     """
 
     id: int
@@ -79,6 +80,7 @@ class Consume:
     deliveries_max: int | None = None
     ack: int = ACK_APPENDED
     replicas: int = 0
+    member: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,7 @@ def _consume(message: Consume) -> bytes:
         "do": message.do,
         "stream": message.stream.decode(),
         "name": message.name.decode() or None,
+        "member": message.member.decode() or None,
         "from": message.start,
         "ack_wait_s": message.ack_wait_s,
         "deliveries_max": message.deliveries_max,

@@ -60,6 +60,7 @@ def _consume(fields: Fields) -> Consume:
         deliveries_max=fields.number("deliveries_max", DELIVERIES_MAX) if "deliveries_max" in fields else None,
         ack=ack,
         replicas=replicas,
+        member=consumer_name(fields.text("member").encode()) if do == "leave" else b"",
     )
 
 

@@ -228,6 +228,8 @@ REFUSED_CALLS: dict[str, tuple[str, object, str]] = {
     "a consumer that is not": ("get", [b"x", b"m", *NOTHING], "consumer"),
     "no deed": ("consume", [], "usage"),
     "a deed that is none": ("consume", [{"do": "promote"}], "usage"),
+    "a member that is none leaves": ("consume", [{"do": "leave", "name": b"n", "member": b"a b"}], "usage"),
+    "who leaves what is not": ("consume", [{"do": "leave", "name": b"x", "member": b"m"}], "consumer"),
     "a deed of no text": ("consume", [{"do": []}], "usage"),
     "a place that is none": ("consume", [{"do": "create", "name": b"n", "from": ["end", 0]}], "usage"),
     "a place of three": ("consume", [{"do": "create", "name": b"n", "from": ["seq", 0, 0]}], "usage"),

@@ -54,6 +54,8 @@ def test_deeds() -> None:
         "replicas": 1,
     }
     assert read_deed([b"s", full]) == Deed(b"s", "create", b"c", b"", ("time", 5), 1_500_000, 3, 0, True, 1)
+    leave = {"do": "leave", "name": b"c", "member": b"m", "replicas": 2}
+    assert read_deed([b"s", leave]) == Deed(b"s", "leave", b"c", b"m", replicas=2)
     away = {"do": "away", "name": b"c", "member": b"m", "idle_ms": 7}
     assert read_deed([b"s", away]) == Deed(b"s", "away", b"c", b"m", idle_us=7_000)
 
@@ -77,6 +79,7 @@ def test_deeds() -> None:
         [b"s", {"do": "create", "ack_wait_s": 1e300}],
         [b"s", {"do": "create", "deliveries_max": 1.5}],
         [b"s", {"do": "create", "replicas": 999}],
+        [b"s", {"do": "leave", "name": b"c", "member": "m"}],
         [b"s", {"do": "away", "idle_ms": -1}],
     ],
     ids=repr,

@@ -141,6 +141,29 @@ def test_who_goes_away_has_a_while_to_come_back() -> None:
     assert not consumers.by_name[BILLING].members
 
 
+def test_who_leaves_in_order_gives_back_what_it_has() -> None:
+    stream = Stream()
+    stream.publish([b"k", None, b"k", b"k", None])
+    consumers = made(stream, deliveries_max=1)
+    get(consumers, stream, b"m", 3)
+    get(consumers, stream, b"n", 1)
+    decide.away(consumers, BILLING, b"m", NOW_US)
+    assert decide.leave(consumers, BILLING, b"m") == ((Returned(BILLING, b"m", decide.LEFT, (), (0, 3)),), None, ())
+    assert list(consumers.by_name[BILLING].members) == [b"n"]
+    assert get(consumers, stream, b"n", 9).runs == ((0, 4, 0),), "a key that was blocked is free, and nothing counts"
+    assert decide.leave(consumers, BILLING, b"m") == ((), None, ())
+    assert decide.expire(consumers, stream, NOW_US + decide.GRACE_US).records == ()
+
+
+def test_who_is_not_there_cannot_leave() -> None:
+    consumers = made(Stream(10))
+    assert decide.leave(consumers, BILLING, b"m") == ((), None, ())
+    for name, member, code in ((b"audit", b"m", Code.CONSUMER), (BILLING, b"a b", Code.USAGE)):
+        with pytest.raises(Refused) as refused:
+            decide.leave(consumers, name, member)
+        assert refused.value.code == code
+
+
 def test_who_is_not_there_cannot_go_away() -> None:
     stream = Stream(10)
     consumers = made(stream)

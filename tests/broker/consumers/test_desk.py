@@ -320,6 +320,42 @@ def test_a_get_can_be_woken(office: Office) -> None:
     assert office.consume("wake", member=b"nobody") == [{}]
 
 
+def test_a_member_that_leaves(office: Office) -> None:
+    office.runs(b"a", most=10)
+    waiting = office.get(b"a", wait_ms=60_000, fresh=True)
+    other = office.get(b"b", wait_ms=60_000, most=20)
+    office.turn()
+    before = office.owner.stream(LOG).log.next_seq
+    left = office.consume("leave", member=b"a")
+    assert not (waiting or other or left), "nothing of it is logged"
+    office.turn()
+    assert waiting == [{"runs": (), "stale": (), "trimmed": 0}] and left == [{}]
+    assert other[0]["runs"] == ((0, 10, 0),)
+    assert office.owner.stream(LOG).log.next_seq == before + 2
+    rows = office.rows()[C]
+    assert (rows["in_flight"], rows["members"], rows["redelivered"]) == (10, 1, 0)
+    again = office.consume("leave", member=b"a")
+    office.turn()
+    assert again == [{}]
+    assert office.crash().rows()[C]["in_flight"] == 10
+
+
+def test_a_leave_is_answered_when_it_is_on_the_disk_where_that_was_asked(office: Office) -> None:
+    office.runs(b"a", most=10)
+    left = office.consume("leave", member=b"a", sync=True)
+    office.turn()
+    assert not left
+    office.sync()
+    assert left == [{}]
+    assert office.crash().runs(b"b", most=20) == [(0, 10, 0)]
+
+
+def test_leaving_what_is_not_there(office: Office) -> None:
+    assert code_of(office.consume("leave", name=b"x", member=b"a")) is Code.CONSUMER
+    assert code_of(office.consume("leave", stream=b"none", member=b"a")) is Code.UNKNOWN
+    assert code_of(office.consume("leave", member=b"")) is Code.USAGE
+
+
 def test_a_consumer_that_is_deleted_while_a_get_waits(office: Office) -> None:
     office.runs(most=10)
     waiting = office.get(finished=[[0, 9]], wait_ms=1_000)

@@ -51,6 +51,9 @@ class Worker:
 
     def hear(self) -> None:
         for answer in self.peer.take():
+            if isinstance(answer, c.Consumed):
+                self.has.clear()  # what it was given before it had left
+                continue
             assert isinstance(answer, c.Got), answer
             assert answer.stale == (), "nobody is so late here that another has it"
             self.party.finished |= self.finishing.pop(answer.id)
@@ -72,6 +75,11 @@ class Worker:
         ranges = tuple((seq, seq) for seq in sorted(unsure))
         self.has.clear()
         self.peer.say(c.Get(number, self.party.stream, b"n", self.name, ranges, (), 1_000))
+
+    def leave(self) -> None:
+        """What it has not finished is the others' at once; it may come back."""
+        self.has.clear()
+        self.peer.say(c.Consume(self.party.number(), "leave", self.party.stream, b"n", member=self.name))
 
     def move(self) -> None:
         self.party.settle()  # so that no worker has begun to move it
@@ -115,6 +123,7 @@ class Party:
             self.publish,
             worker.move,
             worker.reconnect,
+            worker.leave,
         ]
         chance.choice(acts)()
         if chance.random() < 0.8:

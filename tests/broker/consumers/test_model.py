@@ -44,6 +44,11 @@ def unflat(numbers: tuple[int, ...]) -> set[int]:
     return seqs_of((first, first + count - 1) for first, count in pairs)
 
 
+def messages_of(given: Given) -> list[tuple[int, int]]:
+    """Each with its deliveries: how they are put together in runs is not said."""
+    return [(seq, times) for first, count, times in given.runs for seq in range(first, first + count)]
+
+
 class Machine(RuleBasedStateMachine):
     """`hands`: what each member was given and has said nothing of. `done`: who has finished which message."""
 
@@ -205,7 +210,7 @@ class Machine(RuleBasedStateMachine):
         """The answer was lost."""
         ask = Ask(name, member, max_messages=most)
         first, second = self.ask(ask), self.ask(ask)
-        assert [run[:2] for run in first.runs] == [run[:2] for run in second.runs]
+        assert messages_of(first) == messages_of(second)
 
     @rule(name=names, member=members)
     def leave(self, name: bytes, member: bytes) -> None:
@@ -213,6 +218,22 @@ class Machine(RuleBasedStateMachine):
         if self.models[name].at(member):
             self.left[name, member] = self.now_us + decide.GRACE_US
         self.hands.pop((name, member), None)
+
+    @rule(name=names, member=members, forgets=st.booleans())
+    def leave_in_order(self, name: bytes, member: bytes, forgets: bool) -> None:
+        """It gives back what it has; perhaps it finishes some of it too late."""
+        has = self.models[name].at(member)
+        decision = decide.leave(self.consumers, name, member)
+        returned = [each for each in decision.records if isinstance(each, Returned)]
+        assert [(each.name, each.member, each.counted) for each in returned] == [(name, member, ())] * bool(has)
+        assert [unflat(each.back) for each in returned] == [set(has)] * bool(has) and not decision.dead
+        self.models[name].back(has)
+        self.append(decision.records)
+        self.left.pop((name, member), None)
+        self.seen.pop((name, member), None)
+        assert member not in self.consumers.by_name[name].members
+        if forgets:
+            self.hands.pop((name, member), None)
 
     @rule(seconds=st.sampled_from((0, 1, 4, 5, 6, 29, 30, 31, 61, 200)))
     def wait(self, seconds: int) -> None:
@@ -427,6 +448,7 @@ def drive(seed: int, steps: int) -> None:
         (20, lambda: machine.publish(chance.choices(KEYS, k=1 + chance.randrange(8)), chance.choice((10, 100)))),
         (8, lambda: machine.get_twice(chance.choice(NAMES), chance.choice(MEMBERS), 1 + chance.randrange(5))),
         (4, lambda: machine.leave(chance.choice(NAMES), chance.choice(MEMBERS))),
+        (4, lambda: machine.leave_in_order(chance.choice(NAMES), chance.choice(MEMBERS), part() < 0.5)),
         (8, lambda: machine.wait(chance.choice((0, 1, 5, 6, 29, 31)))),
         (8, machine.expire),
         (2, lambda: machine.trim(part())),

@@ -184,6 +184,25 @@ def test_members_are_away_when_their_connection_has_ended(node: World) -> None:
     assert [(each["do"], each["name"], each["member"]) for each in owners.told] == [("away", b"n", b"m")] * 2
 
 
+def test_a_member_that_has_left_is_not_away(node: World) -> None:
+    owners, peer = Owners(node), Member(node)
+    for number, member in enumerate((b"left", b"refused", b"stays")):
+        peer.ask(c.Get(number, b"s", b"n", member))
+        owners.answer()
+    peer.take()
+    assert peer.ask(*(c.Consume(7, "leave", b"s", b"n", ack=2, member=each) for each in (b"left", b"refused"))) == []
+    deed = {"do": "leave", "name": b"n", "member": b"left", "sync": True, "replicas": 0}
+    assert owners.asked[0] == ("consume", [b"s", deed])
+    owners.answer({})
+    owners.answer(Refused(Code.UNAVAILABLE, "not now"))
+    answers = peer.take()
+    assert answers[0] == c.Consumed(7) and failed(answers[1:]) == [("unavailable", Op.CONSUME, 7, False)]
+    peer.ask(m.Close())
+    peer.peer.close()
+    node.settle()
+    assert [(each["do"], each["member"]) for each in owners.told] == [("away", b"refused"), ("away", b"stays")]
+
+
 def test_members_go_along_when_the_connection_is_handed_over(node: World) -> None:
     owners, peer = Owners(node), Member(node)
     peer.ask(get(1, "s"))

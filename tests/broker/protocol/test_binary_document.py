@@ -66,7 +66,7 @@ FULL: dict[str, m.Message] = {
     "TOLD": r.Told(1, "n", ":1", (r.Link("up", "n", "a:1", "following", 0, 0, 0, 0),), 0, 0, 0),
     "CALL": r.Call(1, b"s", "get", b""),
     "RETURNED": r.Returned(1, b""),
-    "CONSUME": c.Consume(1, "create", b"s", b"n", From("seq", 0), 0.5, 1, 3, 1),
+    "CONSUME": c.Consume(1, "create", b"s", b"n", From("seq", 0), 0.5, 1, 3, 1, b"m"),
     "CONSUMED": c.Consumed(1, 0, True, True, (STANDING,)),
     "GET": c.Get(1, b"s", b"n", b"m", ((0, 1),), ((2, "why"),), 1, 1, 1, True, 3, 1),
 }

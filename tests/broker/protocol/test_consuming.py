@@ -48,6 +48,8 @@ def test_requests_are_maps_without_what_is_not_said() -> None:
     assert control(c.Consume(1, "create", "é".encode(), b"n", FROM_NEW)) == create | {"from": ["new", 0]}
     more = {"from": ["seq", 2], "ack_wait_s": 0.5, "deliveries_max": 3, "ack": 3, "replicas": 2}
     assert control(c.Consume(1, "create", "é".encode(), b"n", From("seq", 2), 0.5, 3, 3, 2)) == create | more
+    leave = {"id": 1, "do": "leave", "stream": "s", "name": "n", "member": "m"}
+    assert control(c.Consume(1, "leave", b"s", b"n", member=b"m")) == leave
     get = {"id": 1, "stream": "s", "name": "n", "member": "m", "max_messages": 0}
     assert control(c.Get(1, b"s", b"n", b"m")) == get
     more = {

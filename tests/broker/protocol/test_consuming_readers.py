@@ -46,6 +46,8 @@ def test_what_is_left_out() -> None:
 
 def test_what_does_not_belong_to_a_deed_is_passed_over() -> None:
     assert read(m.Op.CONSUME, CREATE | {"do": "delete"}) == c.Consume(1, "delete", b"s", b"n")
+    assert read(m.Op.CONSUME, CREATE | {"member": 5}) == read(m.Op.CONSUME, CREATE)
+    assert read(m.Op.CONSUME, CREATE | {"do": "leave", "member": "m"}) == c.Consume(1, "leave", b"s", b"n", member=b"m")
     assert read(m.Op.CONSUME, CREATE | {"do": "list", "from": 5}) == c.Consume(1, "list", b"s")
 
 
@@ -69,7 +71,7 @@ def test_fields_of_a_later_version_are_passed_over() -> None:
 
 
 WRONG: list[tuple[m.Op, dict[str, Any], Code, str]] = [
-    (m.Op.CONSUME, CREATE | {"do": "away"}, Code.USAGE, "the field do is none of create, reset, delete, list"),
+    (m.Op.CONSUME, CREATE | {"do": "away"}, Code.USAGE, "the field do is none of create, reset, delete, leave, list"),
     (m.Op.CONSUME, CREATE | {"do": 1}, Code.USAGE, "the field do is 1, not a text"),
     (m.Op.CONSUME, CREATE | {"from": None}, Code.USAGE, "the field from is missing"),
     (m.Op.CONSUME, CREATE | {"do": "reset", "from": None}, Code.USAGE, "the field from is missing"),
@@ -78,6 +80,10 @@ WRONG: list[tuple[m.Op, dict[str, Any], Code, str]] = [
     (m.Op.CONSUME, CREATE | {"name": ""}, Code.USAGE, "'' is not the name of a consumer"),
     (m.Op.CONSUME, CREATE | {"do": "delete", "name": "n" * 101}, Code.USAGE, "1 to 100 bytes"),
     (m.Op.CONSUME, CREATE | {"name": "a b"}, Code.USAGE, "'a b' is not the name of a consumer"),
+    (m.Op.CONSUME, CREATE | {"do": "leave"}, Code.USAGE, "the field member is missing"),
+    (m.Op.CONSUME, CREATE | {"do": "leave", "member": 1}, Code.USAGE, "the field member is 1, not a text"),
+    (m.Op.CONSUME, CREATE | {"do": "leave", "member": "a b"}, Code.USAGE, "is not the name of a consumer or a member"),
+    (m.Op.CONSUME, CREATE | {"do": "leave", "member": "m", "name": None}, Code.USAGE, "the field name is missing"),
     (m.Op.CONSUME, CREATE | {"stream": "$s"}, Code.RESERVED, "begins with $"),
     (m.Op.CONSUME, CREATE | {"stream": "a|b"}, Code.NAME, "'a|b' is not a stream name"),
     (m.Op.CONSUME, CREATE | {"ack_wait_s": 0}, Code.USAGE, "not a number of seconds over 0"),
@@ -176,7 +182,8 @@ def consumes(draw: st.DrawFn) -> c.Consume:
     do, (ack, replicas) = draw(st.sampled_from(get_args(c.Deed))), draw(LEVELS)
     name = b"" if do == "list" else draw(NAMES)
     start = draw(STARTS) if do in ("create", "reset") else None
-    return c.Consume(draw(IDS), do, draw(names), name, start, draw(SECONDS), draw(DELIVERIES), ack, replicas)
+    settings, member = (draw(SECONDS), draw(DELIVERIES)), draw(NAMES) if do == "leave" else b""
+    return c.Consume(draw(IDS), do, draw(names), name, start, *settings, ack, replicas, member)
 
 
 @st.composite

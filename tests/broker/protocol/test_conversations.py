@@ -160,7 +160,8 @@ SCENARIOS: dict[str, list[Step]] = {
         *says(Get(2, b"s", b"n", b"m", max_messages=9, wait_ms=500)), *hears(Got(2, ((4, 3, 0),), (), 4, stamped())),
         *says(Get(3, b"s", b"n", b"m", ((4, 5),), ((6, "why"),)), Consume(4, "list", b"s")),
         *hears(Consumed(4, consumers=(STANDING,)), Got(3, (), ((4, 4),), 0, memoryview(b""))),
-        *says(Consume(5, "delete", b"s", b"n")), *hears(Consumed(5, existed=True)),
+        *says(Consume(5, "leave", b"s", b"n", member=b"m")), *hears(Consumed(5)),
+        *says(Consume(6, "delete", b"s", b"n")), *hears(Consumed(6, existed=True)),
     ],
     "a get that waits among other things, and one of nobody": [
         *OF_A_CONSUMER, *says(Get(1, b"s", b"n", b"m", max_messages=1, wait_ms=60_000), m.Ping(), publish(2)),
@@ -177,6 +178,7 @@ SCENARIOS: dict[str, list[Step]] = {
     ],
     "gets that are wrong": [
         *OF_A_CONSUMER, *garbles(m.pack(Get(7, b"s", b"n", b"m", ((5, 4),))), 28, 7, "usage"),
+        *garbles(m.pack(Consume(6, "leave", b"s", b"n")), 26, 6, "usage"),
         *garbles(m.pack(Get(8, b"s", b"n n", b"m")), 28, 8, "usage"), *garbles(b"\x1c\x01\0\0\0\xc1", 28, 0, "usage"),
         *says(m.Ping()),
     ],

@@ -114,6 +114,7 @@ REQUESTS: Sequence[Request] = (
     Consume(2, "create", "é".encode(), b"$n", From("time", 17), 0.25, 5, 3, 255),
     Consume(3, "reset", b"news", b"n" * 100, From("seq", 2**63 - 1), ack=2),
     Consume(4, "delete", b"news", b"billing"),
+    Consume(5, "leave", b"news", b"billing", member=b"m" * 100),
     Consume(2**32 - 1, "list", b"news"),
     Get(1, b"news", b"billing", b"m1"),
     Get(

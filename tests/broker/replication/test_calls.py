@@ -35,6 +35,7 @@ RIGHT: list[tuple[str, list[Any], Any]] = [
     ("consume", [{"do": "delete"}], {"existed": False}),
     ("consume", [{"do": "list"}], {"consumers": []}),
     ("consume", [{"do": "list"}], {"consumers": [STANDING, {k: v for k, v in STANDING.items() if k != "lag_us"}]}),
+    ("consume", [{"do": "leave"}], {}),
     ("consume", [{"do": "away"}], {}),
     ("consume", [{"do": "wake"}], {}),
 ]
@@ -61,6 +62,7 @@ WRONG: list[tuple[str, list[Any], Any]] = [
     ("consume", [{"do": "list"}], {"consumers": [STANDING | {"lag_us": None}]}),
     ("consume", [{"do": "list"}], {"consumers": [STANDING | {"more": 1}]}),
     ("consume", [{"do": "list"}], {"consumers": [{}]}),
+    ("consume", [{"do": "leave"}], {"existed": True}),
     ("consume", [{"do": "away"}], {"next_seq": 1}),
     ("consume", [{"do": []}], {"next_seq": 1}),
     ("consume", [{}], {"next_seq": 1}),
