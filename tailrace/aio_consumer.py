@@ -82,23 +82,43 @@ class AsyncConsumer:
 
     async def flush(self, timeout_s: float | None = None) -> None:
         """Wait until the broker has heard of everything that was finished. Raises StaleAck, OperationTimeout."""
+        await self._tell(self._deadline_s(timeout_s))
+        self._consuming.check()
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Tell the broker what was finished, and end. Other members may have what was not finished at once.
+
+        Raises StaleAck, OperationTimeout where it is not known what the broker has heard of what was finished.
+        """
+        deadline_s = self._deadline_s(timeout_s)
+        self._consuming.end()
+        self._drive.advance()
+        await self._tell(deadline_s)
+        await self._leave(deadline_s)
+        self._consuming.check()
+
+    def __repr__(self) -> str:
+        return f"<AsyncConsumer {self.name!r} of {self.stream!r} member={self.member!r}>"
+
+    async def _tell(self, deadline_s: float) -> None:
+        """Let the broker hear of everything that was finished. Raises OperationTimeout."""
         drive, consuming = self._drive, self._consuming
         if drive.session.is_asking:
             consuming.flush(drive.now_s())
             drive.advance()
-        deadline_s = drive.now_s() + (self._timeout_s if timeout_s is None else timeout_s)
-        if not await drive.wait_until(lambda: consuming.is_settled, deadline_s):
+        if not await self._wait(lambda: consuming.is_settled, deadline_s):
             raise OperationTimeout(f"{self.stream}: the broker has not answered what {self.name} has finished")
-        consuming.check()
 
-    async def close(self, timeout_s: float | None = None) -> None:
-        """Tell the broker what was finished, and end. What was not finished comes again, here or at another member."""
-        self._consuming.end()
-        self._drive.advance()
-        await self.flush(timeout_s)
+    async def _leave(self, deadline_s: float) -> None:
+        """Give back what was not finished, if there is time."""
+        drive, now_s = self._drive, self._drive.now_s()
+        call = self._consuming.leave(deadline_s - now_s, now_s) if drive.session.is_asking else None
+        if call is not None:
+            drive.advance()
+            await self._wait(lambda: call.done, deadline_s)
 
-    def __repr__(self) -> str:
-        return f"<AsyncConsumer {self.name!r} of {self.stream!r} member={self.member!r}>"
+    def _deadline_s(self, timeout_s: float | None) -> float:
+        return self._drive.now_s() + (self._timeout_s if timeout_s is None else timeout_s)
 
     async def _ready(self) -> AsyncConsumer:
         call = self._creating

@@ -68,23 +68,24 @@ class Consumer:
 
     def flush(self, timeout_s: float | None = None) -> None:
         """Wait until the broker has heard of everything that was finished. Raises StaleAck, OperationTimeout."""
-        pump, consuming = self._pump, self._consuming
-        with pump.lock, pump.step:
-            if pump.session.is_asking:
-                consuming.flush(monotonic())
-                pump.push()
-            deadline_s = monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
-            if not pump.wait_until(lambda: consuming.is_settled, deadline_s):
-                raise OperationTimeout(f"{self.stream}: the broker has not answered what {self.name} has finished")
-            consuming.check()
+        with self._pump.lock, self._pump.step:
+            self._tell(self._deadline_s(timeout_s))
+            self._consuming.check()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Tell the broker what was finished, and end. What was not finished comes again, here or at another member."""
+        """Tell the broker what was finished, and end. Other members may have what was not finished at once.
+
+        Raises StaleAck, OperationTimeout where it is not known what the broker has heard of what was finished.
+        """
         pump, consuming = self._pump, self._consuming
+        deadline_s = self._deadline_s(timeout_s)
         with pump.lock, pump.step:
             consuming.end()
             pump.wake()
-        self.flush(timeout_s)
+        with pump.lock, pump.step:
+            self._tell(deadline_s)
+            self._leave(deadline_s)
+            consuming.check()
 
     def __enter__(self) -> Consumer:
         return self
@@ -112,6 +113,26 @@ class Consumer:
         if self._pump.session.is_asking:
             self._consuming.tick(now_s)
             self._pump.push()
+
+    def _tell(self, deadline_s: float) -> None:
+        """Let the broker hear of everything that was finished. Raises OperationTimeout."""
+        pump, consuming = self._pump, self._consuming
+        if pump.session.is_asking:
+            consuming.flush(monotonic())
+            pump.push()
+        if not pump.wait_until(lambda: consuming.is_settled, deadline_s):
+            raise OperationTimeout(f"{self.stream}: the broker has not answered what {self.name} has finished")
+
+    def _leave(self, deadline_s: float) -> None:
+        """Give back what was not finished, if there is time."""
+        pump, now_s = self._pump, monotonic()
+        call = self._consuming.leave(deadline_s - now_s, now_s) if pump.session.is_asking else None
+        if call is not None:
+            pump.push()
+            pump.wait_until(lambda: call.done, deadline_s)
+
+    def _deadline_s(self, timeout_s: float | None) -> float:
+        return monotonic() + (self._timeout_s if timeout_s is None else timeout_s)
 
     def _settle(self, message: ConsumedMessage, reason: str | None) -> None:
         pump, consuming = self._pump, self._consuming

@@ -25,6 +25,7 @@ from broker.protocol.consuming import (
     GET_BYTES_MAX,
     MESSAGES_MAX,
     REASON_BYTES_MAX,
+    Consume,
     Get,
     Got,
     Range,
@@ -35,7 +36,7 @@ from shard.leaves import load
 from tailrace.backoff import Backoff
 from tailrace.calls import Call
 from tailrace.consumed import ConsumedMessage
-from tailrace.errors import ClientClosed, DamagedMessage, StaleAck, TailraceError, Trimmed
+from tailrace.errors import ClientClosed, ConnectionLost, DamagedMessage, StaleAck, TailraceError, Trimmed
 from tailrace.options import CONSUMER_BATCH, CONSUMER_LINGER_S
 
 WAIT_S: Final = 10.0
@@ -114,6 +115,7 @@ class Consuming:
         self._hurry = Backoff(random)  # between polls that end at once, with nothing
         self._disturbed = False  # by a GET that asked for none
         self._fresh = False  # the poll under way
+        self._is_member = False  # for all that the broker knows
         self._not_before_s = -math.inf
         self._linger_due_s = math.inf
 
@@ -210,6 +212,27 @@ class Consuming:
         self.is_over = True
         self._let_go()
 
+    def leave(self, timeout_s: float, now_s: float) -> Call | None:
+        """After `end`, and when the verdicts are told: what this member has besides may be given to others at once.
+
+        None where there is nobody to tell. That a broker does not hear it, or does not know it, is no error: it gives
+        them to others some time later.
+        """
+        if self.is_lost or not self._is_member:
+            return None
+        self._is_member = False
+        wish = self.wish
+
+        def make(number: int) -> Consume:
+            return Consume(number, "leave", wish.stream.encode(), wish.name.encode(), member=wish.member.encode())
+
+        call = Call(wish.stream, f"leave of {wish.name}", make, timeout_s=timeout_s)
+        try:
+            self._post(call, now_s)
+        except (ClientClosed, ConnectionLost):
+            return None
+        return call
+
     # --- time, and what becomes of connections ------------------------------------------------------------------------
 
     @property
@@ -263,6 +286,7 @@ class Consuming:
         self._asked, self._most = self._pace, min(count, MESSAGES_MAX)
         self._poll = self._make_call(self._most, WAIT_S, self._fresh, now_s)
         self._poll.not_before_s = self._not_before_s
+        self._is_member = True
         try:
             self._post(self._poll, now_s)
         except ClientClosed:  # it is about to be: iteration ends

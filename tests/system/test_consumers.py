@@ -140,6 +140,48 @@ def test_members_share_the_work_and_keep_the_order_of_keys(client: tailrace.Clie
         assert [seq for _, each, seq in done if each == key] == [seq for seq in range(90) if f"key-{seq % 9}" == key]
 
 
+LONG_S = 600.0
+
+
+def test_who_closes_in_the_middle_gives_back_what_it_has(client: tailrace.Client) -> None:
+    """Its client stays open; the other member has the key, and all there is of it, long before `ack_wait_s`."""
+    client.publish_many("given-back", [b"%d" % number for number in range(MESSAGES)], key="k")
+    stays = client.consumer("given-back", "billing", ack_wait_s=LONG_S)
+    with client.consumer("given-back", "billing", ack_wait_s=LONG_S) as leaves:
+        for seq in range(4):
+            with next(leaves) as message:
+                assert message.seq == seq
+        assert next(leaves).seq == 4
+        with pytest.raises(tailrace.OperationTimeout):
+            stays.receive(0.05)  # and goes on waiting at the broker
+    given: list[tuple[int, int]] = []
+    while len(given) < MESSAGES - 4:
+        with stays.receive(PATIENCE_S) or pytest.fail("it is closed") as message:
+            given.append((message.seq, message.deliveries))
+    assert given == [(seq, 1) for seq in range(4, MESSAGES)]
+    stays.flush()
+    [info] = client.consumers("given-back")
+    assert (info.lag_messages, info.members, info.redelivered) == (0, 1, 0)
+    stays.close()
+    assert client.consumers("given-back")[0].members == 0
+
+
+def test_so_does_a_task(node: Node) -> None:
+    async def work() -> None:
+        async with tailrace.connect_async(address(node)) as client:
+            await client.publish_many("given-back-by-task", [b"x"] * MESSAGES, key="k")
+            async with client.consumer("given-back-by-task", "billing", ack_wait_s=LONG_S) as leaves:
+                async for message in leaves:
+                    if message.seq == 4:
+                        break
+                    message.ack()
+            stays = client.consumer("given-back-by-task", "billing", ack_wait_s=LONG_S)
+            again = await stays.receive(PATIENCE_S)
+            assert again is not None and (again.seq, again.deliveries) == (4, 1)
+
+    asyncio.run(asyncio.wait_for(work(), 3 * PATIENCE_S))
+
+
 def test_dead_letters(client: tailrace.Client) -> None:
     client.publish("doomed", b"fine", key="a")
     client.publish("doomed", b"poison", key="a", headers={"shop": "7"})
@@ -235,6 +277,8 @@ def test_it_goes_on_wherever_the_master_is(tmp_path: Path) -> None:
             client.consumer("s", "billing", ack=tailrace.Ack.REPLICATED) as consumer,
         ):
             publish(client, "s")
+            with client.consumer("s", "billing", ack=tailrace.Ack.REPLICATED) as early:
+                assert next(early).seq == 0  # and it leaves without having finished it
             seqs: list[int] = []
             while len(seqs) < 15:
                 with next(consumer) as message:

@@ -69,13 +69,14 @@ class Group:
 
 
 class Groups:
-    """Answers CONSUME and GET of a model. `waiting`: gets that wait for messages; `gets`: all that came."""
+    """Answers CONSUME and GET of a model. `waiting`: gets that wait for messages; `gets`, `leaves`: all that came."""
 
     def __init__(self, model: Model) -> None:
         self.model = model
         self.groups: dict[tuple[bytes, bytes], Group] = {}
         self.waiting: list[tuple[ModelConnection, c.Get]] = []
         self.gets: list[c.Get] = []
+        self.leaves: list[c.Consume] = []
         model.features.add(c.FEATURE)
         model.on_message = self.take
         model.on_pump = self.serve
@@ -119,6 +120,11 @@ class Groups:
         elif message.do == "reset":
             self.groups[key] = Group(_seq(stream, message))
             connection.say(c.Consumed(message.id, next_seq=self.groups[key].first_seq))
+        elif message.do == "leave":
+            self.leaves.append(message)
+            group = self.groups[key]
+            group.flight = {seq: member for seq, member in group.flight.items() if member != message.member}
+            connection.say(c.Consumed(message.id))
         else:
             del self.groups[key]
             connection.say(c.Consumed(message.id, existed=True))

@@ -12,6 +12,7 @@ import tailrace
 from broker.protocol import consuming as c
 from broker.protocol import messages as m
 from tailrace import Client, Consumer
+from tests.tailrace.model import ModelConnection
 from tests.tailrace.model_consumers import Group, Groups
 from tests.tailrace.model_server import ModelServer
 
@@ -52,8 +53,7 @@ def test_each_message_once_and_where_it_was_left(client: Client, groups: Groups)
                     seen.append(message.payload)
                 if message.seq == stop_after:
                     break
-        for seq in list(group_of(groups).flight):
-            del group_of(groups).flight[seq]  # its member is gone
+        assert not group_of(groups).flight, "what it had not finished is anybody's"
     assert seen == TEN
     assert group_of(groups).finished == set(range(10))
     assert len(group_of(groups).members) == 2
@@ -181,6 +181,39 @@ def test_closing_the_client_ends_iteration(server: ModelServer, groups: Groups) 
         for thread in threads:
             thread.join(PATIENCE_S)
         assert seen == [[], []]
+
+
+@pytest.mark.parametrize("code", ["usage", "unavailable", None])
+def test_a_leave_that_fails_is_no_error(client: Client, groups: Groups, code: str | None) -> None:
+    """As of a broker that does not know it, one that cannot now, and one that says nothing."""
+
+    def on_message(connection: ModelConnection, message: m.Message) -> bool:
+        if not isinstance(message, c.Consume) or message.do != "leave":
+            return groups.take(connection, message)
+        if code is not None:
+            connection.fail(code, op=m.Op.CONSUME, id=message.id)
+        return True
+
+    consumer = client.consumer("s", "billing")
+    next(consumer).ack()
+    next(consumer)
+    groups.model.on_message = on_message
+    consumer.close(timeout_s=0.2)
+    assert group_of(groups).finished == {0} and 1 in group_of(groups).flight
+    consumer.close()
+    assert not groups.leaves, "once is enough"
+
+
+def test_stale_does_not_keep_it_from_leaving(client: Client, groups: Groups, server: ModelServer) -> None:
+    consumer = client.consumer("s", "billing")
+    next(consumer).ack()
+    message = next(consumer)
+    assert set(group_of(groups).flight) == {1, 2}
+    server.call(lambda: group_of(groups).flight.update({1: b"other"}))
+    message.ack()
+    with pytest.raises(tailrace.StaleAck):
+        consumer.close()
+    assert group_of(groups).flight == {1: b"other"}
 
 
 def test_stale_is_raised_and_it_goes_on(client: Client, groups: Groups, server: ModelServer) -> None:

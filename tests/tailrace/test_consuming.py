@@ -487,6 +487,53 @@ def test_the_end(groups: Groups, group: Group) -> None:
     assert member.pair.session.consumers == [other]
 
 
+def test_who_leaves_says_so_once(groups: Groups, group: Group) -> None:
+    member = Member(groups)
+    member.work(2)
+    member.next()
+    member.consuming.end()
+    member.consuming.flush(member.pair.now_s)
+    member.pair.run()
+    assert group.flight
+    call = member.consuming.leave(5.0, member.pair.now_s)
+    member.pair.run()
+    assert call is not None and call.done and call.error is None
+    assert [(leave.do, leave.name, leave.member) for leave in groups.leaves] == [("leave", NAME, b"me")]
+    assert not group.flight and group.finished == {0, 1}
+    assert member.consuming.leave(5.0, member.pair.now_s) is None
+
+
+def test_who_was_no_member_need_not_leave(groups: Groups) -> None:
+    member = Member(groups)
+    member.consuming.end()
+    assert member.consuming.leave(5.0, member.pair.now_s) is None
+
+
+@pytest.mark.parametrize("abort", [True, False])
+def test_nobody_to_leave(groups: Groups, abort: bool) -> None:
+    member = Member(groups)
+    member.next()
+    if abort:
+        member.pair.session.abort()
+    else:
+        member.pair.session.close(member.pair.now_s, 1.0)
+    assert member.consuming.leave(5.0, member.pair.now_s) is None
+
+
+def test_a_leave_that_is_not_heard_in_time_is_not_said_again(groups: Groups) -> None:
+    member = Member(groups)
+    member.next()
+    groups.model.on_message = lambda _connection, message: isinstance(message, c.Consume)
+    call = member.consuming.leave(5.0, member.pair.now_s)
+    assert call is not None
+    member.pair.wait(6.0)
+    assert call.done and call.error is not None and not call.is_repeated
+    groups.model.on_message = groups.take
+    member.pair.cut()
+    member.pair.wait(60.0)
+    assert not groups.leaves
+
+
 def test_the_client_is_closed(groups: Groups) -> None:
     member = Member(groups)
     member.next().ack()
