@@ -82,9 +82,7 @@ def stamped_at(log: StreamLog, at: int, epoch: int, count: int = 1) -> None:
 
 
 @pytest.mark.parametrize("pieces", [100, 1 << 20])
-def test_times_and_epochs_that_go_back_are_faults(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int
-) -> None:
+def test_times_and_epochs_that_go_back_are_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pieces: int) -> None:
     monkeypatch.setattr(walk, "WALK_BYTES", pieces)
     log = open_log(tmp_path)
     for at, epoch in ((5_000, 2), (5_000, 2), (4_999, 3), (4_999, 3), (6_000, 1), (7_000, 1), (8_000, 4)):

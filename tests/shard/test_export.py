@@ -52,8 +52,10 @@ def bad_of(runs: list[Run | Bad]) -> list[Bad]:
 
 
 def read(section: Section, bounds: Bounds = Bounds()) -> list[Run | Bad]:  # noqa: B008 (immutable)
-    return [run._replace(frames=memoryview(bytes(run.frames))) if isinstance(run, Run) else run
-            for run in read_section(section, bounds)]
+    return [
+        run._replace(frames=memoryview(bytes(run.frames))) if isinstance(run, Run) else run
+        for run in read_section(section, bounds)
+    ]
 
 
 @pytest.mark.parametrize("pieces", [50, 1 << 20])
@@ -74,7 +76,12 @@ def read(section: Section, bounds: Bounds = Bounds()) -> list[Run | Bad]:  # noq
     ],
 )
 def test_the_part_of_a_stream(
-    tmp_path: Path, reader: StreamReader, monkeypatch: pytest.MonkeyPatch, bounds: Bounds, first: int, end: int,
+    tmp_path: Path,
+    reader: StreamReader,
+    monkeypatch: pytest.MonkeyPatch,
+    bounds: Bounds,
+    first: int,
+    end: int,
     pieces: int,
 ) -> None:
     monkeypatch.setattr(walk, "WALK_BYTES", pieces)
@@ -127,9 +134,7 @@ def test_tails_are_read_one_by_one(tmp_path: Path) -> None:
         assert payloads_of(read(sections[0])) == ALL[7:]
         runs = read(sections[1])
         assert payloads_of(runs) == [ALL[2], *ALL[4:7]]
-        assert bad_of(runs) == [
-            Bad(path, second + FRAME, second + 2 * FRAME, 3, "the frame's checksum does not fit")
-        ]
+        assert bad_of(runs) == [Bad(path, second + FRAME, second + 2 * FRAME, 3, "the frame's checksum does not fit")]
         assert payloads_of(read(sections[1], Bounds(first_seq=5, end_us=1_060))) == [ALL[5]]
 
 
@@ -179,7 +184,10 @@ def test_a_torn_file_that_makes_no_sense_is_told(tmp_path: Path) -> None:
 
 @given(
     st.lists(st.tuples(st.binary(max_size=5), st.integers(0, 3)), min_size=1, max_size=9),
-    st.integers(0, 12), st.integers(0, 12) | st.just(END), st.integers(0, 30), st.integers(0, 30) | st.just(END),
+    st.integers(0, 12),
+    st.integers(0, 12) | st.just(END),
+    st.integers(0, 30),
+    st.integers(0, 30) | st.just(END),
 )
 def test_clipping(messages: list[tuple[bytes, int]], first: int, end: int, first_us: int, end_us: int) -> None:
     frames, at, times = bytearray(), 0, []
@@ -191,9 +199,7 @@ def test_clipping(messages: list[tuple[bytes, int]], first: int, end: int, first
         frames += frame
     bounds = Bounds(first, end, first_us, end_us)
     clipped = clip(Run(3, len(messages), 100, memoryview(frames)), bounds)
-    wanted = [
-        seq for seq, us in enumerate(times, 3) if first <= seq < end and first_us <= us < end_us
-    ]
+    wanted = [seq for seq, us in enumerate(times, 3) if first <= seq < end and first_us <= us < end_us]
     if clipped is None:
         assert wanted == []
         return

@@ -19,8 +19,12 @@ SOURCE = load_source(LEAF)
 u32 = st.integers(0, 2**32 - 1)
 u48 = st.integers(0, 2**48 - 1)
 frames_of = st.lists(
-    st.builds(lambda payload, metadata, flags: pack_frame(payload, flags=flags, metadata=metadata),
-              st.binary(max_size=300), st.binary(max_size=20), st.integers(0, 2**16 - 1)),
+    st.builds(
+        lambda payload, metadata, flags: pack_frame(payload, flags=flags, metadata=metadata),
+        st.binary(max_size=300),
+        st.binary(max_size=20),
+        st.integers(0, 2**16 - 1),
+    ),
     max_size=20,
 )
 # Frames of which most may be taken; `measure` looks at no more than the first byte of metadata.

@@ -134,9 +134,7 @@ def test_a_zeroed_index_beside_an_empty_content_is_damage(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("failing", [1, 2])
-def test_a_full_disk_leaves_no_half_of_a_stream(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int
-) -> None:
+def test_a_full_disk_leaves_no_half_of_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
     calls: list[int] = []
 
     def full(fd: int, data: bytes, offset: int) -> None:

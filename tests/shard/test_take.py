@@ -104,17 +104,23 @@ WRONG: dict[str, tuple[Wrong, int, str, str]] = {
     "a step back": (lambda: stamped(b"a", seq=0, at=2_000, epoch=2), 1, "seq", "it is message 0"),
     "a gap within": (
         lambda: stamped(b"a", seq=1, at=2_000, epoch=2) + stamped(b"b", seq=3, at=2_000, epoch=2),
-        2, "seq", "it is message 3",
+        2,
+        "seq",
+        "it is message 3",
     ),
     "an earlier time": (lambda: stamped(b"a", seq=1, at=1_999, epoch=2), 1, "time", "goes back: 1999, after 2000"),
     "an earlier time within": (
         lambda: stamped(b"a", seq=1, at=3_000, epoch=2) + stamped(b"b", seq=2, at=2_999, epoch=2),
-        2, "time", "goes back: 2999, after 3000",
+        2,
+        "time",
+        "goes back: 2999, after 3000",
     ),
     "an earlier epoch": (lambda: stamped(b"a", seq=1, at=2_000, epoch=1), 1, "epoch", "or is none: 1, after 2"),
     "an earlier epoch within": (
         lambda: stamped(b"a", seq=1, at=2_000, epoch=4) + stamped(b"b", seq=2, at=2_000, epoch=3),
-        2, "epoch", "or is none: 3, after 4",
+        2,
+        "epoch",
+        "or is none: 3, after 4",
     ),
 }
 
