@@ -435,6 +435,8 @@ class Consuming:
             self._held.pop(message.seq, None)
 
     def _let_go(self) -> None:
+        """Of what waits; if it is still this member's, it is to come again before anything new."""
+        self._doubtful |= bool(self._queue)
         for message in self._queue:
             self._held.pop(message.seq, None)
         self._queue.clear()

@@ -315,6 +315,18 @@ def test_what_the_queue_has_for_too_long_is_let_go(groups: Groups, group: Group)
     assert (message.seq, message.deliveries) == (4, 2)
 
 
+def test_what_was_let_go_comes_before_anything_new(groups: Groups) -> None:
+    """Where the broker has not given it to others yet, also while what was finished is told."""
+    member = Member(groups, ack_wait_s=10.0, linger_s=0.1)
+    member.work(15)
+    message = member.next()  # and four more, which are all there are
+    groups.model.publish(STREAM, b"new")
+    member.pair.wait(9.5)
+    message.ack()
+    member.consuming.tick(member.pair.now_s + 1.0)
+    assert member.work(5) == [16, 17, 18, 19, 20]
+
+
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 
