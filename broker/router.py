@@ -27,6 +27,7 @@ UP_BATCH_BYTES = 4 << 20  # a batch for another node's stream grows no further: 
 SCATTERED_STREAMS, SCATTERED_BYTES = 64, 16 << 10  # more streams than this, less than that for each
 AWAY_SHARE = 0.75  # of a window, to one sibling: the client belongs there
 FORWARD_BYTES = 512 << 10  # about, of one request: the owner appends its first streams while the others are on the way
+BATCHES_A_BEAT = 256  # a turn may make tens of thousands of streams, which takes longer than a silent worker may live
 CALL_BYTES = 256  # what a call counts for in its route's window
 
 Done = Callable[[Any | Refused], None]
@@ -255,7 +256,9 @@ class Router:
         rows: dict[bytes, list[Batch]] = {}
         messages = 0
         nbytes = 0
-        for batch in staged:
+        for place, batch in enumerate(staged, start=1):
+            if not place % BATCHES_A_BEAT:
+                self.owner.on_pause()
             if batch.slot in self.routes:
                 remote.setdefault(batch.slot, []).extend(batch.apart() if batch.numbered else (batch,))
             elif batch.name in self.owner.uproutes:  # now, whatever it was when this was staged
@@ -268,7 +271,9 @@ class Router:
                     self.owner.append(batch, now_s)
                 else:
                     rows.setdefault(batch.name, []).append(batch)
-        for row in rows.values():
+        for place, row in enumerate(rows.values(), start=1):
+            if not place % BATCHES_A_BEAT:
+                self.owner.on_pause()
             self.owner.append_row(row, now_s)
         if messages:
             self._metrics.appended_messages += messages

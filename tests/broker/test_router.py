@@ -14,7 +14,7 @@ from broker.owner import Refused
 from broker.protocol.commands import Staged
 from broker.protocol.errors import Code
 from broker.publish import Batch, FramePublication, Pending
-from broker.router import FORWARD_BYTES, WINDOW_MESSAGES, Router
+from broker.router import BATCHES_A_BEAT, FORWARD_BYTES, WINDOW_MESSAGES, Router
 from broker.routes import Route
 from shard.frame import pack_frame
 from tests.broker.world import World, world
@@ -97,6 +97,23 @@ def test_a_turns_publishes_to_one_stream_are_one_append(node: World, router: Rou
     assert (metrics.appended_messages, sum(metrics.append.counts)) == (4, 1)
     router.flush()
     assert sum(metrics.append.counts) == 1, "a turn without publishes costs nothing"
+
+
+@pytest.mark.parametrize("in_rows", [False, True])
+def test_a_turn_of_very_many_streams_is_no_silence(node: World, router: Router, in_rows: bool) -> None:
+    """Making them takes long, and who does not beat is taken for hung."""
+    owner, client = router.owner, FakePublisher(2 * BATCHES_A_BEAT)
+    some = (f"many{n}" for n in range(5 * BATCHES_A_BEAT))
+    names = [name for name in some if router.slot_of(name.encode()) == 0][: 2 * BATCHES_A_BEAT]
+    if in_rows:
+        router.batch(names[0].encode(), 1)  # a batch that is full goes before the others, and all of them in rows
+        router.batch(names[0].encode(), 0)
+    beats: list[int] = []
+    owner.on_pause = lambda: beats.append(len(owner.names))
+    router.publish(client, staged(*((name, b"x") for name in names)))
+    router.flush()
+    assert len(owner.names) == 2 * BATCHES_A_BEAT and client.errors == []
+    assert any(0 < made < 2 * BATCHES_A_BEAT for made in beats)
 
 
 def test_publishes_for_a_sibling_are_forwarded_and_answered(node: World, router: Router) -> None:
