@@ -76,7 +76,7 @@ def query(source: Source, sent: dict[str, int]) -> int:
     plan = make_plan(source, NAMES, rows_per_task=5_000)
     assert not plan.bad
     maker = BatchMaker(SCHEMA, "binary")
-    table = pa.Table.from_batches([b for task in plan.tasks for b in read_task(source, task, maker, False)])
+    table = pa.Table.from_batches([b for task in plan.tasks for b in read_task(source, task, maker, False)], SCHEMA)
     after = {slice_.stream: slice_.first_seq for task in make_plan(source, NAMES).tasks for slice_ in task}
     for name in NAMES:
         planned = [slice_ for task in plan.tasks for slice_ in task if slice_.stream == name]
