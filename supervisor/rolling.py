@@ -146,8 +146,10 @@ class Rolling:
             self._crew.promote(child.slot).tell("own")
             self.step_now = Step.TAKING
             self._old = None
-            return
-        self._finish()
+        elif self.step_now is Step.TAKING:
+            self._old = None  # it had nothing to hand on; the successor's word may have come in this very turn
+        else:
+            self._finish()
 
     def _finish(self) -> None:
         if not self._slots and self.step_now is Step.HANDING:

@@ -498,13 +498,14 @@ def test_answers_to_pings_are_gathered_until_anything_else_comes(node: World, mo
         pauses.append(pause_s)
         peers[0].say(others.pop(len(pauses), m.Pong()))
 
-    monkeypatch.setattr("broker.worker.time.sleep", follow)
     for most in (5, PONG_PAUSES_MAX):
+        node.settle()  # nothing else is to be seen to
         pauses.clear()
+        monkeypatch.setattr("broker.worker.time.sleep", follow)
         peers[1].say(m.Pong())
         node.workers[0].turn()
+        monkeypatch.undo()
         assert pauses == [PONG_PAUSE_S] * most
-    monkeypatch.undo()
     node.settle()
     assert peers[0].take() == [m.Pong()]
 

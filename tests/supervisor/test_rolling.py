@@ -176,6 +176,19 @@ def test_an_old_worker_that_dies_early_is_succeeded_at_once(step: Step) -> None:
     assert world.step() is Step.IDLE
 
 
+def test_an_old_worker_that_leaves_while_its_successor_takes_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
+    """The successor's word and the end of the old one may be heard in one turn."""
+    caplog.set_level("INFO")
+    world = World()
+    world.rolling.begin([0])
+    new = world.to(Step.TAKING)
+    new.stage = Stage.OWNING
+    world.die(world.first[0])
+    assert world.rolling.busy
+    assert world.step() is Step.IDLE and not world.rolling.busy
+    assert "all workers are replaced" in caplog.text
+
+
 def test_an_old_worker_that_does_not_leave_is_killed() -> None:
     world = World()
     world.rolling.begin([0])
