@@ -184,8 +184,8 @@ def test_an_old_worker_that_leaves_while_its_successor_takes_is_replaced(caplog:
     new = world.to(Step.TAKING)
     new.stage = Stage.OWNING
     world.die(world.first[0])
-    assert world.rolling.busy
-    assert world.step() is Step.IDLE and not world.rolling.busy
+    assert world.rolling.step_now is Step.TAKING
+    assert world.step() is Step.IDLE
     assert "all workers are replaced" in caplog.text
 
 
