@@ -502,7 +502,8 @@ def test_a_great_frame_that_never_ends_is_given_back(scenes: Scenes) -> None:
             serves_others(scene.slave, WORKERS)
         scene.gate.next().close()  # the slave has seen the end of it
         held_bytes.append(rss_bytes(pids))
-    assert held_bytes[-1] - held_bytes[0] < MARGIN_BYTES, held_bytes
+    # Another worker may still be about to give back what it held for the others' messages.
+    wait_for(lambda: rss_bytes(pids) - held_bytes[0] < MARGIN_BYTES, f"it is given back: {held_bytes}")
 
 
 def test_streams_without_end_are_made_up_to_the_limit(folder: Path) -> None:
