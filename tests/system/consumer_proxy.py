@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Coroutine
-from typing import Any, Final, TypeVar
+from typing import Final
 
 from broker.protocol.envelope import EnvelopeReader, pack_envelope
 from broker.protocol.messages import Op
 from tests.system.node import PATIENCE_S
+from tests.system.ports import Ports
 from tests.system.proxy import PIECE_BYTES, Cut, Way, reset_on_close
 
 BODY_BYTES_MAX = 1 << 24
@@ -19,7 +19,6 @@ ANSWERS: Final[dict[Op, tuple[Op, ...]]] = {
     Op.GET: (Op.GOT, Op.ERROR),
     Op.CONSUME: (Op.CONSUMED, Op.ERROR),
 }
-Value = TypeVar("Value")
 
 
 class Trap:
@@ -159,57 +158,10 @@ class Line:
         raise ConnectionAbortedError("closed")
 
 
-class CrashProxy:
+class CrashProxy(Ports):
     """Each `line` is a port of its own that leads to a port of this machine."""
-
-    def __init__(self) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._servers: list[asyncio.Server] = []
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._thread = threading.Thread(target=self.loop.run_forever, name="crash proxy", daemon=True)
-        self._thread.start()
 
     def line(self, target_port: int) -> Line:
         made = Line(self, target_port)
-
-        async def listen() -> None:
-            server = await asyncio.start_server(lambda *pair: self._serve(made, *pair), "127.0.0.1", 0)
-            self._servers.append(server)
-            made.port = server.sockets[0].getsockname()[1]
-
-        self.do(listen())
+        made.port = self.open(made.serve)
         return made
-
-    def do(self, work: Coroutine[Any, Any, Value]) -> Value:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE_S)
-
-    def close(self) -> None:
-        async def stop() -> None:
-            for server in self._servers:
-                server.close()
-            for _ in range(10):  # what was accepted just now must begin, to close what it holds when it is cancelled
-                await asyncio.sleep(0)
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-
-        self.do(stop())
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(PATIENCE_S)
-        self.loop.close()
-
-    def __enter__(self) -> CrashProxy:
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
-
-    async def _serve(self, line: Line, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        try:
-            with contextlib.suppress(asyncio.CancelledError):
-                await line.serve(reader, writer)
-        finally:
-            self._tasks.discard(task)
