@@ -36,6 +36,11 @@ def pack_map(opcode: int, body: dict[str, Any]) -> bytes:
     return pack_envelope(opcode, msgpack.packb({key: value for key, value in body.items() if value is not None}))
 
 
+def pack_fields(opcode: int, message: Any) -> bytes:
+    """The envelope of a message whose body is its fields, by their names. `message`: of a dataclass with slots."""
+    return pack_map(opcode, {name: getattr(message, name) for name in type(message).__slots__})
+
+
 class Fields:
     """The fields of one body. Each method gives one field, checked, or raises PeerError (`usage`) with its name."""
 

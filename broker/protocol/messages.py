@@ -14,13 +14,14 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from broker.protocol.envelope import BODY_BYTES_MAX, HEAD_BYTES, pack_envelope
 from broker.protocol.errors import PeerError, UsageError
 from broker.protocol.features import PACKERS
 from broker.protocol.fields import CONTROL_BODY_MAX_BYTES as CONTROL_BODY_MAX_BYTES
-from broker.protocol.fields import TEXT_CHARACTERS_MAX, pack_map
+from broker.protocol.fields import TEXT_CHARACTERS_MAX, pack_fields, pack_map
 from broker.protocol.opcodes import VERSION as VERSION
 from broker.protocol.opcodes import Op as Op
 from broker.protocol.places import From
@@ -290,30 +291,6 @@ def pack_published(request: int, results: Sequence[Result]) -> bytes:
     return pack_envelope(Op.PUBLISHED, PUBLISHED_HEAD.pack(request) + b"".join(rows))
 
 
-def _hello(message: Hello) -> bytes:
-    body = {
-        "version": message.version,
-        "features": message.features,
-        "client": message.client,
-        "token": message.token,
-        "node": message.node,
-        "address": message.address,
-    }
-    return pack_map(Op.HELLO, body)
-
-
-def _welcome(message: Welcome) -> bytes:
-    body = {
-        "version": message.version,
-        "features": message.features,
-        "software": message.software,
-        "node": message.node,
-        "worker": message.worker,
-        "limits": message.limits,
-    }
-    return pack_map(Op.WELCOME, body)
-
-
 def _open(message: Open) -> bytes:
     return pack_map(Op.OPEN, {"id": message.id, "stream": message.stream.decode()})
 
@@ -376,8 +353,8 @@ def _empty(opcode: int) -> Callable[[Any], bytes]:
 
 
 _CORE_PACKERS: Final[dict[type, Callable[[Any], bytes]]] = {
-    Hello: _hello,
-    Welcome: _welcome,
+    Hello: partial(pack_fields, Op.HELLO),
+    Welcome: partial(pack_fields, Op.WELCOME),
     Open: _open,
     Opened: _id_only(Op.OPENED),
     Publish: _publish,

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from broker.protocol import features
-from broker.protocol.fields import CONTROL_BODY_MAX_BYTES, TEXT_CHARACTERS_MAX, pack_map
+from broker.protocol.fields import CONTROL_BODY_MAX_BYTES, TEXT_CHARACTERS_MAX, pack_fields, pack_map
 from broker.protocol.names import NODE_BYTES_MAX
 from broker.protocol.opcodes import Op
 from broker.protocol.places import From
@@ -249,30 +250,6 @@ def _names(message: Names) -> bytes:
     return pack_map(Op.NAMES, {"id": message.id, "names": [name.decode() for name in message.names]})
 
 
-def _claimed(message: Claimed) -> bytes:
-    body = {
-        "id": message.id,
-        "role": message.role,
-        "epoch": message.epoch,
-        "master": message.master,
-        "accepted": message.accepted,
-    }
-    return pack_map(Op.CLAIMED, body)
-
-
-def _told(message: Told) -> bytes:
-    body = {
-        "id": message.id,
-        "node": message.node,
-        "address": message.address,
-        "links": message.links,
-        "masters": message.masters,
-        "slaves": message.slaves,
-        "disabled": message.disabled,
-    }
-    return pack_map(Op.TOLD, body)
-
-
 def _call(message: Call) -> bytes:
     body = {"id": message.id, "stream": message.stream.decode(), "verb": message.verb, "args": message.args}
     return pack_map(Op.CALL, body)
@@ -297,8 +274,8 @@ PACKERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     Ask: _ask,
     Followed: _followed,
     Names: _names,
-    Claimed: _claimed,
-    Told: _told,
+    Claimed: partial(pack_fields, Op.CLAIMED),
+    Told: partial(pack_fields, Op.TOLD),
     Call: _call,
     Returned: _returned,
 }
