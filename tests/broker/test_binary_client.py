@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,6 +23,8 @@ from tests.broker.binary import FROM_START, BinaryPeer
 from tests.broker.world import World, world
 
 mark_run = load("shard.run_cy").mark_run
+
+PATIENCE_S = 10.0
 
 
 @pytest.fixture
@@ -494,15 +497,20 @@ def test_answers_to_pings_are_gathered_until_anything_else_comes(node: World, mo
 
     others = {5: m.Ping()}  # after so many pauses
 
+    def say(peer: BinaryPeer, message: m.Message) -> None:
+        """It is there when this returns: on a busy machine it may take a moment."""
+        peer.say(message)
+        assert select.select([node.workers[0].poller._epoll], [], [], PATIENCE_S)[0]
+
     def follow(pause_s: float) -> None:
         pauses.append(pause_s)
-        peers[0].say(others.pop(len(pauses), m.Pong()))
+        say(peers[0], others.pop(len(pauses), m.Pong()))
 
     for most in (5, PONG_PAUSES_MAX):
         node.settle()  # nothing else is to be seen to
         pauses.clear()
         monkeypatch.setattr("broker.worker.time.sleep", follow)
-        peers[1].say(m.Pong())
+        say(peers[1], m.Pong())
         node.workers[0].turn()
         monkeypatch.undo()
         assert pauses == [PONG_PAUSE_S] * most
