@@ -275,9 +275,10 @@ class BinaryClient(Client):
         if self.closed or self.asked.get(message.id) is not message:
             return  # closed, or unsubscribed, meanwhile
         del self.asked[message.id]
+        if isinstance(value, Refused):
+            self.refuse_request(Op.SUBSCRIBE, message.id, value.code, value.text)
+            return
         try:
-            if isinstance(value, Refused):
-                raise value
             first_seq, until_seq = self._bounds(message, value)
             cursor = self.worker.subscribing.place(self, message, message.id, value)
         except Refused as refused:

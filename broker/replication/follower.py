@@ -107,9 +107,10 @@ class Follower:
         if client.closed or client.asked.get(number) is not message:
             return  # closed, or unsubscribed, meanwhile
         del client.asked[number]
+        if isinstance(value, Refused):
+            client.refuse_request(Op.FOLLOW, number, value.code, value.text)
+            return
         try:
-            if isinstance(value, Refused):
-                raise value
             found = lineage.unpack(value)
             lineage.require_no_cycle(self.node, found.path)
             self._place(message, found)
@@ -269,9 +270,10 @@ class Follower:
         self.client.worker.router.call(message.stream, message.verb, [message.stream, *args], done)
 
     def _return(self, number: int, verb: str, args: list[Any], value: Any) -> None:
+        if isinstance(value, Refused):  # raised here, its traceback would hold this frame, and that holds it
+            self._return_refusal(number, value)
+            return
         try:
-            if isinstance(value, Refused):
-                raise value
             self.client.say(pack(r.Returned(number, pack_value(verb, args, value))))
         except Refused as refused:
             self._return_refusal(number, refused)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import select
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from broker.connection import Pause
 from broker.protocol import messages as m
 from broker.protocol.messages import Ack, Op
 from broker.protocol.places import From
+from broker.refused import Refused
 from broker.version import program_version
 from broker.worker import PONG_PAUSE_S, PONG_PAUSES_MAX
 from shard.frame import pack_frame
@@ -323,6 +325,13 @@ def test_subscriptions_are_bounded(tmp_path: Path) -> None:
 def test_without_auto_master_a_stream_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with world(tmp_path, auto_master=False) as node:
         assert failed(BinaryPeer(node).subscribe(1, "a")) == [("disabled", Op.SUBSCRIBE, 1, False)]
+
+
+def test_a_refusal_is_let_go_at_once(tmp_path: Path, without_collector: None) -> None:
+    """However many are refused, nothing of them stays until the collector of cycles looks."""
+    with world(tmp_path, auto_master=False) as node:
+        assert failed(BinaryPeer(node).subscribe(1, "a")) == [("disabled", Op.SUBSCRIBE, 1, False)]
+        assert not [each for each in gc.get_objects() if isinstance(each, Refused)]
 
 
 def test_credit_is_kept_to_and_a_message_at_least(node: World) -> None:
