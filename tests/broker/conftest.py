@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from broker.refused import Refused
 from tests.broker.owning import release_all
 
 
@@ -17,9 +18,14 @@ def _owners_give_back() -> Iterator[None]:
 
 
 @pytest.fixture
-def without_collector() -> Iterator[None]:
-    """What is in a cycle stays."""
+def refusals_left() -> Iterator[Callable[[], list[Refused]]]:
+    """Those made in the test that are still there; the collector of cycles takes none away."""
     gc.collect()
     gc.disable()
-    yield
+    before = _refusals()
+    yield lambda: [each for each in _refusals() if not any(each is other for other in before)]
     gc.enable()
+
+
+def _refusals() -> list[Refused]:
+    return [each for each in gc.get_objects() if isinstance(each, Refused)]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import select
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -327,11 +326,11 @@ def test_without_auto_master_a_stream_that_is_not_there_is_refused(tmp_path: Pat
         assert failed(BinaryPeer(node).subscribe(1, "a")) == [("disabled", Op.SUBSCRIBE, 1, False)]
 
 
-def test_a_refusal_is_let_go_at_once(tmp_path: Path, without_collector: None) -> None:
+def test_a_refusal_is_let_go_at_once(tmp_path: Path, refusals_left: Callable[[], list[Refused]]) -> None:
     """However many are refused, nothing of them stays until the collector of cycles looks."""
     with world(tmp_path, auto_master=False) as node:
         assert failed(BinaryPeer(node).subscribe(1, "a")) == [("disabled", Op.SUBSCRIBE, 1, False)]
-        assert not [each for each in gc.get_objects() if isinstance(each, Refused)]
+        assert refusals_left() == []
 
 
 def test_credit_is_kept_to_and_a_message_at_least(node: World) -> None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -594,12 +593,12 @@ def test_an_answer_that_is_too_long_is_none(node: World, name: str) -> None:
     assert isinstance(answer, r.Returned) and answer.code == "size"
 
 
-def test_what_is_refused_is_let_go_at_once(node: World, name: str, without_collector: None) -> None:
+def test_what_is_refused_is_let_go_at_once(node: World, name: str, refusals_left: Callable[[], list[Refused]]) -> None:
     """However many are refused, nothing of them stays until the collector of cycles looks."""
     peer = follower(node)
     asked = [get(1, name), r.Call(2, name.encode(), "consume", b"\x91\xc0"), r.Call(3, name.encode(), "x", b"")]
     assert len(peer.ask(*asked, r.Follow(4, name.encode(), 0, (1 << 32) - 1, "~", None, FROM_START))) == len(asked) + 1
-    assert not [each for each in gc.get_objects() if isinstance(each, Refused)]
+    assert refusals_left() == []
 
 
 def test_who_leaves_lets_no_call_wait(node: World, name: str) -> None:
