@@ -55,6 +55,11 @@ class Acceptor:
             self._listening = False
         self._listener.close()
 
+    @property
+    def watches_clock(self) -> bool:
+        """Whether `tick` has anything to look for."""
+        return bool(self._retry_at_s or self._refused or self._passed)
+
     def tick(self) -> None:
         """From the timer: listen again after descriptors had run out; refuse who stays silent."""
         self._passed.clear()

@@ -70,7 +70,10 @@ GATHERED_MAX_BYTES = 16 << 20
 GC_ALLOCATIONS = 50_000  # containers made and not freed between two looks for cycles
 PONG_PAUSE_S, PONG_PAUSES_MAX = 0.0005, 64  # what comes right after an answer to a ping may have to wait so long
 PUMP_BYTES = 4 << 20  # sent to subscribers in one turn, about
-IDLE_S = 0.25  # the longest wait for events, and so the longest time between two beats of a healthy worker
+# The longest wait for events, and so the longest time between two beats of a healthy worker; and the same where nothing
+# but answers to pings has come for REST_AFTER_S and nothing is waited for: a cold turn takes as long as four warm ones.
+IDLE_S, REST_S, REST_AFTER_S = 0.25, 1.0, 1.0
+RESTS_A_BEAT_TIMEOUT = 4  # at least: a worker that rests must not look hung
 
 # A terminal, and some who stop services, signal the whole process group; these are the supervisor's to answer.
 SUPERVISORS_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT, signal.SIGHUP)
@@ -116,7 +119,8 @@ class Worker:
         self.control = boot.control
         self.metrics = boot.metrics
         self.phase = Phase.STANDBY
-        self.now_s = time.monotonic()
+        self.now_s = self.stirred_s = time.monotonic()
+        self._rest_s = min(REST_S, boot.settings.beat_timeout_s / RESTS_A_BEAT_TIMEOUT)
         self.drain_began_s = self.drain_deadline_s = float("inf")
         # A mapping, which is memory only where it was written to: few workers ever read that much at once.
         self.receive_buffer = mmap.mmap(-1, READ_BYTES_SCATTERED_MAX, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
@@ -208,11 +212,12 @@ class Worker:
 
     def turn(self) -> None:
         busy = self.fanout.runnable or self._answered or self.followers.busy or self.desk.pending
-        idle_s = min(IDLE_S, HELD_LOOK_S) if self.held_gets else IDLE_S
-        events = self.poller.poll(0 if busy else idle_s)
+        events = self.poller.poll(0 if busy else self._wait_s())
         self._handle(events)
         if self.pongs:
             self._gather_pongs(events)
+        elif events:
+            self.stirred_s = self.now_s
         router = self.router
         rounds = 1
         while router.scattered and rounds < GATHER_ROUNDS_MAX and self._under(GATHERED_MAX_BYTES):
@@ -245,6 +250,28 @@ class Worker:
         self.timers.run_due(self.now_s)
         self._beat.beat()
 
+    def _wait_s(self) -> float:
+        """How long to wait for events at most."""
+        if self.held_gets:
+            return min(IDLE_S, HELD_LOOK_S)
+        if self.now_s - self.stirred_s < REST_AFTER_S or self._restless():
+            return IDLE_S
+        return self._rest_s
+
+    def _restless(self) -> bool:
+        """Whether anything goes on by the clock that is to be more exact than a rest."""
+        owner = self.owner
+        return (
+            self.phase is not Phase.SERVING
+            or bool(owner.dirty or owner.replicas.waiting)
+            or owner.unsynced_due_s < float("inf")
+            or any(True for _ in self.uplinks)
+            or any(route.waiting for route in self.routes.values())
+            or self.desk.watches_clock
+            or self.catalog.watched
+            or self.acceptor.watches_clock
+        )
+
     def _handle(self, events: list[tuple[int, int]]) -> None:
         self.now_s = time.monotonic()
         handlers, router = self.poller.handlers, self.router
@@ -262,6 +289,8 @@ class Worker:
         for _ in range(PONG_PAUSES_MAX):
             only, self.pongs = 0 < self.pongs == len(events), 0
             if not only:
+                if events:
+                    self.stirred_s = self.now_s
                 return
             time.sleep(PONG_PAUSE_S)
             events = self.poller.poll(0)

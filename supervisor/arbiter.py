@@ -25,7 +25,8 @@ from supervisor.signals import SignalQueue
 
 log = logging.getLogger(__name__)
 
-TICK_S = 0.25
+TICK_S = 0.25  # between two looks at what goes on
+REST_S = 1.0  # the same while nothing does: at whether the workers beat
 ABORT_GRACE_S = 2.0  # between SIGABRT (which leaves a stack in the log) and SIGKILL
 LEAVE_GRACE_S = 10.0  # for workers to put everything on the disk at the end
 DRAIN_SLACK_S = 1.0
@@ -104,11 +105,25 @@ class Arbiter:
                 self._on_control(key.data)
 
     def _wait_s(self) -> float:
-        """Until the next start that is due, and never longer than a tick."""
+        """Until the next start that is due, and never longer than a tick; than a rest where all goes well."""
         if self.phase is not Phase.RUNNING:
             return TICK_S
         dues_s = [self._due_s[slot] for slot in range(self.board.slots) if slot not in self.crew.current]
+        if not dues_s and self._all_well():
+            return min(REST_S, self._notifier.watchdog_interval_s)
         return min(TICK_S, max(min(dues_s, default=float("inf")) - time.monotonic(), 0.0))
+
+    def _all_well(self) -> bool:
+        """Whether nothing is under way: whatever begins anew wakes the loop by itself, but for a worker that is
+        silent.
+        """
+        children = self.crew.current.values()
+        return (
+            self._metrics is not None
+            and not self.rolling.busy
+            and not self._reloading
+            and all(child.stage is Stage.OWNING and not child.aborted_s for child in children)
+        )
 
     def _on_signal(self, number: int) -> None:
         if number in STOP_SIGNALS:

@@ -35,6 +35,13 @@ class Notifier:
     def status(self, status: str) -> None:
         self._send(f"STATUS={status}")
 
+    @property
+    def watchdog_interval_s(self) -> float:
+        """How often to say that all is well at least: half of what the service manager waits, as sd_watchdog_enabled(3)
+        recommends.
+        """
+        return self.watchdog_s / 2 if self.watchdog_s else float("inf")
+
     def watchdog(self) -> None:
         self._send("WATCHDOG=1")
 

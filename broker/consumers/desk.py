@@ -251,6 +251,11 @@ class Desk:
 
     # --- time -------------------------------------------------------------------------------------------------------
 
+    @property
+    def watches_clock(self) -> bool:
+        """Whether `tick` has anything to look for: gets that wait, deadlines of messages that are in flight."""
+        return bool(self.waiters.count or self._deadlines)
+
     def tick(self) -> None:
         """From the coarse timer."""
         for waiter in self.waiters.take_due(self.clock()):

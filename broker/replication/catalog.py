@@ -70,6 +70,11 @@ class Catalog:
         for key in [key for key in self._watches if key[0] is client]:
             del self._watches[key]
 
+    @property
+    def watched(self) -> bool:
+        """Whether anybody wants to hear of new streams, and so whether `tick` has anything to look for."""
+        return bool(self._watches)
+
     def tick(self) -> None:
         if not self._watches:
             return

@@ -460,10 +460,14 @@ def test_a_pong_is_life_and_no_work(node: World) -> None:
     peer = BinaryPeer(node)
     silent_for(node, 32)
     client = node.binary_client_of(peer.peer)
-    client.life_s = 0.0
+    client.life_s = node.workers[0].stirred_s = 0.0
     peer.say(m.Pong())
     node.settle()
     assert client.life_s > 0.0 and peer.take() == [m.Ping()]
+    assert node.workers[0].stirred_s == 0.0, "a worker rests on"
+    peer.say(m.Ping())
+    node.settle()
+    assert node.workers[0].stirred_s > 0.0
 
 
 def test_a_ping_waits_for_the_chunk_that_is_half_out(tmp_path: Path) -> None:

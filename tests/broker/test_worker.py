@@ -19,8 +19,17 @@ from broker.metrics import WorkerMetrics
 from broker.protocol import sibling
 from broker.protocol.messages import Ended
 from broker.protocol.places import From
-from broker.settings import Settings, StreamPolicy
-from broker.worker import GATHERED_MAX_BYTES, SUPERVISORS_SIGNALS, Phase, Worker, WorkerBoot
+from broker.settings import Durability, Settings, StreamPolicy
+from broker.worker import (
+    GATHERED_MAX_BYTES,
+    IDLE_S,
+    REST_AFTER_S,
+    REST_S,
+    SUPERVISORS_SIGNALS,
+    Phase,
+    Worker,
+    WorkerBoot,
+)
 from shard.directory import data_dir_exists, make_data_dir, open_data_dir
 from shard.frame import pack_frame
 from tests.broker import world as nodes
@@ -348,3 +357,57 @@ def test_publishes_that_wait_for_replicas_of_what_was_set_aside_are_told(tmp_pat
         owner.on_cut(b"s", 0)
         assert sink.logged_at == {0: 0} and "set aside" in sink.refusals[0][1]
         node.settle()
+
+
+# --- rest -------------------------------------------------------------------------------------------------------------
+
+
+def quiet_for(worker: Worker, seconds: float) -> float:
+    """How long it would wait for events, after nothing came for so long."""
+    worker.stirred_s = worker.now_s - seconds
+    return worker._wait_s()
+
+
+def at_rest(world: World) -> Worker:
+    """A worker with nothing to do, its start's sync included."""
+    worker = world.worker
+    worker.owner.unsynced_due_s = float("inf")
+    assert quiet_for(worker, REST_AFTER_S) == REST_S > IDLE_S
+    assert quiet_for(worker, REST_AFTER_S - 0.1) == IDLE_S
+    return worker
+
+
+def test_a_worker_rests_when_nothing_goes_on(make: Callable[..., World]) -> None:
+    world = make(beat_timeout_s=15.0)
+    worker = at_rest(world)
+    with world.connect() as client:
+        assert worker.stirred_s == worker.now_s, "a newcomer is an event"
+        at_rest(world)
+        world.ask(client, b"ping")
+        assert worker.stirred_s == worker.now_s
+
+
+def test_a_worker_that_rests_never_looks_hung(make: Callable[..., World]) -> None:
+    worker = make(beat_timeout_s=2.0).worker
+    worker.owner.unsynced_due_s = float("inf")
+    assert quiet_for(worker, REST_AFTER_S) == 0.5
+
+
+def test_what_goes_by_the_clock_is_looked_after(make: Callable[..., World]) -> None:
+    world = make(streams=(StreamPolicy(pattern="*", durability=Durability.INTERVAL, interval_ms=10),))
+    worker = world.worker
+    with world.connect() as client:
+        for line in b"ack on", b"pub s |x":
+            world.ask(client, line)
+        worker.owner.unsynced_due_s = float("inf")
+        assert quiet_for(worker, REST_AFTER_S) == IDLE_S, "a stream is to be synced"
+        world.turn_until(lambda: not worker.owner.dirty)
+        at_rest(world)
+        for line in b"consume s c new", b"get s c 60000":
+            client.sendall(line + b"\r\n")
+        world.turn_until(lambda: worker.desk.waiters.count)
+        world.turn_until(lambda: not worker.owner.dirty)
+        assert quiet_for(worker, REST_AFTER_S) < REST_S, "a get waits"
+    world.turn_until(lambda: not worker.clients)
+    world.tell("drain")
+    assert quiet_for(worker, REST_AFTER_S) == IDLE_S, "it is about to end"

@@ -238,6 +238,7 @@ def world(path: Path, workers: int = 1, **settings: Any) -> Iterator[World]:
     """A world for the length of a block, with these settings in place of the defaults."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker_module, "IDLE_S", 0)
+        patch.setattr(worker_module, "REST_S", 0)
         made = World(path, workers, Settings(**settings))
         try:
             yield made

@@ -14,7 +14,7 @@ import pytest
 from broker.board import Board
 from broker.control import ControlChannel, ControlClosed
 from broker.settings import Settings
-from supervisor.arbiter import Arbiter, Phase, describe_exit
+from supervisor.arbiter import REST_S, TICK_S, Arbiter, Phase, describe_exit
 from supervisor.crew import Crew
 from supervisor.notify import Notifier
 from supervisor.process import Child, fork_child
@@ -167,6 +167,34 @@ def test_a_life_without_events(make: Callable[..., World]) -> None:
     assert (world.code, world.arbiter.phase) == (0, Phase.STOPPED)
     assert world.notifier.said[0] == "READY=1" and world.notifier.said[-1] == "STOPPING=1"
     assert list(world.crew) == []
+
+
+def test_the_loop_rests_only_while_all_is_well(make: Callable[..., World]) -> None:
+    world = make()
+    waits_s: list[float] = []
+
+    def note(world: World) -> bool:
+        waits_s.append(world.arbiter._wait_s())
+        return True
+
+    def replacing(world: World) -> bool:
+        return world.arbiter.rolling.busy
+
+    def replaced(world: World) -> bool:
+        return not world.arbiter.rolling.busy and serving(world)
+
+    def aborted(world: World) -> bool:
+        next(iter(world.crew.current.values())).aborted_s = time.monotonic()
+        return note(world)
+
+    def watched(world: World) -> bool:
+        world.notifier.watchdog_s = 1.0
+        return note(world)
+
+    moves = note, serving, note, send(signal.SIGHUP), replacing, note, replaced, watched, aborted, send(signal.SIGTERM)
+    world.run(*moves)
+    booting_s, *later_s = waits_s
+    assert booting_s <= TICK_S and later_s == [REST_S, TICK_S, 0.5, TICK_S]
 
 
 def test_a_reload_replaces_everybody_and_then_says_so(make: Callable[..., World]) -> None:

@@ -19,7 +19,7 @@ def test_systemd_hears_each_state(tmp_path: Path) -> None:
         assert listener.recv(4096) == b"WATCHDOG=1"
         notifier.stopping("bye")
         assert listener.recv(4096) == b"STOPPING=1\nSTATUS=bye"
-        assert notifier.watchdog_s == 2.5
+        assert (notifier.watchdog_s, notifier.watchdog_interval_s) == (2.5, 1.25)
 
 
 def test_the_abstract_namespace() -> None:
@@ -30,4 +30,6 @@ def test_the_abstract_namespace() -> None:
 
 
 def test_nobody_listens() -> None:
-    Notifier({}).ready("whatever")
+    notifier = Notifier({})
+    notifier.ready("whatever")
+    assert notifier.watchdog_interval_s == float("inf")
