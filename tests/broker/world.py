@@ -7,12 +7,12 @@ peers send and whose turn it is; `settle` gives everybody turns until nothing mo
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -99,7 +99,6 @@ class World:
         self.listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(workers)]
         self.peers: list[Peer] = []
         self.workers = [self._make(slot, workers) for slot in range(workers)]
-        gc.unfreeze()  # a worker freezes what is there when it starts to serve; here that is the tests'
         for left in range(workers):
             for right in range(left):
                 self._link(left, right)
@@ -239,6 +238,9 @@ def world(path: Path, workers: int = 1, **settings: Any) -> Iterator[World]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(worker_module, "IDLE_S", 0)
         patch.setattr(worker_module, "REST_S", 0)
+        patch.setattr(
+            worker_module, "gc", Mock()
+        )  # it collects and freezes a process of its own, not that of the tests
         made = World(path, workers, Settings(**settings))
         try:
             yield made
