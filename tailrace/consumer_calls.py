@@ -20,6 +20,7 @@ from tailrace.places import StartPlace, start_of
 from tailrace.wishes import OnTrimmed
 
 MEMBER_RANDOM_BYTES: Final = 6
+SESSION_BYTES: Final = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,7 @@ def consumer_wish(
         raise_trimmed=on_trimmed == "raise",
         answer_s=options.timeout_s,
         patience_s=options.reconnect_s,
+        session=int.from_bytes(os.urandom(SESSION_BYTES)) or 1,
     )
 
 

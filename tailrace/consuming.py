@@ -6,6 +6,9 @@ contents; until it is known what was lost the broker is asked for what it has gi
 already is left out of its answer. What waits in the queue when a connection is lost is let go: if it is still this
 member's, it is in the first answer on the next one.
 
+A message is known by its epoch and its seq: where messages were lost with a master, others have their seqs, and nothing
+that is said of the lost ones is said of those.
+
 How many messages are asked for at a time follows how fast they were handled: no more than take a fraction of the time
 after which the broker gives them to others.
 """
@@ -26,6 +29,7 @@ from broker.protocol.consuming import (
     MESSAGES_MAX,
     REASON_BYTES_MAX,
     Consume,
+    FinishedRow,
     Get,
     Got,
     Range,
@@ -50,6 +54,8 @@ ACK_WAIT_S: Final = 30.0
 
 Row = tuple[int, int, int, int, bytes, bytes]
 """seq, timestamp_us, epoch, flags, metadata, payload"""
+Place = tuple[int, int]
+"""epoch, seq"""
 
 _parse = load("shard.frame_cy").parse
 
@@ -58,6 +64,8 @@ _parse = load("shard.frame_cy").parse
 class ConsumerWish:
     """What a program wants of a consumer. `answer_s`: for an answer, over the time that a GET waits; `patience_s`: how
     long the broker may refuse to give any. `ack_wait_s`: that of the consumer, None where it is not known.
+
+    `session`: by which the broker tells this program from one before it that was the same member.
     """
 
     stream: str
@@ -71,16 +79,18 @@ class ConsumerWish:
     raise_trimmed: bool = True
     answer_s: float = math.inf
     patience_s: float = math.inf
+    session: int = 0
 
 
 class Verdict:
     """On one message, until the broker has heard it. `reason` is None where it is finished."""
 
-    __slots__ = ("applied", "call", "deliveries", "key", "reason", "seq")
+    __slots__ = ("applied", "call", "deliveries", "epoch", "key", "reason", "seq")
 
-    def __init__(self, seq: int, deliveries: int, reason: str | None, key: str | bytes | None) -> None:
-        self.seq = seq
-        self.deliveries = deliveries
+    def __init__(self, message: ConsumedMessage, reason: str | None, key: str | bytes | None) -> None:
+        self.epoch = message.epoch
+        self.seq = message.seq
+        self.deliveries = message.deliveries
         self.reason = reason
         self.key = key
         self.call: Call | None = None  # that carries it
@@ -101,8 +111,8 @@ class Consuming:
         self._post = post
         self._queue: deque[ConsumedMessage] = deque()
         self._usable_until_s = math.inf  # what is in the queue
-        self._held: dict[int, int] = {}  # seq: deliveries, of what has come and has no verdict
-        self._verdicts: dict[int, Verdict] = {}  # that the broker is not known to have heard
+        self._held: dict[Place, int] = {}  # deliveries of what has come and has no verdict
+        self._verdicts: dict[Place, Verdict] = {}  # that the broker is not known to have heard
         self._told: deque[TailraceError] = deque()  # to be raised
         self._poll: Call | None = None  # the GET that waits for messages
         self._acks: Call | None = None  # the GET that asks for none
@@ -172,15 +182,15 @@ class Consuming:
                 text = f"{self.wish.stream}: message {message.seq} was finished after {self.wish.name} had been closed"
                 raise ClientClosed(f"{text}; it comes again")
             return
-        seq = message.seq
-        before = self._verdicts.get(seq)
+        place = message.epoch, message.seq
+        before = self._verdicts.get(place)
         if before is None or before.call is not None or before.reason is not None:
             key = None if reason is None else message.key
-            self._verdicts[seq] = Verdict(seq, message.deliveries, None if reason is None else _bounded(reason), key)
+            self._verdicts[place] = Verdict(message, None if reason is None else _bounded(reason), key)
             if key is not None:
-                self._drop_key(key, seq)
-        if self._held.get(seq) == message.deliveries:
-            del self._held[seq]
+                self._drop_key(key, message.seq)
+        if self._held.get(place) == message.deliveries:
+            del self._held[place]
         self._linger_due_s = min(self._linger_due_s, now_s + self.wish.linger_s)
         message.settled = True
 
@@ -269,7 +279,7 @@ class Consuming:
             if not holds(verdict.call):
                 verdict.call = None
         for message in self._queue:
-            self._held[message.seq] = message.deliveries
+            self._held[message.epoch, message.seq] = message.deliveries
         if any(verdict.call is None for verdict in self._verdicts.values()):
             self._linger_due_s = -math.inf
         self.connection_lost()
@@ -307,7 +317,7 @@ class Consuming:
         wish, waiting = self.wish, [each for each in self._verdicts.values() if each.call is None]
         failed = [each for each in waiting if each.reason is not None][:FAILED_MAX]
         ranges, finished = _ranges([each for each in waiting if each.reason is None])
-        told = tuple((each.seq, each.reason or "") for each in failed)
+        told = tuple((each.seq, each.epoch, each.reason or "") for each in failed)
 
         def make(number: int) -> Get:
             return Get(
@@ -322,6 +332,7 @@ class Consuming:
                 fresh=fresh,
                 ack=wish.ack,
                 replicas=wish.replicas,
+                session=wish.session,
             )
 
         call = Call(
@@ -346,7 +357,7 @@ class Consuming:
         else:
             self._take_in(call, got, now_s)
             for verdict in [each for each in self._verdicts.values() if each.call is call]:
-                del self._verdicts[verdict.seq]
+                del self._verdicts[verdict.epoch, verdict.seq]
         if call is self._poll:
             self._poll = None
         elif call is self._acks:
@@ -383,7 +394,7 @@ class Consuming:
         new = [message for row, before in rows if (message := self._message(row, before + 1, unheard)) is not None]
         self._queue.extend(new)
         for message in new:
-            self._held[message.seq] = message.deliveries
+            self._held[message.epoch, message.seq] = message.deliveries
         self._look_at(len(rows), len(new), len(got.frames), now_s)
 
     def _look_at(self, rows: int, new: int, nbytes: int, now_s: float) -> None:
@@ -410,12 +421,12 @@ class Consuming:
         unheard: those that have failed and have a key, of which the broker had not heard when it gave this.
         """
         seq, timestamp_us, epoch, _flags, metadata, payload = row
-        verdict = self._verdicts.get(seq)
+        verdict = self._verdicts.get((epoch, seq))
         if verdict is not None:
             if verdict.reason is None or verdict.deliveries >= deliveries:
                 return None
             verdict.applied = True
-        if self._held.get(seq, 0) >= deliveries:
+        if self._held.get((epoch, seq), 0) >= deliveries:
             return None
         message = tuple.__new__(ConsumedMessage, (self.wish.stream, seq, timestamp_us, payload, metadata))
         message.consumer, message.deliveries, message.epoch = self.wish.name, deliveries, epoch
@@ -432,13 +443,13 @@ class Consuming:
         for message in dropped:
             self._doubtful = True
             self._queue.remove(message)
-            self._held.pop(message.seq, None)
+            self._held.pop((message.epoch, message.seq), None)
 
     def _let_go(self) -> None:
         """Of what waits; if it is still this member's, it is to come again before anything new."""
         self._doubtful |= bool(self._queue)
         for message in self._queue:
-            self._held.pop(message.seq, None)
+            self._held.pop((message.epoch, message.seq), None)
         self._queue.clear()
 
 
@@ -450,26 +461,25 @@ def _bounded(reason: str) -> str:
 def _stale(wish: ConsumerWish, ranges: tuple[Range, ...]) -> StaleAck:
     shown = ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in ranges[:3])
     more = f" and {len(ranges) - 3:,} ranges more" if len(ranges) > 3 else ""
-    hint = "they may be handled twice; a longer ack_wait_s gives more time"
-    text = (
-        f"{wish.stream}: messages {shown}{more} were finished here when another member of {wish.name} had them: {hint}"
-    )
+    hint = "they may be handled twice (a longer ack_wait_s gives more time), or were lost with the stream's master"
+    what = f"messages {shown}{more} were finished here, and were not this member's of {wish.name} any more"
+    text = f"{wish.stream}: {what}: {hint}"
     return StaleAck(text, wish.stream, "", wish.name, ranges)
 
 
-def _ranges(verdicts: Iterable[Verdict]) -> tuple[tuple[Range, ...], list[Verdict]]:
-    """At most FINISHED_MAX ranges of seqs in a row, and the verdicts that are in them."""
+def _ranges(verdicts: Iterable[Verdict]) -> tuple[tuple[FinishedRow, ...], list[Verdict]]:
+    """At most FINISHED_MAX ranges of seqs in a row, of one epoch each, and the verdicts that are in them."""
     rows: list[list[int]] = []
     taken: list[Verdict] = []
-    for verdict in sorted(verdicts, key=lambda each: each.seq):
-        if rows and rows[-1][1] == verdict.seq - 1:
+    for verdict in sorted(verdicts, key=lambda each: (each.epoch, each.seq)):
+        if rows and rows[-1][1] == verdict.seq - 1 and rows[-1][2] == verdict.epoch:
             rows[-1][1] = verdict.seq
         elif len(rows) == FINISHED_MAX:
             break
         else:
-            rows.append([verdict.seq, verdict.seq])
+            rows.append([verdict.seq, verdict.seq, verdict.epoch])
         taken.append(verdict)
-    return tuple((first, last) for first, last in rows), taken
+    return tuple((first, last, epoch) for first, last, epoch in rows), taken
 
 
 def _rows(got: Got) -> list[tuple[Row, int]]:
@@ -478,13 +488,14 @@ def _rows(got: Got) -> list[tuple[Row, int]]:
     """
     found: list[tuple[Row, int]] = []
     frames, position = got.frames, 0
-    for first_seq, count, before in got.runs:
+    for first_seq, count, before, epoch in got.runs:
         end = position
         for _ in range(count) if len(got.runs) > 1 else ():
             end += unpack_header(frames, end).length
         rows = _parse(frames, position, end if len(got.runs) > 1 else len(frames), True)
-        if len(rows) != count or rows[0][0] != first_seq:
-            raise ValueError(f"{len(rows)} messages came where {count} from seq {first_seq} on were said to")
+        if len(rows) != count or rows[0][0] != first_seq or not rows[0][2] == rows[-1][2] == epoch:
+            text = f"{count} from seq {first_seq} on of epoch {epoch} were said to"
+            raise ValueError(f"{len(rows)} messages came where {text}")
         found += [(row, before) for row in rows]
         position = end
     return found

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from bench.peers.base import PAYLOAD_MARK, Puller
-from broker.protocol.consuming import GOT_HEAD, GOT_RANGE, GOT_RUN, Get, Range
+from broker.protocol.consuming import GOT_HEAD, GOT_RANGE, GOT_RUN, FinishedRow, Get, Run
 from broker.protocol.envelope import HEAD, HEAD_BYTES
 from broker.protocol.messages import Op, pack
 
@@ -97,11 +97,11 @@ class TailraceConsumers(Puller):
         self._lanes[number] = _Lane(consumer)
         return self._ask(number)
 
-    def _got(self, number: int, rows: Sequence[tuple[int, int, int]]) -> bytes:
+    def _got(self, number: int, rows: Sequence[Run]) -> bytes:
         lane = self._lanes[number]
-        self.messages += sum(last - first + 1 for first, last in lane.held)  # this confirms them
-        lane.held = tuple((first, first + count - 1) for first, count, _ in rows)
-        self._left[lane.consumer] += lane.asked - sum(count for _, count, _ in rows)
+        self.messages += sum(last - first + 1 for first, last, _ in lane.held)  # this confirms them
+        lane.held = tuple((first, first + count - 1, epoch) for first, count, _, epoch in rows)
+        self._left[lane.consumer] += lane.asked - sum(run[1] for run in rows)
         over = not rows and not lane.asked
         return self._begin(number) if over else self._ask(number)
 
@@ -122,7 +122,7 @@ class _Lane:
     def __init__(self, consumer: bytes = b"") -> None:
         self.consumer = consumer
         self.asked = 0
-        self.held: tuple[Range, ...] = ()
+        self.held: tuple[FinishedRow, ...] = ()
 
 
 class JetStreamConsumer(Puller):

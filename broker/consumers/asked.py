@@ -16,11 +16,15 @@ from broker.protocol.consuming import (
     GET_BYTES_MAX,
     MESSAGES_MAX,
     REASON_BYTES_MAX,
+    FailedRow,
+    FinishedRow,
+    Run,
 )
 from broker.protocol.errors import Code
 from broker.protocol.names import CONSUMER_BYTES_MAX
 from broker.protocol.places import NUMBER_MAX
 from broker.refused import Refused
+from shard.epochs import EPOCH_MAX
 from shard.names import name_bytes_valid
 
 ACK_WAIT_MIN_US: Final = 1_000
@@ -45,30 +49,32 @@ class Placed(NamedTuple):
 
 
 class Given(NamedTuple):
-    """`runs`: first seq, messages, how often they were delivered before. `stale`: first seq, last seq.
+    """`runs`: first seq, messages, how often they were delivered before, epoch (0 where it is not known any more).
 
-    `trimmed`: how many messages it lost since they are not kept any more.
+    `stale`: first seq, last seq. `trimmed`: how many messages it lost since they are not kept any more.
     """
 
-    runs: tuple[tuple[int, int, int], ...] = ()
+    runs: tuple[Run, ...] = ()
     stale: tuple[Range, ...] = ()
     trimmed: int = 0
 
 
 class Ask(NamedTuple):
-    """The arguments of a get. `finished`: first seq, last seq. `failed`: seq, reason.
+    """The arguments of a get. `finished`: first seq, last seq, epoch. `failed`: seq, epoch, reason.
 
     Bounds are those of `broker.protocol.consuming`; beyond them it is refused. Where `max_messages` is 0, nothing is
-    given. `asked_us`: when it came, 0 for now; one that waits is decided about later.
+    given. `session`: which program of the member's name asks, 0 where that is not told. `asked_us`: when it came, 0
+    for now; one that waits is decided about later.
     """
 
     name: bytes
     member: bytes
     finished: Sequence[Sequence[int]] = ()
-    failed: Sequence[tuple[int, str]] = ()
+    failed: Sequence[FailedRow] = ()
     max_messages: int = 0
     max_bytes: int = GET_BYTES_MAX
     fresh: bool = False
+    session: int = 0
     asked_us: int = 0
 
 
@@ -122,27 +128,37 @@ def require_room(ask: Ask) -> None:
         raise Refused(Code.USAGE, f"max_bytes is {ask.max_bytes}: it is 1 to {GET_BYTES_MAX}")
 
 
-def finished_of(ask: Ask) -> list[Range]:
-    """In order and apart."""
+def finished_of(ask: Ask) -> list[FinishedRow]:
+    """Of each epoch in order and apart."""
     if len(ask.finished) > FINISHED_MAX:
         raise Refused(Code.USAGE, f"{len(ask.finished)} ranges are finished; at most {FINISHED_MAX} in one get")
-    for first, last in ask.finished:
+    by_epoch: dict[int, list[Range]] = {}
+    for first, last, epoch in ask.finished:
         require_seq(first)
         require_seq(last)
+        _require_epoch(epoch)
         if first > last:
             raise Refused(Code.USAGE, f"messages {first} to {last} are finished: the first comes after the last")
-    return merged((first, last) for first, last in ask.finished)
+        by_epoch.setdefault(epoch, []).append((first, last))
+    return [(*each, epoch) for epoch, ranges in sorted(by_epoch.items()) for each in merged(ranges)]
 
 
-def failed_of(ask: Ask) -> dict[int, str]:
-    """The reason of each seq, in order."""
+def failed_of(ask: Ask) -> list[FailedRow]:
+    """In order, each once."""
     if len(ask.failed) > FAILED_MAX:
         raise Refused(Code.USAGE, f"{len(ask.failed)} messages have failed; at most {FAILED_MAX} in one get")
-    for seq, reason in ask.failed:
+    for seq, epoch, reason in ask.failed:
         require_seq(seq)
+        _require_epoch(epoch)
         if len(reason.encode()) > REASON_BYTES_MAX:
             raise Refused(Code.USAGE, f"the reason of message {seq} is longer than {REASON_BYTES_MAX} bytes")
-    return dict(sorted(ask.failed))
+    reasons = {(seq, epoch): reason for seq, epoch, reason in ask.failed}
+    return [(*each, reason) for each, reason in sorted(reasons.items())]
+
+
+def _require_epoch(epoch: int) -> None:
+    if type(epoch) is not int or not 0 < epoch <= EPOCH_MAX:
+        raise Refused(Code.USAGE, f"{_shown(epoch)} is not an epoch: a number from 1 to {EPOCH_MAX}")
 
 
 def _shown(value: object) -> str:

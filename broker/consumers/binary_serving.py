@@ -33,7 +33,7 @@ def get(client: BinaryClient, message: c.Get) -> None:
         client.say(c.pack_got(message.id, runs, stale, trimmed, sum(map(len, frames))))
         for part in frames:
             client.say(part)
-        client.traffic.messages_out += sum(count for _first, count, _deliveries in runs)
+        client.traffic.messages_out += sum(run[1] for run in runs)
 
     client.consumers.get(message, answer)
 

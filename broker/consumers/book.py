@@ -7,6 +7,7 @@ from broker.consumers.cursor_log import CursorLog
 from broker.consumers.look import LogLook
 from broker.owner import Owner
 from broker.replication.roles import history_of
+from shard.epochs import last_epoch
 
 
 class Book:
@@ -38,7 +39,10 @@ class Book:
 
     def current(self) -> LogLook:
         """The stream as it is now. Raises Refused."""
-        self.look.log = self._owner.stream(self.name).log
+        stream = self._owner.stream(self.name)
+        if stream.log.last_epoch > last_epoch(self.look.history):  # a term of which nothing was written down
+            self.look = LogLook(stream.log, history_of(self._owner, stream))
+        self.look.log = stream.log
         return self.look
 
     def has_some(self, consumer: bytes) -> bool:

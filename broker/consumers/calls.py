@@ -1,15 +1,15 @@
 """The arguments of the verbs "consume" and "get", from whatever msgpack carried: a sibling's, or another node's. Pure.
 
-"get"      [stream, name, member, [[first, last], …] finished, [[seq, reason], …] failed, max_messages, max_bytes,
-           wait_ms, fresh, sync, replicas] -> {runs: [[first seq, messages, deliveries], …], stale: [[first, last],
-           …], trimmed}
+"get"      [stream, name, member, [[first, last, epoch], …] finished, [[seq, epoch, reason], …] failed, max_messages,
+           max_bytes, wait_ms, fresh, sync, replicas, session]
+           -> {runs: [[first seq, messages, deliveries, epoch], …], stale: [[first, last], …], trimmed}
 "consume"  [stream, {do, …}]
            create {name, from: [kind, value], ack_wait_s?, deliveries_max?, sync?, replicas?} -> {next_seq, created}
            reset {name, from, sync?, replicas?} -> {next_seq}
            delete {name, sync?, replicas?} -> {existed}
            leave {name, member, sync?, replicas?} -> {}
            list {} -> {consumers: [{name, …}, …]}
-           away {name, member, idle_ms?}, wake {name, member} -> {}
+           away {name, member, idle_ms?, session?}, wake {name, member} -> {}
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from broker.consumers.decide import Ask, Given
 from broker.protocol.consuming import WAIT_MAX_MS
 from broker.protocol.errors import Code
+from broker.protocol.places import NUMBER_MAX
 from broker.refused import Refused
 from shard.header import VALUE_MAX
 
@@ -39,7 +40,7 @@ class Getting(NamedTuple):
 
 class Deed(NamedTuple):
     """`place`: kind and value, where one is asked for. `idle_us`: how long the member has asked for nothing, as far as
-    its connection knows; 0 where that is not told."""
+    its connection knows; 0 where that is not told. `session`: that of the member there, as in an Ask."""
 
     stream: bytes
     do: str
@@ -51,20 +52,22 @@ class Deed(NamedTuple):
     idle_us: int = 0
     sync: bool = False
     replicas: int = 0
+    session: int = 0
 
 
 def read_get(args: Args) -> Getting:
     """Raises Refused for what is no get. That its numbers can be is looked at by who decides."""
     try:
-        stream, name, member, finished, failed, max_messages, max_bytes, wait_ms, fresh, sync, replicas = args
+        stream, name, member, finished, failed, max_messages, max_bytes, wait_ms, fresh, sync, replicas, session = args
         ask = Ask(
             _bytes(name),
             _bytes(member),
-            tuple([(_number(first), _number(last)) for first, last in finished]),
-            tuple([(_number(seq), _text(reason)) for seq, reason in failed]),
+            tuple([(_number(first), _number(last), _number(epoch)) for first, last, epoch in finished]),
+            tuple([(_number(seq), _number(epoch), _text(reason)) for seq, epoch, reason in failed]),
             _number(max_messages),
             _number(max_bytes),
             bool(fresh),
+            _number(session, NUMBER_MAX),
         )
         wait_s = min(_number(wait_ms), WAIT_MAX_MS) / 1000
         return Getting(_bytes(stream), ask, wait_s, bool(sync), _number(replicas, REPLICAS_MAX))
@@ -91,6 +94,7 @@ def read_deed(args: Args) -> Deed:
             1_000 * _number(fields.get("idle_ms", 0)),
             bool(fields.get("sync", False)),
             _number(fields.get("replicas", 0), REPLICAS_MAX),
+            _number(fields.get("session", 0), NUMBER_MAX),
         )
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise _wrong("consume", error) from error

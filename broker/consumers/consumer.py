@@ -46,18 +46,20 @@ class DeadLetter(NamedTuple):
 
 
 class Member:
-    """`in_flight`: messages. The times are not logged; `leaving_us` is when its flight is returned, 0 for never.
+    """`in_flight`: messages. The rest is not logged; `leaving_us` is when its flight is returned, 0 for never.
 
     `asked_us`: when its last get came; `seen_us`: when it was last decided about, which is later for one that waited.
+    `session`: which program of this name it is, 0 where that is not known.
     """
 
-    __slots__ = ("asked_us", "in_flight", "leaving_us", "seen_us")
+    __slots__ = ("asked_us", "in_flight", "leaving_us", "seen_us", "session")
 
     def __init__(self) -> None:
         self.in_flight = 0
         self.seen_us = 0
         self.asked_us = 0
         self.leaving_us = 0
+        self.session = 0
 
 
 class Consumer:

@@ -1,7 +1,8 @@
 """The messages of a get, from the files of their stream: frames as they are, whole, as many as may go.
 
 Which messages they are is the owner's decision. Where they are read, on another node perhaps, some may be trimmed
-already, or not be there yet.
+already, or not be there yet; or there are others under their seqs, as long as that node has not heard of a promotion
+that lost them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,10 @@ from shard.index import Run
 from shard.reader import StreamReader
 
 
+class OtherMessages(Exception):
+    """This copy has other messages under the seqs that were given; the text says which."""
+
+
 class Fetched(NamedTuple):
     """`frames` of each of the runs, in order. `trimmed`: how many messages are not kept any more."""
 
@@ -25,35 +30,40 @@ class Fetched(NamedTuple):
 
 def end_of(runs: Iterable[Sequence[int]]) -> int:
     """The seq after the last message of any run; 0 of none."""
-    return max((first + count for first, count, _deliveries in runs), default=0)
+    return max((first + count for first, count, _deliveries, _epoch in runs), default=0)
 
 
 def before(runs: Iterable[Sequence[int]], next_seq: int) -> list[c.Run]:
     """What of the runs comes before `next_seq`."""
-    return [(first, min(count, next_seq - first), deliveries) for first, count, deliveries in runs if first < next_seq]
+    return [(first, min(count, next_seq - first), *rest) for first, count, *rest in runs if first < next_seq]  # type: ignore[misc]
 
 
 def fetch(reader: StreamReader, runs: Iterable[Sequence[int]], max_bytes: int) -> Fetched:
     """Read so many messages, in the order of the runs, that their frames take at most `max_bytes`, but one at least.
 
-    Raises Trimmed where messages go in this very moment, StreamCut, StreamDamaged, OSError, and ValueError for a
-    message that has not come yet.
+    Raises Trimmed where messages go in this very moment, OtherMessages, StreamCut, StreamDamaged, OSError, and
+    ValueError for a message that has not come yet.
     """
     fetched: list[c.Run] = []
     frames: list[bytes] = []
     trimmed, room, oldest = 0, max_bytes, reader.first_seq()
-    for first, count, deliveries in runs:
+    for first, count, deliveries, given_epoch in runs:
         end = first + count
         start = min(max(first, oldest), end)
         trimmed += start - first
         if start == end:
             continue
-        run = Run(start, reader.offset_of(start), end, reader.offset_of(end))
-        end_seq, end_offset = reader.cut(run, max(room, 0))
+        entry = reader.entry(start)
+        run = Run(start, entry.offset, end, reader.offset_of(end))
+        epoch = entry.epoch
+        end_seq, end_offset = reader.cut(run, max(room, 0) if given_epoch else 0)  # one at a time
         if end_offset - run.offset > room and fetched:
             break
+        last_epoch = reader.entry(end_seq - 1).epoch
+        if given_epoch and not epoch == last_epoch == given_epoch:
+            raise OtherMessages(f"messages {start} to {end_seq - 1} of epoch {given_epoch} are {epoch} here")
         frames.append(_read(reader, run.offset, end_offset))
-        fetched.append((start, end_seq - start, deliveries))
+        fetched.append((start, end_seq - start, deliveries, epoch))
         room -= end_offset - run.offset
         if end_seq < end:
             break

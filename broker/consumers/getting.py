@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from broker.consumers.asked import Ask, Decision, Given, failed_of, find, finished_of, require_name, require_room
@@ -11,6 +11,8 @@ from broker.consumers.group import Look, Piece, again, choose, followers, own
 from broker.consumers.ranges import Range, flat, merged, unflat
 from broker.consumers.records import Line, Progress, Record
 from broker.consumers.state import Consumers
+from broker.consumers.terms import seqs_of_epoch, spans
+from broker.protocol.consuming import FailedRow, FinishedRow, Run
 from broker.protocol.errors import Code
 from broker.refused import Refused
 
@@ -22,13 +24,15 @@ PRESENT_US: Final = 120_000_000
 """A member without a get for so long, and with nothing in flight, is none any more: twice the longest wait."""
 WAITING_RUNS_MAX: Final = 65_536
 """While so many runs of a consumer wait, nothing that it was not given is taken for finished."""
+BEGUN_ANEW: Final = "its member has begun anew"
 
 
 def get(consumers: Consumers, ask: Ask, look: Look, now_us: int) -> Decision[Given]:
     """Finish and fail what the member says, then give it messages.
 
-    Where it has some in flight and does not ask for fresh ones, it gets those again and no others. Nothing to give is
-    an answer without runs: to wait is the caller's, who asks again, without `finished` and `failed`, when messages were
+    Where it has some in flight and does not ask for fresh ones, it gets those again and no others. Where it is another
+    program than had them, under the same name, that one has failed with all of them. Nothing to give is an answer
+    without runs: to wait is the caller's, who asks again, without `finished` and `failed`, when messages were
     appended, or when a decision about the same consumer had records.
 
     Raises Refused: CONSUMER no such consumer; USAGE; OVERLOADED at MEMBERS_MAX.
@@ -37,15 +41,18 @@ def get(consumers: Consumers, ask: Ask, look: Look, now_us: int) -> Decision[Giv
     require_name(ask.member, "member")
     require_room(ask)
     finished, failed = finished_of(ask), failed_of(ask)
-    _welcome(consumer, ask, now_us)
+    anew = _welcome(consumer, ask, now_us)
     records: list[Record] = []
     if look.history != consumers.history or consumer.next_seq > look.next_seq:
         records += on_line(consumers, look)
     letters = consumer.dead
     progress = Progress(ask.name, ask.member, now_us)
     stale: list[Range] = []
-    if finished or failed:
-        progress = _settled(consumers, consumer, progress, finished, failed, look, stale)
+    if finished or failed or anew:
+        done = merged(_done(consumers, consumer, ask.member, finished, look, stale))
+        consumer.finish(done)
+        rows = _failed(consumers, consumer, ask.member, failed, stale)
+        progress = _fail(consumers, consumer, progress._replace(finished=flat(done)), rows, anew, look)
     pieces: list[Piece] = []
     trimmed = 0
     if ask.max_messages:
@@ -56,7 +63,7 @@ def get(consumers: Consumers, ask: Ask, look: Look, now_us: int) -> Decision[Giv
         records.append(progress)
         if progress.given:
             consumers.give(consumer, progress)
-    runs = tuple((first, last - first + 1, deliveries) for first, last, deliveries in pieces)
+    runs = tuple(_runs(consumers, pieces))
     return Decision(tuple(records), Given(runs, tuple(merged(stale)), trimmed), since(consumer, letters))
 
 
@@ -92,45 +99,35 @@ def present(consumer: Consumer, now_us: int) -> int:
     return len(members)
 
 
-def _welcome(consumer: Consumer, ask: Ask, now_us: int) -> None:
-    """The member is there. One that wants no messages does not become one for that."""
+def _welcome(consumer: Consumer, ask: Ask, now_us: int) -> bool:
+    """The member is there; whether as another program than before. One that wants no messages does not become one."""
     count = present(consumer, now_us)
     member = consumer.members.get(ask.member)
     if member is None:
         if not ask.max_messages:
-            return
+            return False
         if count >= MEMBERS_MAX:
             raise Refused(Code.OVERLOADED, f"this consumer has {count} members; at most {MEMBERS_MAX}")
         member = consumer.members[ask.member] = Member()
+    anew = False
+    if ask.max_messages and ask.session:  # what is said of messages alone may come from one that has been replaced
+        anew = member.session not in (0, ask.session) and member.in_flight > 0
+        member.session = ask.session
     member.seen_us, member.leaving_us = max(now_us, 1), 0
     member.asked_us = ask.asked_us or member.seen_us
     consumer.members.move_to_end(ask.member)
-
-
-def _settled(
-    consumers: Consumers,
-    consumer: Consumer,
-    progress: Progress,
-    finished: Iterable[Range],
-    failed: Mapping[int, str],
-    look: Look,
-    stale: list[Range],
-) -> Progress:
-    """Do what the member says of its messages; what others have goes to `stale`."""
-    done = merged(_done(consumer, progress.member, finished, look, stale))
-    consumer.finish(done)
-    rows = _failed(consumer, progress.member, failed, stale)
-    for first, count, reason in rows:
-        consumer.fail([(first, first + count - 1)], reason, consumers.history)
-    back = followers(consumer, progress.member, [(first, first + count - 1) for first, count, _ in rows], look)
-    consumer.back(back)
-    return progress._replace(finished=flat(done), failed=rows, back=flat(back))
+    return anew
 
 
 def _done(
-    consumer: Consumer, member: bytes, finished: Iterable[Range], look: Look, stale: list[Range]
-) -> Iterable[Range]:
-    """What of these ranges is finished by this: in flight at the member, or at nobody.
+    consumers: Consumers,
+    consumer: Consumer,
+    member: bytes,
+    finished: Iterable[FinishedRow],
+    look: Look,
+    stale: list[Range],
+) -> Iterator[Range]:
+    """What of these ranges is finished by this: of this line, and in flight at the member, or at nobody.
 
     Of messages that nobody was given, as far as is known, those are taken that an owner of an earlier term may have
     given; of the others this cannot be said, unless it is of messages that this line has lost.
@@ -138,39 +135,68 @@ def _done(
     end_seq = consumer.next_seq
     if len(consumer.waiting) < WAITING_RUNS_MAX:
         end_seq = max(end_seq, min(consumer.unsure_seq, look.next_seq))
-    for first, last in finished:
-        if last >= end_seq:
-            stale.append((max(first, end_seq), last))
-            last = end_seq - 1
-        if first > last:
-            continue
-        for run in consumer.flight.overlap(first, last):
-            if run.member == member:
-                yield run.first, run.last
-            else:
-                stale.append((run.first, run.last))
-        for run in consumer.waiting.overlap(first, last):
+    for first, last, epoch in finished:
+        own_first, own_last = seqs_of_epoch(consumers.history, epoch)
+        if first < own_first:
+            stale.append((first, min(last, own_first - 1)))
+        own_last = min(own_last, end_seq - 1)
+        if last > own_last:
+            stale.append((max(first, own_last + 1), last))
+        yield from _landed(consumer, member, max(first, own_first), min(last, own_last), stale)
+
+
+def _landed(consumer: Consumer, member: bytes, first: int, last: int, stale: list[Range]) -> Iterator[Range]:
+    """As `_done`, of messages of this line that somebody was given."""
+    if first > last:
+        return
+    for run in consumer.flight.overlap(first, last):
+        if run.member == member:
             yield run.first, run.last
-        if last >= consumer.next_seq:
-            yield max(first, consumer.next_seq), last
+        else:
+            stale.append((run.first, run.last))
+    for run in consumer.waiting.overlap(first, last):
+        yield run.first, run.last
+    if last >= consumer.next_seq:
+        yield max(first, consumer.next_seq), last
 
 
 def _failed(
-    consumer: Consumer, member: bytes, failed: Mapping[int, str], stale: list[Range]
-) -> tuple[tuple[int, int, str], ...]:
+    consumers: Consumers, consumer: Consumer, member: bytes, failed: Iterable[FailedRow], stale: list[Range]
+) -> list[tuple[int, int, str]]:
     """What of these is in flight at the member, in rows with one reason each."""
     rows: list[tuple[int, int, str]] = []
-    for seq, reason in failed.items():
+    for seq, epoch, reason in failed:
+        own_first, own_last = seqs_of_epoch(consumers.history, epoch)
         run = next(iter(consumer.flight.overlap(seq, seq)), None)
-        if run is None:
-            continue
-        if run.member != member:
+        if not own_first <= seq <= own_last or (run is not None and run.member != member):
             stale.append((seq, seq))
+        elif run is None:
+            continue
         elif rows and rows[-1][0] + rows[-1][1] == seq and rows[-1][2] == reason:
             rows[-1] = (rows[-1][0], rows[-1][1] + 1, reason)
         else:
             rows.append((seq, 1, reason))
-    return tuple(rows)
+    return rows
+
+
+def _fail(
+    consumers: Consumers,
+    consumer: Consumer,
+    progress: Progress,
+    rows: list[tuple[int, int, str]],
+    anew: bool,
+    look: Look,
+) -> Progress:
+    """These have failed at the member, and all that it has besides where it has begun `anew`."""
+    for first, count, reason in rows:
+        consumer.fail([(first, first + count - 1)], reason, consumers.history)
+    if anew:
+        lost = [(run.first, len(run), BEGUN_ANEW) for run in own(consumer, progress.member)]
+        consumer.fail([(first, first + count - 1) for first, count, _ in lost], BEGUN_ANEW, consumers.history)
+        return progress._replace(failed=(*rows, *lost))
+    back = followers(consumer, progress.member, [(first, first + count - 1) for first, count, _ in rows], look)
+    consumer.back(back)
+    return progress._replace(failed=tuple(rows), back=flat(back))
 
 
 def _kept(consumer: Consumer, progress: Progress, fresh: bool, look: Look) -> tuple[Progress, int]:
@@ -204,6 +230,13 @@ def _given(consumer: Consumer, progress: Progress, ask: Ask, look: Look) -> tupl
     if pieces:
         progress = progress._replace(given=flat((piece.first, piece.last) for piece in pieces))
     return progress, pieces
+
+
+def _runs(consumers: Consumers, pieces: Iterable[Piece]) -> Iterator[Run]:
+    """The pieces, each of one epoch."""
+    for piece in pieces:
+        for first, last, epoch in spans(consumers.history, piece.first, piece.last):
+            yield first, last - first + 1, piece.deliveries, epoch
 
 
 def _says_something(progress: Progress) -> bool:

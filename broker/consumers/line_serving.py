@@ -1,7 +1,8 @@
 """The commands for durable consumers of a connection that speaks lines.
 
 They are done one after the other: each begins when the answer of the one before has taken its place. All gets of a
-connection are one member's, which is the connection's own.
+connection are one member's, which is the connection's own. A seq in `ack` and `nack` means the message of that seq
+that the connection was given last.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+from broker.consumers.handed import Handed
+from broker.consumers.ranges import merged
 from broker.consumers.serving import Gotten, Serving
 from broker.protocol import answers
 from broker.protocol import commands as lines
@@ -46,6 +49,7 @@ class LineServing(Serving):
     def __init__(self, client: LineClient, member: bytes = b"") -> None:
         super().__init__(client)
         self.member = member or b"line-" + os.urandom(8).hex().encode()
+        self.handed = Handed()
         self._row: deque[tuple[Pending, Callable[[Pending], None]]] = deque()
         self._busy = False  # the first of the row that has begun has not been answered
         self._stepping = False
@@ -86,6 +90,14 @@ class LineServing(Serving):
         self._row.clear()
         super().close()
 
+    def export_state(self) -> list[Any]:
+        return [super().export_state(), self.handed.export_state()]
+
+    def restore_state(self, state: list[Any]) -> None:
+        members, handed = state
+        super().restore_state(members)
+        self.handed.restore_state(handed)
+
 
 def execute(client: LineClient, command: Any) -> None:
     """Any of `COMMANDS`."""
@@ -107,6 +119,11 @@ def _reset(serving: LineServing, pending: Pending, command: lines.Reset) -> None
 def _unconsume(serving: LineServing, pending: Pending, command: lines.Unconsume) -> None:
     wanted = c.Consume(0, "delete", command.stream, command.name)
     _ask(serving, pending, wanted, lambda _value: _ok("unconsume", command))
+
+
+def _leave(serving: LineServing, pending: Pending, command: lines.Leave) -> None:
+    wanted = c.Consume(0, "leave", command.stream, command.name, member=serving.member)
+    _ask(serving, pending, wanted, lambda _value: _ok("leave", command))
 
 
 def _consumers(serving: LineServing, pending: Pending, command: lines.Consumers) -> None:
@@ -141,6 +158,8 @@ def _get(serving: LineServing, pending: Pending, command: lines.Get) -> None:
         except Refused as refused:
             pending.settle(trimmed + _refusal(serving, refused))
             return
+        for first, messages, _deliveries, epoch in outcome.runs:
+            serving.handed.note((stream, name), first, first + messages - 1, epoch)
         serving.client.traffic.messages_out += count
         pending.settle(trimmed + text + answers.ok("get", stream, name, count))
 
@@ -150,7 +169,7 @@ def _get(serving: LineServing, pending: Pending, command: lines.Get) -> None:
 def _render(stream: bytes, gotten: Gotten) -> tuple[bytes, int]:
     """The messages as `msg` lines, and how many. Raises Refused for a frame that is not right."""
     texts, messages = [], 0
-    for (first, count, _deliveries), frames in zip(gotten.runs, gotten.frames, strict=True):
+    for (first, count, _deliveries, _epoch), frames in zip(gotten.runs, gotten.frames, strict=True):
         text, rendered, _used, fault = _text.render(
             frames, 0, len(frames), first, first + count, b"msg " + stream + b" ", True, len(frames)
         )
@@ -169,21 +188,25 @@ def _trimmed(stream: bytes, count: int) -> bytes:
 
 def _finish(serving: LineServing, pending: Pending, command: lines.Finish) -> None:
     seqs = [command.first] if command.first == command.last else [command.first, command.last]
-    wanted = c.Get(0, command.stream, command.name, serving.member, finished=((command.first, command.last),))
-    _say(serving, pending, wanted, _ok("ack", command, *seqs))
+    rows, unknown = serving.handed.meant((command.stream, command.name), command.first, command.last)
+    wanted = c.Get(0, command.stream, command.name, serving.member, finished=tuple(rows))
+    _say(serving, pending, wanted, unknown, _ok("ack", command, *seqs))
 
 
 def _nack(serving: LineServing, pending: Pending, command: lines.Nack) -> None:
-    wanted = c.Get(0, command.stream, command.name, serving.member, failed=((command.seq, command.reason),))
-    _say(serving, pending, wanted, _ok("nack", command, command.seq))
+    rows, unknown = serving.handed.meant((command.stream, command.name), command.seq, command.seq)
+    failed = tuple((seq, epoch, command.reason) for seq, _last, epoch in rows)
+    wanted = c.Get(0, command.stream, command.name, serving.member, failed=failed)
+    _say(serving, pending, wanted, unknown, _ok("nack", command, command.seq))
 
 
-def _say(serving: LineServing, pending: Pending, wanted: c.Get, done: bytes) -> None:
-    """A get that asks for nothing."""
+def _say(serving: LineServing, pending: Pending, wanted: c.Get, unknown: list[c.Range], done: bytes) -> None:
+    """A get that asks for nothing. `unknown`: what it was to say besides, of messages that were not given here."""
 
     def answer(outcome: Gotten | Refused) -> None:
-        if isinstance(outcome, Gotten) and outcome.stale:
-            outcome = Refused(Code.STALE, f"{wanted.stream.decode()}: {_stale(outcome.stale)}")
+        if isinstance(outcome, Gotten) and (outcome.stale or unknown):
+            text = _stale(merged([*outcome.stale, *unknown]))
+            outcome = Refused(Code.STALE, f"{wanted.stream.decode()}: {text}")
         pending.settle(_refusal(serving, outcome) if isinstance(outcome, Refused) else done)
 
     serving.get(wanted, answer)
@@ -193,11 +216,14 @@ def _stale(ranges: list[c.Range]) -> str:
     first, last = ranges[0]
     what = f"message {first} is" if first == last else f"messages {first} to {last} are"
     more = f", nor are {len(ranges) - 1} ranges more" if len(ranges) > 1 else ""
-    return f"{what} not this connection's{more}: another member's by now, or nobody was given them; nothing was done"
+    why = "not given to it, another member's by now, or lost with a master; nothing was done"
+    return f"{what} not this connection's{more}: {why}"
 
 
 def _ok(
-    word: str, command: lines.Consume | lines.Reset | lines.Unconsume | lines.Finish | lines.Nack, *rest: int
+    word: str,
+    command: lines.Consume | lines.Reset | lines.Unconsume | lines.Leave | lines.Finish | lines.Nack,
+    *rest: int,
 ) -> bytes:
     return answers.ok(word, command.stream, command.name, *rest)
 
@@ -210,6 +236,7 @@ def _refusal(serving: Serving, refused: Refused) -> bytes:
 COMMANDS: Final[Mapping[type, Callable[[LineServing, Pending, Any], None]]] = {
     lines.Consume: _consume,
     lines.Unconsume: _unconsume,
+    lines.Leave: _leave,
     lines.Get: _get,
     lines.Finish: _finish,
     lines.Nack: _nack,

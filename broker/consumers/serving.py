@@ -1,8 +1,8 @@
 """What one connection asks of durable consumers, in either protocol. What is done is decided by the stream's owner.
 
 The owner of a stream says which messages a get is given; the frames come from the stream's files, which every worker
-reads. On a slave they may not be there yet: such a get is held, and looked at again each turn. So is one whose
-connection has not read what it was answered before.
+reads. On a slave they may not be there yet, or others in their place: such a get is held, and looked at again each
+turn. So is one whose connection has not read what it was answered before.
 
 A connection remembers its members but for those that have left: when it ends, their owners hear that they are away.
 """
@@ -39,6 +39,13 @@ Member = tuple[bytes, bytes, bytes]
 """stream, consumer, member"""
 
 
+class Asked(NamedTuple):
+    """When a member last asked for something, and the session that it said."""
+
+    at_s: float
+    session: int
+
+
 class Gotten(NamedTuple):
     """The answer to a get. `frames`: those of each run."""
 
@@ -69,7 +76,7 @@ class Serving:
 
     def __init__(self, client: Client) -> None:
         self.client = client
-        self._members: dict[Member, float] = {}  # when each last asked for something
+        self._members: dict[Member, Asked] = {}
         self._gets: dict[Getting, None] = {}
         self._asked = 0  # anything else that has no answer yet
 
@@ -86,13 +93,13 @@ class Serving:
             answer(Refused(Code.OVERLOADED, "this connection does not read its answers; read them, ask again"))
             return
         member = wanted.stream, wanted.name, wanted.member
-        asked_s = self._members.get(member)
+        asked = self._members.get(member)
         self._asked += 1
         self.client.note_awaited()
 
         def done(value: Any) -> None:
             self._asked -= 1
-            if wanted.do == "leave" and self._members.get(member) == asked_s and not _failed(value):
+            if wanted.do == "leave" and self._members.get(member) == asked and not _failed(value):
                 self._members.pop(member, None)
             if not self.client.closed:
                 answer(value)
@@ -120,7 +127,7 @@ class Serving:
         if self.client.ending:  # commands that were sent behind a get that waited
             wanted = replace(wanted, wait_ms=0)
         now_s = self.client.worker.now_s
-        self._members[member] = now_s
+        self._members[member] = Asked(now_s, wanted.session)
         getting = Getting(wanted, now_s + wanted.wait_ms / 1000, answer)
         self._gets[getting] = None
         self._call(wanted.stream, "get", _args(wanted), lambda value: self._given(getting, value))
@@ -190,6 +197,10 @@ class Serving:
                     return fetching.fetch(reader, fetching.before(runs, next_seq), wanted.max_bytes)
             except StreamCut:
                 readers.forget(name)
+            except fetching.OtherMessages as error:  # until this copy has heard of the promotion that lost them
+                if late:
+                    text = f"this node's copy has parted from its master's: {error}; ask again, or another node"
+                    raise Refused(Code.UNAVAILABLE, text) from error
             except (StreamMissing, Trimmed, ValueError):  # not here yet, or gone since it was asked for
                 pass
         return nothing if late else None
@@ -215,9 +226,9 @@ class Serving:
         members, self._members = self._members, {}
         self._gets.clear()
         now_s = self.client.worker.now_s
-        for (stream, name, member), asked_s in members.items():
-            idle_ms = round((now_s - asked_s) * 1000)
-            self._tell(stream, {"do": "away", "name": name, "member": member, "idle_ms": idle_ms})
+        for (stream, name, member), asked in members.items():
+            deed = {"do": "away", "name": name, "member": member}
+            self._tell(stream, {**deed, "idle_ms": round((now_s - asked.at_s) * 1000), "session": asked.session})
 
     def _tell(self, stream: bytes, deed: dict[str, Any]) -> None:
         """Say something that needs no answer: an owner that does not hear it finds out by the time that passes."""
@@ -229,14 +240,14 @@ class Serving:
     # --- moving -----------------------------------------------------------------------------------------------------
 
     def export_state(self) -> list[list[Any]]:
-        """The members, and for how many seconds each has asked for nothing, for msgpack."""
+        """The members, for how many seconds each has asked for nothing, and its session; for msgpack."""
         now_s = self.client.worker.now_s
-        return [[*member, now_s - asked_s] for member, asked_s in self._members.items()]
+        return [[*member, now_s - asked.at_s, asked.session] for member, asked in self._members.items()]
 
     def restore_state(self, state: list[list[Any]]) -> None:
         """Go on where `export_state` was called."""
         now_s = self.client.worker.now_s
-        self._members = {(stream, name, member): now_s - idle_s for stream, name, member, idle_s in state}
+        self._members = {tuple(member): Asked(now_s - idle_s, session) for *member, idle_s, session in state}
 
 
 def look_at_held(worker: Worker) -> None:
@@ -281,4 +292,5 @@ def _args(wanted: c.Get) -> list[Any]:
         wanted.fresh,
         wanted.ack == c.ACK_SYNCED,
         wanted.replicas,
+        wanted.session,
     ]

@@ -163,7 +163,8 @@ def _away(desk: Desk, deed: Deed, done: Done) -> None:
     member = consumer.members.get(deed.member) if consumer is not None else None
     if book is not None and member is not None:
         now_us = desk.owner.clock_us()
-        if member.asked_us <= now_us - deed.idle_us + SLACK_US:
+        came_back = deed.session not in (0, member.session) and member.session
+        if not came_back and member.asked_us <= now_us - deed.idle_us + SLACK_US:
             _wake(desk, deed, lambda _value: None)
             decide.away(book.consumers, deed.name, deed.member, now_us)
             desk.schedule(book)

@@ -65,6 +65,14 @@ class Unconsume:
 
 
 @dataclass(frozen=True, slots=True)
+class Leave:
+    """This connection is no member of a durable consumer any more; others may have what it has not finished."""
+
+    stream: bytes
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Get:
     """Give this connection up to `count` messages of a durable consumer; wait so long for the first."""
 
@@ -210,6 +218,7 @@ Command: TypeAlias = (
     | Ack
     | Consume
     | Unconsume
+    | Leave
     | Get
     | Finish
     | Nack

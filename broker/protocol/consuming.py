@@ -34,7 +34,7 @@ MESSAGES_MAX: Final = 10_000
 GET_BYTES_MAX: Final = (4 << 20) - (256 << 10)
 """The most bytes of frames that one GET asks for: with what stands before them a GOT has less than 4 MiB."""
 STALE_MAX: Final = 1_024
-"""The most ranges that one GOT says are finished at another member; those beyond are not told."""
+"""The most stale ranges of one GOT; where there are more, the last one reaches to their end."""
 WAIT_MAX_MS: Final = 60_000
 """The longest that a GET waits for messages."""
 ACK_WAIT_MAX_S: Final = 7 * 24 * 3_600
@@ -49,15 +49,19 @@ ACK_APPENDED, ACK_SYNCED, ACK_REPLICATED = 1, 2, 3  # `broker.protocol.messages.
 Deed: TypeAlias = Literal["create", "reset", "delete", "leave", "list"]
 Range: TypeAlias = tuple[int, int]
 """first seq, last seq"""
-FailedRow: TypeAlias = tuple[int, str]
-"""seq, reason"""
-Run: TypeAlias = tuple[int, int, int]
-"""first seq, messages, how often they were delivered before"""
+FinishedRow: TypeAlias = tuple[int, int, int]
+"""first seq, last seq, epoch of all of these messages"""
+FailedRow: TypeAlias = tuple[int, int, str]
+"""seq, epoch, reason"""
+Run: TypeAlias = tuple[int, int, int, int]
+"""first seq, messages, how often they were delivered before, epoch of all of them"""
 
-_RANGE_BYTES_MAX = 1 + 9 + 9
-_FAILED_BYTES_MAX = 1 + 9 + (2 + REASON_BYTES_MAX)
+_FINISHED_BYTES_MAX = 1 + 9 + 9 + 5
+_FAILED_BYTES_MAX = 1 + 9 + 5 + (2 + REASON_BYTES_MAX)
 _GET_REST_BYTES_MAX = 256 + NAME_BYTES_MAX + 2 * CONSUMER_BYTES_MAX
-assert FINISHED_MAX * _RANGE_BYTES_MAX + FAILED_MAX * _FAILED_BYTES_MAX + _GET_REST_BYTES_MAX <= CONTROL_BODY_MAX_BYTES
+assert (
+    FINISHED_MAX * _FINISHED_BYTES_MAX + FAILED_MAX * _FAILED_BYTES_MAX + _GET_REST_BYTES_MAX <= CONTROL_BODY_MAX_BYTES
+)
 
 
 # --- from client to broker ------------------------------------------------------------------------------------------
@@ -88,13 +92,15 @@ class Get:
     """This is finished, that has failed: give `member` of the consumer `name` up to so many messages more.
 
     `fresh`: none that it has already. `wait_ms`: how long to wait for the first. A `max_messages` of 0 asks for none.
+    `session`: a number that a program chooses when it begins, by which it is told from one before it of the same
+    member; 0 for none.
     """
 
     id: int
     stream: bytes
     name: bytes
     member: bytes
-    finished: tuple[Range, ...] = ()
+    finished: tuple[FinishedRow, ...] = ()
     failed: tuple[FailedRow, ...] = ()
     max_messages: int = 0
     max_bytes: int = GET_BYTES_MAX
@@ -102,6 +108,7 @@ class Get:
     fresh: bool = False
     ack: int = ACK_APPENDED
     replicas: int = 0
+    session: int = 0
 
 
 # --- from broker to client ------------------------------------------------------------------------------------------
@@ -139,7 +146,8 @@ class Consumed:
 class Got:
     """What a GET gives: the runs' messages, whole stamped frames one after the other.
 
-    `stale`: of what was said to be finished or to have failed, what another member has now. `trimmed`: messages that
+    `stale`: of what was said to be finished or to have failed, what another member has now, or what was lost with
+    its master: other messages have these seqs. `trimmed`: messages that
     were dropped from the stream before the consumer got them. The frames are gone with the next step of the codec.
     """
 
@@ -158,7 +166,7 @@ Response: TypeAlias = Consumed | Got
 
 GOT_HEAD: Final = struct.Struct("<IHHQ")
 """A GOT's body up to its runs: request, runs, stale ranges, trimmed."""
-GOT_RUN: Final = struct.Struct("<QII")
+GOT_RUN: Final = struct.Struct("<QIII")
 GOT_RANGE: Final = struct.Struct("<QQ")
 
 assert GET_BYTES_MAX + GOT_HEAD.size + MESSAGES_MAX * GOT_RUN.size + STALE_MAX * GOT_RANGE.size < 4 << 20
@@ -168,7 +176,7 @@ def pack_got(
     request: int, runs: Sequence[Sequence[int]], stale: Sequence[Sequence[int]], trimmed: int, frames_bytes: int
 ) -> bytes:
     """A GOT up to its frames, which the caller sends right after it."""
-    told = stale[:STALE_MAX]
+    told = stale if len(stale) <= STALE_MAX else [*stale[: STALE_MAX - 1], (stale[STALE_MAX - 1][0], stale[-1][1])]
     parts = [GOT_HEAD.pack(request, len(runs), len(told), trimmed)]
     parts += [GOT_RUN.pack(*run) for run in runs]
     parts += [GOT_RANGE.pack(*each) for each in told]
@@ -205,6 +213,7 @@ def _get(message: Get) -> bytes:
         "fresh": message.fresh or None,
         "ack": _unless(message.ack, ACK_APPENDED),
         "replicas": _unless(message.replicas, 0),
+        "session": _unless(message.session, 0),
     }
     return pack_map(Op.GET, body)
 

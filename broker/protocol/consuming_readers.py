@@ -27,9 +27,9 @@ from broker.protocol.consuming import (
     Consumed,
     Deed,
     FailedRow,
+    FinishedRow,
     Get,
     Got,
-    Range,
     Standing,
 )
 from broker.protocol.errors import Code, PeerError
@@ -37,6 +37,7 @@ from broker.protocol.features import Readers
 from broker.protocol.fields import NUMBER_MAX, U32_MAX, Fields
 from broker.protocol.names import consumer_name
 from broker.protocol.opcodes import Op
+from shard.epochs import EPOCH_MAX
 from shard.frame import HEADER_BYTES
 
 REPLICAS_MAX = 255  # as in a PUBLISH
@@ -79,6 +80,7 @@ def _get(fields: Fields) -> Get:
         fresh="fresh" in fields and fields.flag("fresh"),
         ack=ack,
         replicas=replicas,
+        session=fields.number("session") if "session" in fields else 0,
     )
 
 
@@ -92,26 +94,33 @@ def _level(message: str, fields: Fields) -> tuple[int, int]:
     return ack, replicas
 
 
-def _finished(fields: Fields) -> tuple[Range, ...]:
-    rows = fields.rows("finished", (int, int))
+def _finished(fields: Fields) -> tuple[FinishedRow, ...]:
+    rows = fields.rows("finished", (int, int, int))
     if len(rows) > FINISHED_MAX:
         raise _wrong("GET", f"{len(rows)} finished ranges; at most {FINISHED_MAX} are taken")
-    for first, last in rows:
+    for first, last, epoch in rows:
         if not 0 <= first <= last <= NUMBER_MAX:
             raise _wrong("GET", f"{first} to {last} is no range of seqs")
-    return cast(tuple[Range, ...], rows)
+        _require_epoch(epoch)
+    return cast(tuple[FinishedRow, ...], rows)
 
 
 def _failed(fields: Fields) -> tuple[FailedRow, ...]:
-    rows = fields.rows("failed", (int, str))
+    rows = fields.rows("failed", (int, int, str))
     if len(rows) > FAILED_MAX:
         raise _wrong("GET", f"{len(rows)} failed messages; at most {FAILED_MAX} are taken")
-    for seq, reason in rows:
+    for seq, epoch, reason in rows:
         if not 0 <= seq <= NUMBER_MAX:
             raise _wrong("GET", f"{seq} is no seq of a message that has failed")
+        _require_epoch(epoch)
         if len(reason.encode()) > REASON_BYTES_MAX:
             raise _wrong("GET", f"the reason why {seq} has failed is longer than {REASON_BYTES_MAX} bytes")
     return cast(tuple[FailedRow, ...], rows)
+
+
+def _require_epoch(epoch: int) -> None:
+    if not 0 < epoch <= EPOCH_MAX:
+        raise _wrong("GET", f"{epoch} is no epoch: say that of the message's frame")
 
 
 # --- from broker to client ------------------------------------------------------------------------------------------

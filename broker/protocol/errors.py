@@ -56,7 +56,8 @@ class Code(StrEnum):
     CONSUMER = "consumer", "the stream has no such consumer; create it first"
     STALE = (
         "stale",
-        "another member has these messages now, or nobody was given them; what this one says of them does not count",
+        "another member has these messages now, they were not given to this one, or they were lost and others have "
+        "their seqs; what this one says of them does not count",
     )
     CYCLE = "cycle", "the nodes would follow each other in a circle; choose another to follow"
     SLOW = "slow", "this connection read too slowly and is closed; subscribe again from the last seq seen"

@@ -162,9 +162,12 @@ def _consumer_at(kind: Callable[[bytes, bytes, c.From], c.Command]) -> Callable[
     return parse
 
 
-def _unconsume(verb: Verb, rest: bytes, _max: int) -> c.Command:
-    stream, name = _args(verb, rest, 2, 2)
-    return c.Unconsume(stream_name(stream), consumer_name(name))
+def _consumer_only(kind: Callable[[bytes, bytes], c.Command]) -> Callable[[Verb, bytes, int], c.Command]:
+    def parse(verb: Verb, rest: bytes, _max: int) -> c.Command:
+        stream, name = _args(verb, rest, 2, 2)
+        return kind(stream_name(stream), consumer_name(name))
+
+    return parse
 
 
 def _slave(verb: Verb, rest: bytes, _max: int) -> c.Command:
@@ -227,8 +230,9 @@ _ROWS = (
     Verb("get STREAM NAME [WAIT_MS [MAX]]", "its next MAX (1) messages, until they are acked", False, _get),
     Verb(_FINISH_FORM, "it has finished these messages", False, _ack),
     Verb("nack STREAM NAME SEQ [REASON]", "this message has failed: deliver it again", False, _nack),
+    Verb("leave STREAM NAME", "give back what this connection got and did not ack", False, _consumer_only(c.Leave)),
     Verb("reset STREAM NAME FROM", "let the consumer go on at FROM", False, _consumer_at(c.Reset)),
-    Verb("unconsume STREAM NAME", "end the consumer", False, _unconsume),
+    Verb("unconsume STREAM NAME", "end the consumer", False, _consumer_only(c.Unconsume)),
     Verb("consumers STREAM", "the stream's consumers", False, _stream_only(c.Consumers)),
     Verb("ping", "answers ok pong", False, _bare(c.Ping())),
     Verb("help", "this list", False, _bare(c.Help())),

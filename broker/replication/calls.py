@@ -39,9 +39,10 @@ SHORT_BYTES_MAX: Final = 4 << 10
 """The longest value of all else, packed."""
 
 _STANDING_BYTES_MAX = 400  # a row of the list of consumers, about
+_RUN_BYTES_MAX = 1 + 9 + 3 * 5
 _RANGE_BYTES_MAX = 1 + 9 + 9
 assert c.CONSUMERS_MAX * _STANDING_BYTES_MAX <= LIST_BYTES_MAX
-assert (c.MESSAGES_MAX + RANGES_MAX) * _RANGE_BYTES_MAX <= GIVEN_BYTES_MAX
+assert c.MESSAGES_MAX * _RUN_BYTES_MAX + RANGES_MAX * _RANGE_BYTES_MAX <= GIVEN_BYTES_MAX
 
 
 class Value(NamedTuple):
@@ -113,7 +114,7 @@ _DEEDS: Final[Mapping[str, Value]] = {
 _GIVEN: Final = Value(
     GIVEN_BYTES_MAX,
     RANGES_MAX,
-    _map({"runs": _rows(_SEQ, _number(U32_MAX), _number(U32_MAX)), "stale": _rows(_SEQ, _SEQ), "trimmed": _SEQ}),
+    _map({"runs": _rows(_SEQ, *[_number(U32_MAX)] * 3), "stale": _rows(_SEQ, _SEQ), "trimmed": _SEQ}),
 )
 
 

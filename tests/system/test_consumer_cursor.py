@@ -51,12 +51,14 @@ def acknowledge_each(peer: BinaryPeer, count: int) -> None:
     for first in range(0, count, AT_ONCE):
         peer.answers.clear()
         asked = range(first, min(first + AT_ONCE, count))
-        peer.say(*(Get(seq, b"s", b"c", b"m", ((seq - 1, seq - 1),) if seq else (), max_messages=1) for seq in asked))
+        peer.say(
+            *(Get(seq, b"s", b"c", b"m", ((seq - 1, seq - 1, 1),) if seq else (), max_messages=1) for seq in asked)
+        )
         peer.read_until(lambda asked=asked: len(peer.answers) == len(asked))  # type: ignore[misc]
         for answer in peer.answers:
-            assert isinstance(answer, Got) and answer.runs == ((answer.id, 1, 0),), answer
+            assert isinstance(answer, Got) and answer.runs == ((answer.id, 1, 0, 1),), answer
     peer.answers.clear()
-    peer.say(Get(count, b"s", b"c", b"m", ((count - 1, count - 1),)))
+    peer.say(Get(count, b"s", b"c", b"m", ((count - 1, count - 1, 1),)))
     peer.read_until(lambda: bool(peer.answers))
 
 

@@ -28,6 +28,7 @@ class Stream:
 
     def __init__(self) -> None:
         self.first_seq = 0
+        self.epoch = 1
         self.frames: list[bytes] = []
         self.producers = Producers(1 << 60)
 
@@ -53,10 +54,18 @@ class Stream:
         while position < len(frames):
             length = unpack_header(frames, position).length
             frame = bytearray(frames[position : position + length])
-            _leaf.stamp(frame, self.next_seq, FIRST_TIME_US + self.next_seq, 1, 0)
+            _leaf.stamp(frame, self.next_seq, FIRST_TIME_US + self.next_seq, self.epoch, 0)
             self.frames.append(bytes(frame))
             position += length
         return first_seq
+
+    def epoch_of(self, seq: int) -> int:
+        return unpack_header(self.frames[seq - self.first_seq]).epoch
+
+    def lose(self, seq: int) -> None:
+        """Messages from this one on are lost in a promotion."""
+        del self.frames[seq - self.first_seq :]
+        self.epoch += 1
 
     def trim(self, seq: int) -> None:
         del self.frames[: seq - self.first_seq]

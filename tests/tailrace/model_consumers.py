@@ -30,22 +30,31 @@ class Group:
     def unfinished(self, stream: Stream) -> list[int]:
         return [seq for seq in range(self.first_seq, stream.next_seq) if seq not in self.finished]
 
-    def settle(self, get: c.Get) -> list[c.Range]:
+    def settle(self, stream: Stream, get: c.Get) -> list[c.Range]:
         """What the member says; the stale ones."""
         stale: list[c.Range] = []
-        for first, last in get.finished:
+        for first, last, epoch in get.finished:
             for seq in range(first, last + 1):
-                if self.flight.get(seq, get.member) != get.member:
+                is_lost = seq >= stream.next_seq or stream.epoch_of(seq) != epoch
+                if is_lost or self.flight.get(seq, get.member) != get.member:
                     stale.append((seq, seq))
                 else:
                     self.flight.pop(seq, None)
                     self.finished.add(seq)
-        for seq, _reason in get.failed:
-            if self.flight.get(seq) == get.member:
+        for seq, epoch, _reason in get.failed:
+            if seq >= stream.next_seq or stream.epoch_of(seq) != epoch:
+                stale.append((seq, seq))
+            elif self.flight.get(seq) == get.member:
                 self.give_back(seq)
             elif seq in self.flight:
                 stale.append((seq, seq))
         return stale
+
+    def lose(self, seq: int) -> None:
+        """A promotion has lost messages from this one on."""
+        self.finished = {each for each in self.finished if each < seq}
+        self.flight = {each: member for each, member in self.flight.items() if each < seq}
+        self.before = {each: count for each, count in self.before.items() if each < seq}
 
     def give_back(self, seq: int) -> None:
         """It was not finished, and comes again unless it has too often."""
@@ -152,7 +161,7 @@ class Groups:
             return
         group.members.add(get.member)
         self._end_older(get)
-        self._give(connection, get, group.settle(get))
+        self._give(connection, get, group.settle(self.model.stream(get.stream), get))
 
     def _end_all(self, closing: ModelConnection) -> None:
         """Nothing waits at a connection that is about to be closed."""
@@ -175,11 +184,11 @@ class Groups:
         if get.max_messages and get.wait_ms and not seqs and not stale:
             self.waiting.append((connection, get))
             return
-        rows = [(seq - place, seq, group.before.get(seq, 0)) for place, seq in enumerate(seqs)]
+        rows = [(seq - place, seq, group.before.get(seq, 0), stream.epoch_of(seq)) for place, seq in enumerate(seqs)]
         runs = []
-        for (_, before), row in groupby(rows, key=lambda each: (each[0], each[2])):
-            found = [seq for _, seq, _ in row]
-            runs.append((found[0], len(found), before))
+        for (_, before, epoch), row in groupby(rows, key=lambda each: (each[0], *each[2:])):
+            found = [each[1] for each in row]
+            runs.append((found[0], len(found), before, epoch))
         frames = b"".join(stream.frames[seq - stream.first_seq] for seq in seqs)
         connection.say(c.Got(get.id, tuple(runs), tuple(stale), 0, memoryview(frames)))
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from broker.protocol import consuming as c
+from broker.protocol.fields import NUMBER_MAX
 from broker.protocol.messages import Ack
 from broker.protocol.names import CONSUMER_BYTES_MAX
 from broker.protocol.places import From
@@ -33,7 +34,8 @@ FINE: dict[str, Any] = {
 
 def test_a_wish() -> None:
     wish = consumer_calls.consumer_wish(**FINE)
-    assert wish == ConsumerWish("s", "billing", "me", 10, answer_s=7.0, patience_s=9.0)
+    assert wish == ConsumerWish("s", "billing", "me", 10, answer_s=7.0, patience_s=9.0, session=wish.session)
+    assert 0 < wish.session <= NUMBER_MAX and wish.session != consumer_calls.consumer_wish(**FINE).session
     assert not consumer_calls.consumer_wish(**{**FINE, "on_trimmed": "skip"}).raise_trimmed
     replicated = consumer_calls.consumer_wish(**{**FINE, "ack": Ack.REPLICATED})
     assert (replicated.ack, replicated.replicas) == (Ack.REPLICATED, 1)

@@ -96,8 +96,8 @@ def test_messages_come_in_order_and_what_is_finished_travels_with_the_next_get(g
     assert member.work(6) == [1, 2, 3, 4, 5, 6]
     assert [(get.finished, get.max_messages) for get in member.gets()] == [
         ((), 1),
-        (((0, 0),), 2),
-        (((1, 2),), 4),
+        (((0, 0, 1),), 2),
+        (((1, 2, 1),), 4),
     ]
     assert group.finished == {0, 1, 2}
 
@@ -128,7 +128,7 @@ def test_what_lingers_has_a_get_of_its_own(groups: Groups, group: Group) -> None
     assert member.gets() == []
     member.pair.wait(0.2)
     [get] = member.gets()
-    assert (get.finished, get.max_messages, get.wait_ms) == (((1, 1),), 0, 0)
+    assert (get.finished, get.max_messages, get.wait_ms) == (((1, 1, 1),), 0, 0)
     assert group.finished == {0, 1}
     assert member.consuming.is_settled
 
@@ -167,7 +167,7 @@ def test_a_failed_one_comes_again_and_says_how_often(groups: Groups) -> None:
     member.next().nack("no stock")
     message = member.next()
     assert (message.seq, message.deliveries) == (0, 2)
-    assert member.gets()[1].failed == ((0, "no stock"),)
+    assert member.gets()[1].failed == ((0, 1, "no stock"),)
 
 
 def test_a_verdict_is_told_once(groups: Groups) -> None:
@@ -177,14 +177,14 @@ def test_a_verdict_is_told_once(groups: Groups) -> None:
     message.nack("too late")
     message.ack()
     member.pair.wait(1.0)
-    assert [(get.finished, get.failed) for get in member.gets()[1:]] == [(((0, 0),), ())]
+    assert [(get.finished, get.failed) for get in member.gets()[1:]] == [(((0, 0, 1),), ())]
 
 
 def test_reasons_are_bounded(groups: Groups) -> None:
     member = Member(groups)
     member.next().nack("ä" * 1_000)
     member.pair.wait(1.0)
-    [(_, reason)] = member.gets()[1].failed
+    [(_, _, reason)] = member.gets()[1].failed
     assert reason == "ä" * (c.REASON_BYTES_MAX // 2)
 
 
@@ -252,7 +252,7 @@ def test_or_not_when_another_has_it_now(groups: Groups, group: Group) -> None:
     assert member.next().seq == 7
     kept.ack()
     member.pair.wait(1.0)
-    with pytest.raises(StaleAck, match="messages 4 were finished here when another member of billing had them") as told:
+    with pytest.raises(StaleAck, match=r"messages 4 were finished here, and were not this member's of billing") as told:
         member.take()
     assert (told.value.ranges, told.value.stream, told.value.consumer) == (((4, 4),), "s", "billing")
     assert member.take() is not None
@@ -301,7 +301,7 @@ def test_a_copy_that_does_not_have_them_yet(groups: Groups, group: Group) -> Non
     assert member.gets()[0].max_messages == 3
     kept.ack()
     assert member.take() is None
-    assert member.gets()[0].finished == ((0, 0),)
+    assert member.gets()[0].finished == ((0, 0, 1),)
 
 
 def test_what_the_queue_has_for_too_long_is_let_go(groups: Groups, group: Group) -> None:
@@ -565,6 +565,15 @@ def test_the_connection_does_not_come_back(groups: Groups) -> None:
         member.take()
     with pytest.raises(ConnectionLost):
         member.consuming.check()
+
+
+def test_a_session_is_told_in_all_gets(groups: Groups) -> None:
+    member = Member(groups, session=77)
+    member.work(1)
+    member.pair.cut()
+    member.pair.wait(1.0)
+    member.work(3)
+    assert len(gets := member.gets()) > 2 and {get.session for get in gets} == {77}
 
 
 def test_levels_are_asked_for(groups: Groups) -> None:

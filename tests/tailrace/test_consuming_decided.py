@@ -99,9 +99,9 @@ class Deciding:
         return True
 
     def decide(
-        self, get: c.Get, finished: Sequence[c.Range], failed: Sequence[c.FailedRow]
+        self, get: c.Get, finished: Sequence[c.FinishedRow], failed: Sequence[c.FailedRow]
     ) -> decide.Decision[decide.Given]:
-        ask = Ask(NAME, get.member, finished, failed, get.max_messages, get.max_bytes, get.fresh)
+        ask = Ask(NAME, get.member, finished, failed, get.max_messages, get.max_bytes, get.fresh, get.session)
         return decide.get(self.consumers, ask, self.look, self.now_us)
 
     def serve(self) -> None:
@@ -129,7 +129,7 @@ class Deciding:
     def say(self, connection: ModelConnection, get: c.Get, runs: Sequence[c.Run], stale: Sequence[c.Range]) -> None:
         if not connection.closed:
             frames = b"".join(
-                self.look.stream.frames[seq] for first, count, _ in runs for seq in range(first, first + count)
+                self.look.stream.frames[seq] for first, count, *_ in runs for seq in range(first, first + count)
             )
             connection.say(c.Got(get.id, tuple(runs), tuple(stale), 0, memoryview(frames)))
 

@@ -27,11 +27,11 @@ class _Broker:
 
     def _got(self, get: Get) -> bytes:
         done, first = self.finished.setdefault(get.name, set()), self.next_seqs.get(get.name, 0)
-        for start, end in get.finished:
+        for start, end, _epoch in get.finished:
             assert done.isdisjoint(range(start, end + 1))
             done.update(range(start, end + 1))
         self.next_seqs[get.name] = first + get.max_messages
-        runs = ((first, get.max_messages, 0),) if get.max_messages else ()
+        runs = ((first, get.max_messages, 0, 1),) if get.max_messages else ()
         return pack(Got(get.id, runs, (), 0, memoryview(FRAME * get.max_messages)))
 
 

@@ -38,20 +38,21 @@ class Office:
     # --- what is asked ----------------------------------------------------------------------------------------------
 
     def get(self, member: bytes = b"m", *, name: bytes = S, consumer: bytes = C, **wanted: Any) -> list[Any]:
-        """Ask; the list has the answer as soon as there is one."""
+        """Ask; the list has the answer as soon as there is one. All messages are of epoch 1."""
         answers: list[Any] = []
         args = [
             name,
             consumer,
             member,
-            wanted.get("finished", []),
-            wanted.get("failed", []),
+            [[*row, 1] for row in wanted.get("finished", [])],
+            [[seq, 1, reason] for seq, reason in wanted.get("failed", [])],
             wanted.get("most", 100),
             wanted.get("max_bytes", 1 << 20),
             wanted.get("wait_ms", 0),
             wanted.get("fresh", False),
             wanted.get("sync", False),
             wanted.get("replicas", 0),
+            wanted.get("session", 0),
         ]
         verbs.get(self.desk, args, answers.append)
         return answers
@@ -70,7 +71,7 @@ class Office:
         self.turn()
         (answer,) = answers
         assert not isinstance(answer, Refused), answer.text
-        return [tuple(run) for run in answer["runs"]]
+        return [tuple(run[:3]) for run in answer["runs"]]
 
     def create(self, name: bytes = C, start: tuple[str, int] = ("seq", 0), **fields: Any) -> Any:
         answers = self.consume("create", name=name, start=start, **fields)

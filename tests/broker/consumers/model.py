@@ -37,18 +37,18 @@ class Model:
             self.entries[seq] = Entry()
         self.next_seq = max(self.next_seq, end_seq)
 
-    def finish(self, member: bytes, ranges: Iterable[Sequence[int]], stream: Stream) -> set[int]:
-        """The stale ones."""
+    def finish(self, member: bytes, rows: Iterable[Sequence[int]], stream: Stream) -> set[tuple[int, int]]:
+        """Rows of first seq, last seq, epoch; the stale ones, each as seq and epoch."""
         stale = set()
         end_seq = max(self.next_seq, min(self.unsure_seq, stream.next_seq))
-        for seq in sorted({seq for first, last in ranges for seq in range(first, last + 1)}):
-            if seq >= end_seq:
-                stale.add(seq)
+        for seq, epoch in sorted({(seq, epoch) for first, last, epoch in rows for seq in range(first, last + 1)}):
+            if seq >= end_seq or stream.messages[seq].epoch != epoch:
+                stale.add((seq, epoch))
                 continue
             self.pass_over(seq + 1)
             entry = self.entries.get(seq)
             if entry is not None and entry.member not in (b"", member):
-                stale.add(seq)
+                stale.add((seq, epoch))
             elif entry is not None:
                 del self.entries[seq]
         return stale

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import NamedTuple
 
-from shard.epochs import EpochStart, History, begin_epoch
+from shard.epochs import EpochStart, History, begin_epoch, cut_history
 
 
 class Message(NamedTuple):
@@ -15,6 +15,7 @@ class Message(NamedTuple):
     id: int
     key: bytes | None
     size: int
+    epoch: int
 
 
 class Stream:
@@ -34,11 +35,12 @@ class Stream:
         return len(self.messages)
 
     def publish(self, keys: Iterable[bytes | None], size: int = 100) -> None:
-        self.messages += [Message(next(self._ids), key, size) for key in keys]
+        self.messages += [Message(next(self._ids), key, size, self.history[-1].epoch) for key in keys]
 
     def lose(self, next_seq: int) -> None:
         """Messages from there on are gone; others will have their seqs."""
         del self.messages[next_seq:]
+        self.history = cut_history(self.history, next_seq)
         self.first_seq = min(self.first_seq, next_seq)
 
     def promote(self, next_seq: int) -> None:

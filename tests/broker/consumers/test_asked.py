@@ -21,7 +21,7 @@ from broker.protocol.errors import Code
 from broker.refused import Refused
 from tests.broker.consumers.stream import Stream
 
-ASK = Ask(b"billing", b"m", [(0, 3)], [(5, "no")], 10)
+ASK = Ask(b"billing", b"m", [(0, 3, 1)], [(5, 1, "no")], 10)
 
 
 @pytest.fixture
@@ -40,14 +40,17 @@ def consumers() -> Consumers:
         {"member": b"m" * 101},
         {"member": b"a b"},
         {"member": b"\xff"},
-        {"finished": [(3, 2)]},
-        {"finished": [(-1, 2)]},
-        {"finished": [(0, 2**63)]},
-        {"finished": [(0, "1")]},
-        {"finished": [(0, 0)] * (FINISHED_MAX + 1)},
-        {"failed": [(-1, "no")]},
-        {"failed": [(0, "é" * (REASON_BYTES_MAX // 2 + 1))]},
-        {"failed": [(0, "no")] * (FAILED_MAX + 1)},
+        {"finished": [(3, 2, 1)]},
+        {"finished": [(-1, 2, 1)]},
+        {"finished": [(0, 2**63, 1)]},
+        {"finished": [(0, "1", 1)]},
+        {"finished": [(0, 1, 0)]},
+        {"finished": [(0, 1, 2**32)]},
+        {"failed": [(0, 0, "no")]},
+        {"finished": [(0, 0, 1)] * (FINISHED_MAX + 1)},
+        {"failed": [(-1, 1, "no")]},
+        {"failed": [(0, 1, "é" * (REASON_BYTES_MAX // 2 + 1))]},
+        {"failed": [(0, 1, "no")] * (FAILED_MAX + 1)},
         {"max_messages": -1},
         {"max_messages": MESSAGES_MAX + 1},
         {"max_bytes": 0},
@@ -87,6 +90,7 @@ def test_a_consumer_that_cannot_be_is_refused(consumers: Consumers, asked: tuple
 
 
 def test_ranges_are_in_order_and_apart() -> None:
-    ask = ASK._replace(finished=[(7, 8), (0, 3), (2, 4), (5, 5)], failed=[(9, "late"), (1, "no"), (9, "no")])
-    assert finished_of(ask) == [(0, 5), (7, 8)]
-    assert list(failed_of(ask).items()) == [(1, "no"), (9, "no")]
+    finished = [(7, 8, 1), (0, 3, 1), (8, 9, 2), (2, 4, 1), (5, 5, 1), (0, 1, 2)]
+    ask = ASK._replace(finished=finished, failed=[(9, 1, "late"), (1, 1, "no"), (9, 1, "no"), (9, 2, "new")])
+    assert finished_of(ask) == [(0, 5, 1), (7, 8, 1), (0, 1, 2), (8, 9, 2)]
+    assert failed_of(ask) == [(1, 1, "no"), (9, 1, "no"), (9, 2, "new")]

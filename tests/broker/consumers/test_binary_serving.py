@@ -35,7 +35,7 @@ def payloads(answer: m.Response) -> list[bytes]:
     """Those of a GOT, whose frames are right and are those of its runs."""
     assert isinstance(answer, c.Got)
     found, place = [], 0
-    for seq in [first + each for first, count, _deliveries in answer.runs for each in range(count)]:
+    for seq in [first + each for first, count, *_ in answer.runs for each in range(count)]:
         end = place + int.from_bytes(answer.frames[place : place + 4], "little")
         ((number, *_rest, payload),) = _parse(answer.frames, place, end, True)
         assert number == seq
@@ -93,13 +93,13 @@ def test_reset_delete_and_list(node: World) -> None:
 def test_a_get_is_answered_with_the_frames_of_its_runs(node: World) -> None:
     owners, peer, name = Owners(node), Member(node, 1), node.name(0)
     node.fill(name, [b"a", b"b", b"c", b"d"])
-    peer.ask(get(4, name, finished=((0, 1),), failed=((2, "why"),), max_bytes=5, wait_ms=70, fresh=True, ack=2))
+    peer.ask(get(4, name, finished=((0, 1, 1),), failed=((2, 1, "why"),), max_bytes=5, wait_ms=70, fresh=True, ack=2))
     stream = name.encode()
-    assert owners.asked == [("get", [stream, b"n", b"m", [[0, 1]], [[2, "why"]], 9, 5, 70, True, True, 0])]
+    assert owners.asked == [("get", [stream, b"n", b"m", [[0, 1, 1]], [[2, 1, "why"]], 9, 5, 70, True, True, 0, 0])]
     owners.answer(given([3, 1, 0], stale=([0, 0],), trimmed=2))
     (got,) = peer.take()
     assert isinstance(got, c.Got)
-    assert (got.id, got.runs, got.stale, got.trimmed, payloads(got)) == (4, ((3, 1, 0),), ((0, 0),), 2, [b"d"])
+    assert (got.id, got.runs, got.stale, got.trimmed, payloads(got)) == (4, ((3, 1, 0, 1),), ((0, 0),), 2, [b"d"])
     peer.ask(get(5, name))
     owners.answer(given([3, 1, 1], [0, 2, 0]))
     (got,) = peer.take()

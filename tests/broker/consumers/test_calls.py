@@ -8,13 +8,14 @@ import pytest
 from broker.consumers.calls import Deed, Getting, read_deed, read_get, told
 from broker.consumers.decide import Ask, Given
 from broker.protocol.errors import Code
+from broker.protocol.places import NUMBER_MAX
 from broker.refused import Refused
 
-GET = [b"s", b"c", b"m", [[1, 2]], [[3, "no"]], 10, 1_000, 500, True, True, 2]
+GET = [b"s", b"c", b"m", [[1, 2, 7]], [[3, 8, "no"]], 10, 1_000, 500, True, True, 2, NUMBER_MAX]
 
 
 def test_a_get() -> None:
-    ask = Ask(b"c", b"m", ((1, 2),), ((3, "no"),), 10, 1_000, True)
+    ask = Ask(b"c", b"m", ((1, 2, 7),), ((3, 8, "no"),), 10, 1_000, True, NUMBER_MAX)
     assert read_get(GET) == read_get(msgpack.unpackb(msgpack.packb(GET))) == Getting(b"s", ask, 0.5, True, 2)
 
 
@@ -24,12 +25,13 @@ def test_nobody_waits_for_ever() -> None:
 
 WRONG: list[list[Any]] = [
     *[[*GET[:place], wrong, *GET[place + 1 :]] for place in range(8) for wrong in ("text", None, -1, 1.5)],
-    [*GET[:3], [[1, 2, 3]], *GET[4:]],
-    [*GET[:3], [["a", 2]], *GET[4:]],
-    [*GET[:4], [[3, b"no"]], *GET[5:]],
-    [*GET[:10], 256],
-    [*GET[:10], True],
-    GET[:10],
+    [*GET[:3], [[1, 2]], *GET[4:]],
+    [*GET[:3], [["a", 2, 1]], *GET[4:]],
+    [*GET[:4], [[3, 1, b"no"]], *GET[5:]],
+    [*GET[:10], 256, 0],
+    [*GET[:10], True, 0],
+    [*GET[:11], -1],
+    GET[:11],
     [*GET, 0],
     [],
 ]
@@ -56,8 +58,8 @@ def test_deeds() -> None:
     assert read_deed([b"s", full]) == Deed(b"s", "create", b"c", b"", ("time", 5), 1_500_000, 3, 0, True, 1)
     leave = {"do": "leave", "name": b"c", "member": b"m", "replicas": 2}
     assert read_deed([b"s", leave]) == Deed(b"s", "leave", b"c", b"m", replicas=2)
-    away = {"do": "away", "name": b"c", "member": b"m", "idle_ms": 7}
-    assert read_deed([b"s", away]) == Deed(b"s", "away", b"c", b"m", idle_us=7_000)
+    away = {"do": "away", "name": b"c", "member": b"m", "idle_ms": 7, "session": 9}
+    assert read_deed([b"s", away]) == Deed(b"s", "away", b"c", b"m", idle_us=7_000, session=9)
 
 
 @pytest.mark.parametrize(
@@ -91,5 +93,5 @@ def test_what_is_no_deed(args: list[Any]) -> None:
 
 
 def test_what_a_get_is_told() -> None:
-    value = told(Given(((1, 2, 0),), ((5, 6),), 4))
-    assert msgpack.unpackb(msgpack.packb(value)) == {"runs": [[1, 2, 0]], "stale": [[5, 6]], "trimmed": 4}
+    value = told(Given(((1, 2, 0, 3),), ((5, 6),), 4))
+    assert msgpack.unpackb(msgpack.packb(value)) == {"runs": [[1, 2, 0, 3]], "stale": [[5, 6]], "trimmed": 4}

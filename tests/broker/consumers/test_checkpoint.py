@@ -20,9 +20,9 @@ def worn(consumers_count: int = 3) -> Consumers:
         decide.create(consumers, name, number, stream, 5, deliveries_max=2)
         decide.get(consumers, Ask(name, b"m", max_messages=90), stream, 6)
         decide.get(consumers, Ask(name, b"n", max_messages=30), stream, 7)
-        failed = [(seq, f"no {seq}") for seq in range(10, 60, 3)]
+        failed = [(seq, 1, f"no {seq}") for seq in range(10, 60, 3)]
         for _ in range(2):
-            decide.get(consumers, Ask(name, b"m", [(5, 6)], failed, 10, fresh=True), stream, 8)
+            decide.get(consumers, Ask(name, b"m", [(5, 6, 1)], failed, 10, fresh=True), stream, 8)
     return consumers
 
 

@@ -32,7 +32,7 @@ def ask(node: World, name: str, verb: str, *args: Any, slot: int = 0) -> list[An
 
 
 def get(node: World, name: str, wait_ms: int = 0, slot: int = 0, most: int = 10) -> list[Any]:
-    return ask(node, name, "get", C, M, [], [], most, 1 << 20, wait_ms, False, False, 0, slot=slot)
+    return ask(node, name, "get", C, M, [], [], most, 1 << 20, wait_ms, False, False, 0, 0, slot=slot)
 
 
 @pytest.fixture
@@ -56,7 +56,7 @@ def test_what_is_published_is_given_in_the_same_turn(node: World, name: str, slo
     waiting = get(node, name, 60_000, slot)
     assert not waiting
     node.fill(name, [b"one"])
-    runs = [[0, 1, 0]] if slot == 0 else ((0, 1, 0),)
+    runs = [[0, 1, 0, 1]] if slot == 0 else ((0, 1, 0, 1),)
     assert waiting[0]["runs"] == runs
 
 
@@ -70,7 +70,7 @@ def test_a_get_that_waits_long_is_not_given_up_and_holds_nobody_up(
     node.settle()
     assert not waiting
     node.fill(name, [b"one"])
-    assert waiting[0]["runs"] == [[0, 1, 0]] and not route.inflight
+    assert waiting[0]["runs"] == [[0, 1, 0, 1]] and not route.inflight
 
 
 @pytest.mark.parametrize("slot", [0, 1])
@@ -103,21 +103,21 @@ def test_nobody_waits_while_the_node_stops(node: World, name: str) -> None:
 
 def test_what_is_due_is_given_by_the_timer(node: World, name: str) -> None:
     node.fill(name, [b"one"])
-    assert get(node, name)[0]["runs"] == [[0, 1, 0]]
+    assert get(node, name)[0]["runs"] == [[0, 1, 0, 1]]
     owner = node.workers[1].owner
     clock_us = owner.clock_us
     answers: list[Any] = []
     node.workers[0].router.call(
         name.encode(),
         "get",
-        [name.encode(), C, b"other", [], [], 1, 1 << 20, 60_000, False, False, 0],
+        [name.encode(), C, b"other", [], [], 1, 1 << 20, 60_000, False, False, 0, 0],
         answers.append,
     )
     node.settle()
     owner.clock_us = lambda: clock_us() + 31_000_000
     node.workers[1]._often()
     node.settle()
-    assert answers[0]["runs"] == [[0, 1, 1]]
+    assert answers[0]["runs"] == [[0, 1, 1, 1]]
 
 
 def test_nothing_of_it_costs_anything_while_nobody_consumes(node: World) -> None:

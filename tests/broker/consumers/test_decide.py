@@ -75,7 +75,7 @@ def test_a_reset_forgets_what_is_in_flight() -> None:
     consumers = made(stream)
     get(consumers, stream, b"m", 8)
     assert decide.reset(consumers, BILLING, 2, stream, NOW_US + 1).records == (Reset(BILLING, NOW_US + 1, 2),)
-    assert get(consumers, stream, b"n", 3).runs == ((2, 3, 0),)
+    assert get(consumers, stream, b"n", 3).runs == ((2, 3, 0, 1),)
     with pytest.raises(Refused) as refused:
         decide.reset(consumers, b"audit", 2, stream, NOW_US)
     assert refused.value.code == Code.CONSUMER
@@ -97,7 +97,7 @@ def test_they_are_listed() -> None:
     decide.create(consumers, b"audit", 9, stream, NOW_US)
     get(consumers, stream, b"m", 4)
     decide.get(consumers, Ask(BILLING, b"n", max_messages=1), stream, NOW_US + 7)
-    decide.get(consumers, Ask(BILLING, b"m", [(0, 0)], [(1, "no")]), stream, NOW_US + 8)
+    decide.get(consumers, Ask(BILLING, b"m", [(0, 0, 1)], [(1, 1, "no")]), stream, NOW_US + 8)
     assert decide.listing(consumers, stream, NOW_US + 10) == [
         Listed(b"audit", 9, 1, 0, 0, 0, 0, 10, decide.ACK_WAIT_US, 0),
         Listed(BILLING, 2, 8, 3, 2, 0, 1, 2, decide.ACK_WAIT_US, 1),
@@ -114,7 +114,7 @@ def test_what_is_late_is_returned_and_counted() -> None:
     decision = decide.expire(consumers, stream, LATE_US)
     assert decision == ((Returned(BILLING, b"m", decide.LATE, (0, 4)),), frozenset((BILLING,)), ())
     assert decide.next_deadline_us(consumers) == LATE_US + 5
-    assert get(consumers, stream, b"n", 4, LATE_US + 1).runs == ((0, 4, 1),)
+    assert get(consumers, stream, b"n", 4, LATE_US + 1).runs == ((0, 4, 1, 1),)
 
 
 def test_later_messages_of_a_late_key_come_back_with_it() -> None:
@@ -150,7 +150,7 @@ def test_who_leaves_in_order_gives_back_what_it_has() -> None:
     decide.away(consumers, BILLING, b"m", NOW_US)
     assert decide.leave(consumers, BILLING, b"m") == ((Returned(BILLING, b"m", decide.LEFT, (), (0, 3)),), None, ())
     assert list(consumers.by_name[BILLING].members) == [b"n"]
-    assert get(consumers, stream, b"n", 9).runs == ((0, 4, 0),), "a key that was blocked is free, and nothing counts"
+    assert get(consumers, stream, b"n", 9).runs == ((0, 4, 0, 1),), "a key that was blocked is free, and nothing counts"
     assert decide.leave(consumers, BILLING, b"m") == ((), None, ())
     assert decide.expire(consumers, stream, NOW_US + decide.GRACE_US).records == ()
 

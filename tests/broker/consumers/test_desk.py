@@ -37,7 +37,7 @@ def test_a_get_is_answered_when_its_record_is_logged(office: Office) -> None:
     before = office.owner.stream(LOG).log.next_seq
     assert not answers
     office.turn()
-    assert answers == [{"runs": ((0, 3, 0),), "stale": (), "trimmed": 0}]
+    assert answers == [{"runs": ((0, 3, 0, 1),), "stale": (), "trimmed": 0}]
     assert office.owner.stream(LOG).log.next_seq == before + 1
 
 
@@ -60,7 +60,7 @@ def test_an_answer_waits_for_the_disk_where_that_was_asked(office: Office) -> No
     office.turn()
     assert not answers
     office.sync()
-    assert answers[0]["runs"] == ((0, 1, 0),)
+    assert answers[0]["runs"] == ((0, 1, 0, 1),)
 
 
 def test_what_changes_nothing_waits_for_what_it_rests_on(office: Office) -> None:
@@ -81,7 +81,7 @@ def test_an_answer_waits_for_other_nodes_where_that_was_asked(office: Office) ->
     assert not answers
     line = office.owner.replicas.holders(LOG).line
     office.owner.replicas.held(0, 1, [(LOG, line, 1, "node-b", office.owner.stream(LOG).log.next_seq, 0)])
-    assert answers[0]["runs"] == ((0, 1, 0),)
+    assert answers[0]["runs"] == ((0, 1, 0, 1),)
 
 
 def test_a_restart_at_any_point_is_going_on(tmp_path: Path) -> None:
@@ -160,7 +160,7 @@ def test_a_get_waits_for_messages(office: Office) -> None:
     assert not waiting
     office.publish(b"more")
     office.turn()
-    assert waiting == [{"runs": ((10, 1, 0),), "stale": (), "trimmed": 0}]
+    assert waiting == [{"runs": ((10, 1, 0, 1),), "stale": (), "trimmed": 0}]
     assert not office.desk.waiters.count
 
 
@@ -179,7 +179,7 @@ def test_it_is_given_what_comes_back(office: Office) -> None:
     office.turn()
     office.get(b"a", failed=[[4, "no"]], finished=[[0, 3], [5, 9]], most=0)
     office.turn()
-    assert waiting[0]["runs"] == ((4, 1, 1),)
+    assert waiting[0]["runs"] == ((4, 1, 1, 1),)
 
 
 def test_it_is_given_what_is_due(office: Office) -> None:
@@ -189,7 +189,7 @@ def test_it_is_given_what_is_due(office: Office) -> None:
     office.tick(1.9)
     assert not waiting
     office.tick(0.2)
-    assert waiting[0]["runs"] == ((0, 3, 1),)
+    assert waiting[0]["runs"] == ((0, 3, 1, 1),)
 
 
 def test_what_was_said_before_it_waited_is_told_with_the_answer(office: Office) -> None:
@@ -198,7 +198,7 @@ def test_what_was_said_before_it_waited_is_told_with_the_answer(office: Office) 
     office.turn()
     office.publish(b"more")
     office.turn()
-    assert waiting == [{"runs": ((10, 1, 0),), "stale": ((2, 3),), "trimmed": 0}]
+    assert waiting == [{"runs": ((10, 1, 0, 1),), "stale": ((2, 3),), "trimmed": 0}]
 
 
 def test_a_newer_get_of_the_member_ends_the_older(office: Office) -> None:
@@ -233,7 +233,7 @@ def test_members_without_any_are_not_asked_in_vain_one_by_one(office: Office, mo
     keyed.create()
     waiting = {member: keyed.get(member, wait_ms=1_000, fresh=True) for member in (b"x", b"a", b"b", b"c")}
     keyed.turn()
-    assert waiting.pop(b"x")[0]["runs"] == ((0, 1, 0),)
+    assert waiting.pop(b"x")[0]["runs"] == ((0, 1, 0, 1),)
     waiting[b"x"] = keyed.get(b"x", wait_ms=1_000, fresh=True)
     keyed.turn()
     asked: list[bytes] = []
@@ -247,7 +247,7 @@ def test_members_without_any_are_not_asked_in_vain_one_by_one(office: Office, mo
     publish(b"second")
     keyed.turn()
     assert asked == [b"a", b"x"], "the next is for the one that has the first, and for nobody else"
-    assert waiting[b"x"][0]["runs"] == ((1, 1, 0),) and not any(waiting[member] for member in (b"a", b"b", b"c"))
+    assert waiting[b"x"][0]["runs"] == ((1, 1, 0, 1),) and not any(waiting[member] for member in (b"a", b"b", b"c"))
 
 
 def test_many_that_wait_are_served_in_several_turns(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,7 +330,7 @@ def test_a_member_that_leaves(office: Office) -> None:
     assert not (waiting or other or left), "nothing of it is logged"
     office.turn()
     assert waiting == [{"runs": (), "stale": (), "trimmed": 0}] and left == [{}]
-    assert other[0]["runs"] == ((0, 10, 0),)
+    assert other[0]["runs"] == ((0, 10, 0, 1),)
     assert office.owner.stream(LOG).log.next_seq == before + 2
     rows = office.rows()[C]
     assert (rows["in_flight"], rows["members"], rows["redelivered"]) == (10, 1, 0)
@@ -432,7 +432,7 @@ def test_a_promotion_goes_on_where_the_log_ends(office: Office) -> None:
     call(office.owner, "promote", [S])
     assert office.runs(most=4) == [(2, 2, 0)]
     office.publish(b"in the next term")
-    assert office.runs(finished=[[2, 3]], most=9) == [(4, 7, 0)]
+    assert office.runs(finished=[[2, 3]], most=9) == [(4, 6, 0), (10, 1, 0)], "a run is of one epoch"
 
 
 def test_the_least_used_books_are_put_away(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:

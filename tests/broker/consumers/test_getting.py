@@ -32,9 +32,9 @@ def test_one_record_says_all_of_a_get() -> None:
     stream = Stream(300)
     consumers = made(stream, deliveries_max=5)
     ask(consumers, stream, max_messages=100)
-    more = Ask(BILLING, b"m", [(0, 49), (50, 97)], [(98, "no"), (99, "no")], 100)
+    more = Ask(BILLING, b"m", [(0, 49, 1), (50, 97, 1)], [(98, 1, "no"), (99, 1, "no")], 100)
     decision = decide.get(consumers, more, stream, NOW_US + 5)
-    assert decision.value == Given(((98, 2, 1), (100, 98, 0)))
+    assert decision.value == Given(((98, 2, 1, 1), (100, 98, 0, 1)))
     assert decision.records == (Progress(BILLING, b"m", NOW_US + 5, 0, (0, 98), ((98, 2, "no"),), (), (98, 100)),)
     assert consumers.by_name[BILLING].redelivered == 2
 
@@ -44,7 +44,7 @@ def test_nothing_is_logged_where_nothing_changes_until_it_is_long_ago() -> None:
     consumers = made(stream)
     first = decide.get(consumers, Ask(BILLING, b"m", max_messages=3), stream, NOW_US)
     again = decide.get(consumers, Ask(BILLING, b"m", max_messages=3), stream, NOW_US + getting.TOUCH_US - 1)
-    assert first.value == again.value == Given(((0, 3, 0),)) and not again.records
+    assert first.value == again.value == Given(((0, 3, 0, 1),)) and not again.records
     late = decide.get(consumers, Ask(BILLING, b"m", max_messages=3), stream, NOW_US + getting.TOUCH_US)
     assert late.records == (Progress(BILLING, b"m", NOW_US + getting.TOUCH_US),)
 
@@ -64,8 +64,8 @@ def test_finishing_again_is_harmless_and_what_another_has_is_stale() -> None:
     ask(consumers, stream, b"m", max_messages=4)
     ask(consumers, stream, b"n", max_messages=2, fresh=True)
     for _ in range(2):
-        assert ask(consumers, stream, b"m", finished=[(0, 5)]) == Given(stale=((4, 5),))
-    assert ask(consumers, stream, b"m", failed=[(4, "no"), (0, "no")]) == Given(stale=((4, 4),))
+        assert ask(consumers, stream, b"m", finished=[(0, 5, 1)]) == Given(stale=((4, 5),))
+    assert ask(consumers, stream, b"m", failed=[(4, 1, "no"), (0, 1, "no")]) == Given(stale=((4, 4),))
     assert consumers.by_name[BILLING].floor_seq == 4
 
 
@@ -74,14 +74,14 @@ def test_what_was_returned_may_be_finished_by_whoever_had_it() -> None:
     consumers = made(stream)
     ask(consumers, stream, max_messages=4)
     decide.expire(consumers, stream, NOW_US + decide.ACK_WAIT_US)
-    assert ask(consumers, stream, finished=[(0, 2)]) == Given()
+    assert ask(consumers, stream, finished=[(0, 2, 1)]) == Given()
     assert consumers.by_name[BILLING].floor_seq == 3
 
 
 def test_what_nobody_was_given_is_not_finished() -> None:
     stream = Stream(10)
     consumers = made(stream)
-    assert ask(consumers, stream, finished=[(0, 20)]) == Given(stale=((0, 20),))
+    assert ask(consumers, stream, finished=[(0, 20, 1)]) == Given(stale=((0, 20),))
     assert consumers.by_name[BILLING].floor_seq == 0
 
 
@@ -90,12 +90,12 @@ def test_what_an_owner_of_an_earlier_term_may_have_given_is_finished() -> None:
     consumers = made(stream)
     stream.promote(8)
     stream.publish([None] * 4)
-    decision = decide.get(consumers, Ask(BILLING, b"m", [(3, 9)]), stream, NOW_US)
+    decision = decide.get(consumers, Ask(BILLING, b"m", [(3, 9, 1)]), stream, NOW_US)
     assert decision.value == Given(stale=((8, 9),))
     assert [type(record) for record in decision.records] == [Line, Progress]
     assert consumers.by_name[BILLING].waiting.count == 3
     decide.reset(consumers, BILLING, 0, stream, NOW_US)
-    assert ask(consumers, stream, finished=[(3, 9)]) == Given(stale=((3, 9),))
+    assert ask(consumers, stream, finished=[(3, 9, 1)]) == Given(stale=((3, 9),))
 
 
 def test_while_too_much_waits_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,8 +103,8 @@ def test_while_too_much_waits_it_is_not(monkeypatch: pytest.MonkeyPatch) -> None
     stream = Stream(10)
     consumers = made(stream)
     stream.promote(10)
-    assert not ask(consumers, stream, finished=[(1, 1), (3, 3)]).stale
-    assert ask(consumers, stream, finished=[(5, 5)]).stale == ((5, 5),)
+    assert not ask(consumers, stream, finished=[(1, 1, 1), (3, 3, 1)]).stale
+    assert ask(consumers, stream, finished=[(5, 5, 1)]).stale == ((5, 5),)
 
 
 def test_what_is_not_kept_any_more_is_counted_once() -> None:
@@ -114,10 +114,10 @@ def test_what_is_not_kept_any_more_is_counted_once() -> None:
     ask(consumers, stream, b"n", max_messages=4, fresh=True)
     stream.first_seq = 20
     decision = decide.get(consumers, Ask(BILLING, b"m", max_messages=2), stream, NOW_US)
-    assert decision.value == Given(((20, 2, 0),), trimmed=4 + 12)
+    assert decision.value == Given(((20, 2, 0, 1),), trimmed=4 + 12)
     assert ask(consumers, stream, b"m", max_messages=2).trimmed == 0
     assert ask(consumers, stream, b"n", max_messages=2, fresh=True).trimmed == 0
-    assert ask(consumers, stream, b"n", finished=[(4, 7)]) == Given()
+    assert ask(consumers, stream, b"n", finished=[(4, 7, 1)]) == Given()
 
 
 def test_a_consumer_has_so_many_members(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,7 +131,7 @@ def test_a_consumer_has_so_many_members(monkeypatch: pytest.MonkeyPatch) -> None
     assert refused.value.code == Code.OVERLOADED
     ask(consumers, stream, b"m", max_messages=1)
     later_us = NOW_US + getting.PRESENT_US + 1
-    decide.get(consumers, Ask(BILLING, b"m", [(0, 0)]), stream, later_us)
+    decide.get(consumers, Ask(BILLING, b"m", [(0, 0, 1)]), stream, later_us)
     decide.get(consumers, Ask(BILLING, b"o", max_messages=1), stream, later_us)
     assert set(consumers.by_name[BILLING].members) == {b"m", b"o"}
 
@@ -140,12 +140,12 @@ def test_what_dies_is_told_with_its_number_once() -> None:
     stream = Stream(5)
     consumers = made(stream, deliveries_max=1)
     ask(consumers, stream, max_messages=5)
-    decision = decide.get(consumers, Ask(BILLING, b"m", [], [(3, "no"), (1, "bad")]), stream, NOW_US)
+    decision = decide.get(consumers, Ask(BILLING, b"m", [], [(3, 1, "no"), (1, 1, "bad")]), stream, NOW_US)
     assert [(each.number, each.seq, each.deliveries, each.reason) for each in decision.dead] == [
         (0, 1, 1, "bad"),
         (1, 3, 1, "no"),
     ]
-    decision = decide.get(consumers, Ask(BILLING, b"m", [], [(3, "no"), (2, "no")]), stream, NOW_US)
+    decision = decide.get(consumers, Ask(BILLING, b"m", [], [(3, 1, "no"), (2, 1, "no")]), stream, NOW_US)
     assert [(each.number, each.seq) for each in decision.dead] == [(2, 2)]
     assert [each.number for each in consumers.unburied()] == [0, 1, 2]
 
@@ -160,4 +160,88 @@ def test_going_back_is_told_once() -> None:
     assert not decide.rewind(consumers, stream).records
     assert not decide.rewind(Consumers(), stream).records
     stream.publish([None] * 5)
-    assert ask(consumers, stream, max_messages=8, fresh=True).runs == ((5, 5, 0),)
+    assert ask(consumers, stream, max_messages=8, fresh=True).runs == ((5, 5, 0, 1),)
+
+
+# --- messages that were lost with a master ----------------------------------------------------------------------------
+
+
+def lost_and_others_there(stream: Stream, consumers: Consumers) -> None:
+    """Member m was given 0 to 9; of these 6 to 9 are lost, and others have their seqs."""
+    ask(consumers, stream, max_messages=10)
+    stream.promote(6)
+    stream.publish([None] * 8)
+
+
+def test_of_lost_messages_nothing_is_finished_where_others_wait() -> None:
+    stream = Stream(10)
+    consumers = made(stream)
+    lost_and_others_there(stream, consumers)
+    assert ask(consumers, stream, finished=[(0, 9, 1)]) == Given(stale=((6, 9),))
+    assert consumers.by_name[BILLING].floor_seq == 6 and consumers.by_name[BILLING].lag_messages(14) == 8
+
+
+def test_nor_where_the_member_has_those_others_now() -> None:
+    stream = Stream(10)
+    consumers = made(stream)
+    lost_and_others_there(stream, consumers)
+    assert ask(consumers, stream, max_messages=20, finished=[(0, 5, 1)]).runs == ((6, 8, 0, 2),)
+    assert ask(consumers, stream, finished=[(0, 9, 1)], failed=[(8, 1, "no")]) == Given(stale=((6, 9),))
+    assert consumers.by_name[BILLING].flight.count == 8
+    rest = ask(consumers, stream, finished=[(0, 9, 1), (6, 7, 2)], failed=[(8, 2, "no")], max_messages=20, fresh=True)
+    assert rest == Given(((8, 1, 1, 2),), ((6, 9),)), "what is of this line is taken"
+    assert consumers.by_name[BILLING].floor_seq == 8
+
+
+def test_what_is_given_says_where_another_epoch_begins() -> None:
+    stream = Stream(4)
+    consumers = made(stream)
+    stream.promote(4)
+    stream.publish([None] * 3)
+    assert ask(consumers, stream, max_messages=20).runs == ((0, 4, 0, 1), (4, 3, 0, 2))
+    assert ask(consumers, stream, finished=[(0, 6, 1)]).stale == ((4, 6),)
+    assert ask(consumers, stream, finished=[(0, 6, 2)]).stale == ((0, 3),)
+    assert ask(consumers, stream, finished=[(0, 6, 3)]).stale == ((0, 6),)
+    assert consumers.by_name[BILLING].floor_seq == 7
+
+
+# --- a member's program that ends, and another one of its name --------------------------------------------------------
+
+
+def test_another_program_of_a_name_is_another_delivery() -> None:
+    stream = Stream(3)
+    consumers = made(stream, deliveries_max=2)
+    for session in (1, 2):
+        for _ in range(3):  # the answer is lost, and asked for again
+            assert ask(consumers, stream, max_messages=2, session=session).runs == ((0, 2, session - 1, 1),)
+    assert ask(consumers, stream, finished=[(0, 0, 1)], session=3) == Given(), "who wants nothing is not begun anew"
+    decision = decide.get(consumers, Ask(BILLING, b"m", max_messages=2, session=3), stream, NOW_US)
+    assert decision.value == Given(((2, 1, 0, 1),))
+    (letter,) = decision.dead
+    assert (letter.seq, letter.deliveries, letter.reason) == (1, 2, getting.BEGUN_ANEW)
+    (record,) = decision.records
+    assert isinstance(record, Progress) and record.failed == ((1, 1, getting.BEGUN_ANEW),)
+
+
+def test_what_the_new_one_says_of_messages_counts_first() -> None:
+    stream = Stream(4)
+    consumers = made(stream)
+    ask(consumers, stream, max_messages=4, session=1)
+    again = ask(consumers, stream, max_messages=9, session=2, finished=[(1, 1, 1)], failed=[(2, 1, "no")])
+    assert again.runs == ((0, 1, 1, 1), (2, 2, 1, 1))
+    assert consumers.by_name[BILLING].redelivered == 3
+
+
+def test_who_says_no_session_is_whoever_was_there() -> None:
+    stream = Stream(2)
+    consumers = made(stream)
+    for session in (0, 7, 0, 7):
+        assert ask(consumers, stream, max_messages=2, session=session).runs == ((0, 2, 0, 1),)
+
+
+def test_who_has_left_has_begun_nothing_anew() -> None:
+    stream = Stream(2)
+    consumers = made(stream)
+    ask(consumers, stream, max_messages=2, session=1)
+    decide.leave(consumers, BILLING, b"m")
+    assert ask(consumers, stream, max_messages=2, session=2).runs == ((0, 2, 0, 1),)

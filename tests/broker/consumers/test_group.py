@@ -35,9 +35,11 @@ def get(
     failed: tuple[int, ...] = (),
     max_bytes: int = 1 << 20,
 ) -> list[int]:
-    ask = Ask(BILLING, member, finished, [(seq, "no") for seq in failed], most, max_bytes, True)
+    ask = Ask(
+        BILLING, member, [(*each, 1) for each in finished], [(seq, 1, "no") for seq in failed], most, max_bytes, True
+    )
     runs = decide.get(consumers, ask, stream, 10).value.runs
-    return [seq for first, count, _ in runs for seq in range(first, first + count)]
+    return [seq for first, count, *_ in runs for seq in range(first, first + count)]
 
 
 def test_one_member_gets_the_log_in_order_with_one_look_and_no_keys() -> None:

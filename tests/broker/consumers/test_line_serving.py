@@ -17,7 +17,7 @@ from broker.refused import Refused
 from shard.files import write_all
 from shard.stream_files import stream_paths
 from tests.broker.consumers.owning import GIVEN_NOTHING, Owners, given
-from tests.broker.world import World, world
+from tests.broker.world import Peer, World, world
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def test_a_get_shows_its_messages_as_a_subscription_does(node: World) -> None:
     node.fill(name, [b"a", b"", b"c|d"])
     node.ask(peer, f"get {name} n 500 7")
     member = member_of(owners)
-    assert owners.asked == [("get", [name.encode(), b"n", member, [], [], 7, GET_BYTES_MAX, 500, False, False, 0])]
+    assert owners.asked == [("get", [name.encode(), b"n", member, [], [], 7, GET_BYTES_MAX, 500, False, False, 0, 0])]
     owners.answer(given([2, 1, 0], [0, 2, 1]))
     *messages, done = peer.take()
     assert [msg(line) for line in messages] == [(name, 2, "c|d"), (name, 0, "a"), (name, 1, "")]
@@ -122,23 +122,33 @@ def test_a_frame_that_is_wrong_is_never_shown(node: World) -> None:
     assert answer == f"err damaged {name}: the frame of seq 1 is wrong: crc"
 
 
+def show(node: World, owners: Owners, peer: Peer, name: str, *runs: list[int]) -> None:
+    """A get of the connection is given these."""
+    node.ask(peer, f"get {name} n 0 9")
+    owners.answer(given(*runs))
+    assert peer.take()[-1] == f"ok get {name} n {sum(run[1] for run in runs)}"
+
+
 @pytest.mark.parametrize(
     ("line", "finished", "failed", "answer"),
     [
-        ("ack s n 7", [[7, 7]], [], "ok ack s n 7"),
-        ("ack s n 7 9", [[7, 9]], [], "ok ack s n 7 9"),
-        ("nack s n 7", [], [[7, ""]], "ok nack s n 7"),
-        ("nack s n 7 bad", [], [[7, "bad"]], "ok nack s n 7"),
+        ("ack {} n 7", [[7, 7, 1]], [], "ok ack {} n 7"),
+        ("ack {} n 7 9", [[7, 9, 1]], [], "ok ack {} n 7 9"),
+        ("nack {} n 7", [], [[7, 1, ""]], "ok nack {} n 7"),
+        ("nack {} n 7 bad", [], [[7, 1, "bad"]], "ok nack {} n 7"),
     ],
 )
 def test_what_is_finished_and_what_has_failed(
     node: World, line: str, finished: list[list[int]], failed: list[list[object]], answer: str
 ) -> None:
-    owners, peer = Owners(node), node.connect()
+    owners, peer, name = Owners(node), node.connect(), node.name(0)
+    node.fill(name, [b"x"] * 10)
+    show(node, owners, peer, name, [5, 3, 0], [8, 2, 1])
+    line = line.format(name)
     node.ask(peer, line)
-    assert owners.asked[0][1][3:] == [finished, failed, 0, GET_BYTES_MAX, 0, False, False, 0]
+    assert owners.asked[0][1][3:] == [finished, failed, 0, GET_BYTES_MAX, 0, False, False, 0, 0]
     owners.answer()
-    assert peer.take() == [answer]
+    assert peer.take() == [answer.format(name)]
     for stale, text in (
         ([[7, 7]], "message 7 is not this connection's:"),
         ([[7, 8]], "messages 7 to 8 are not this connection's:"),
@@ -147,24 +157,73 @@ def test_what_is_finished_and_what_has_failed(
         node.ask(peer, line)
         owners.answer(given(stale=tuple(stale)))
         (answer_,) = peer.take()
-        assert answer_.startswith(f"err stale s: {text} another member's by now, or nobody was given them")
+        assert answer_.startswith(f"err stale {name}: {text} not given to it, another member's by now, or lost")
     node.ask(peer, line)
     owners.answer(Refused(Code.UNKNOWN, "no such stream"))
     assert peer.take() == ["err unknown no such stream"]
     assert node.workers[0].metrics.refused.counts == {"stale": 3, "unknown": 1}
 
 
+def test_a_seq_means_the_message_that_was_shown(node: World) -> None:
+    """What was not is left out, and told; that there is such a consumer at all the owner says."""
+    owners, peer, name = Owners(node), node.connect(), node.name(0)
+    node.fill(name, [b"x"] * 10)
+    show(node, owners, peer, name, [2, 2, 0], [6, 1, 0])
+    some, none = "messages 0 to 1 are not this connection's, nor are 2 ranges", "message 4 is not this connection's"
+    for line, finished, text in (
+        (f"ack {name} n 0 9", [[2, 3, 1], [6, 6, 1]], some),
+        (f"ack {name} n 4", [], none),
+        (f"ack {name} other 4", [], none),
+        (f"nack {name} n 4", [], none),
+    ):
+        node.ask(peer, line)
+        assert owners.asked[0][1][3:6] == [finished, [], 0]
+        owners.answer()
+        (answer,) = peer.take()
+        assert answer.startswith(f"err stale {name}: {text}"), answer
+    node.ask(peer, f"ack {name} gone 4")
+    owners.answer(Refused(Code.CONSUMER, "no such consumer"))
+    assert peer.take() == ["err consumer no such consumer"]
+
+
+def test_a_connection_that_moves_knows_what_it_was_shown(node: World) -> None:
+    owners, peer, name = Owners(node), node.connect(), node.name(0)
+    node.fill(name, [b"x"] * 10)
+    show(node, owners, peer, name, [2, 2, 0])
+    client = node.client_of(peer)
+    client.worker.siblings.hand_over(client.worker.siblings.link_to(1), *handover.detach(client))  # type: ignore[arg-type]
+    node.ask(peer, f"ack {name} n 2 3")
+    assert node.client_of(peer).worker is node.workers[1] and owners.asked[0][1][3] == [[2, 3, 1]]
+
+
+def test_who_leaves_is_no_member_any_more(node: World) -> None:
+    owners, peer = Owners(node), node.connect()
+    node.ask(peer, "get s n")
+    member = member_of(owners)
+    owners.answer()
+    node.ask(peer, "leave s n")
+    assert owners.asked == [
+        ("consume", [b"s", {"do": "leave", "name": b"n", "member": member, "sync": False, "replicas": 0}])
+    ]
+    owners.answer({})
+    assert peer.take()[-1] == "ok leave s n"
+    node.client_of(peer).close("reset")
+    assert owners.told == [], "nobody is away"
+
+
 def test_commands_are_done_one_after_the_other(node: World) -> None:
     owners, peer = Owners(node), node.connect()
-    node.ask(peer, "consume s n 0", "get s n 900", "ack s n 0", "ping", "consumers s")
+    node.ask(peer, "consume s n 0", "get s n 900", "ack s n 0", "leave s n", "ping", "consumers s")
     assert [verb for verb, _ in owners.asked] == ["consume"]
     owners.answer({"next_seq": 0, "created": True})
     assert [verb for verb, _ in owners.asked] == ["get"] and owners.asked[0][1][7] == 900
     owners.answer()
-    assert owners.asked[0][1][3] == [[0, 0]]
+    assert owners.asked[0][1][3:6] == [[], [], 0]
     assert peer.take() == ["ok consume s n 0", "ok get s n 0"]
     owners.answer()
-    assert peer.take() == ["ok ack s n 0", "ok pong"]
+    assert [line.split(":")[0] for line in peer.take()] == ["err stale s"] and owners.asked[0][0] == "consume"
+    owners.answer({})
+    assert peer.take() == ["ok leave s n", "ok pong"]
     owners.answer({"consumers": []})
     assert peer.take() == [f"ok {' '.join(COLUMNS)}", "."]
 
@@ -259,5 +318,5 @@ def test_who_does_not_read_is_not_given_more(node: World) -> None:
 
 def test_every_command_is_here() -> None:
     assert set(COMMANDS) == {
-        lines.Consume, lines.Unconsume, lines.Get, lines.Finish, lines.Nack, lines.Reset, lines.Consumers,
+        lines.Consume, lines.Unconsume, lines.Leave, lines.Get, lines.Finish, lines.Nack, lines.Reset, lines.Consumers,
     }  # fmt: skip

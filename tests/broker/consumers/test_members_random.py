@@ -45,8 +45,8 @@ class Worker:
         failed = {seq for seq in self.has - done if chance.random() < 0.2}
         self.has -= done | failed
         self.finishing[number], self.failing[number] = done, failed
-        ranges = tuple((seq, seq) for seq in sorted(done))
-        rows = tuple((seq, "why") for seq in sorted(failed))
+        ranges = tuple((seq, seq, 1) for seq in sorted(done))
+        rows = tuple((seq, 1, "why") for seq in sorted(failed))
         self.peer.say(c.Get(number, self.party.stream, b"n", self.name, ranges, rows, count, 5_000, wait_ms, fresh))
 
     def hear(self) -> None:
@@ -58,7 +58,7 @@ class Worker:
             assert answer.stale == (), "nobody is so late here that another has it"
             self.party.finished |= self.finishing.pop(answer.id)
             self.failing.pop(answer.id, None)
-            given = {seq for first, count, _deliveries in answer.runs for seq in range(first, first + count)}
+            given = {seq for first, count, _deliveries, _epoch in answer.runs for seq in range(first, first + count)}
             assert not given & self.party.finished, "given after it was finished"
             self.has |= given.difference(*self.finishing.values(), *self.failing.values())  # said since then
 
@@ -72,7 +72,7 @@ class Worker:
         self.connect()
         number = self.party.number()
         self.finishing[number] = unsure
-        ranges = tuple((seq, seq) for seq in sorted(unsure))
+        ranges = tuple((seq, seq, 1) for seq in sorted(unsure))
         self.has.clear()
         self.peer.say(c.Get(number, self.party.stream, b"n", self.name, ranges, (), 1_000))
 

@@ -39,6 +39,11 @@ def seqs_of(ranges: Any) -> set[int]:
     return {seq for first, last in ranges for seq in range(first, last + 1)}
 
 
+def places_of(rows: Any) -> set[tuple[int, int]]:
+    """seq and epoch of each"""
+    return {(seq, epoch) for first, last, epoch in rows for seq in range(first, last + 1)}
+
+
 def unflat(numbers: tuple[int, ...]) -> set[int]:
     pairs = zip(numbers[::2], numbers[1::2], strict=True)
     return seqs_of((first, first + count - 1) for first, count in pairs)
@@ -46,11 +51,15 @@ def unflat(numbers: tuple[int, ...]) -> set[int]:
 
 def messages_of(given: Given) -> list[tuple[int, int]]:
     """Each with its deliveries: how they are put together in runs is not said."""
-    return [(seq, times) for first, count, times in given.runs for seq in range(first, first + count)]
+    return [(seq, times) for first, count, times, _ in given.runs for seq in range(first, first + count)]
 
 
 class Machine(RuleBasedStateMachine):
-    """`hands`: what each member was given and has said nothing of. `done`: who has finished which message."""
+    """`hands`: what each member was given and has said nothing of. `done`: who has finished which message.
+
+    `ghosts`: seq and epoch of messages that a member was given and that were lost with a master. `sessions`: which
+    program each member is.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -64,7 +73,8 @@ class Machine(RuleBasedStateMachine):
         self.now_us = START_US
         self.hands: dict[tuple[bytes, bytes], dict[int, Message]] = {}
         self.done: dict[bytes, set[int]] = {}
-        self.seen: dict[tuple[bytes, bytes], int] = {}
+        self.ghosts: dict[tuple[bytes, bytes], list[tuple[int, int]]] = {}
+        self.sessions: dict[tuple[bytes, bytes], int] = {}
         self.left: dict[tuple[bytes, bytes], int] = {}
         self.letters: dict[bytes, DeadLetter] = {}
         self.lost: dict[bytes, set[int]] = {}
@@ -117,7 +127,7 @@ class Machine(RuleBasedStateMachine):
         fresh=st.booleans(),
         share=st.floats(0, 1),
         fails=st.integers(0, 2),
-        other=st.none() | st.tuples(st.integers(0, 40), st.integers(0, 3)),
+        other=st.none() | st.tuples(st.integers(0, 40), st.integers(0, 3), st.integers(1, 3)),
     )
     def get(
         self,
@@ -128,19 +138,19 @@ class Machine(RuleBasedStateMachine):
         fresh: bool,
         share: float,
         fails: int,
-        other: tuple[int, int] | None,
+        other: tuple[int, int, int] | None,
     ) -> None:
         """It finishes the first ones of what it has in hand, fails the next, and perhaps says that of others."""
         hand = self.hands.setdefault((name, member), {})
         held = sorted(hand)
         count = round(len(held) * share)
-        finished = [(seq, seq) for seq in held[:count]]
-        failed = [(seq, "no") for seq in held[count : count + fails]]
+        finished = [(seq, seq, hand[seq].epoch) for seq in held[:count]]
+        failed = [(seq, hand[seq].epoch, "no") for seq in held[count : count + fails]]
         if other is not None and self.knows(name, member, other):
-            finished.append((other[0], other[0] + other[1]))
+            finished.append((other[0], other[0] + other[1], other[2]))
         self.ask(Ask(name, member, finished, failed, most, nbytes, fresh))
 
-    def knows(self, name: bytes, member: bytes, other: tuple[int, int]) -> bool:
+    def knows(self, name: bytes, member: bytes, other: tuple[int, int, int]) -> bool:
         """Whether none of these would be finished by it, or it has them in hand.
 
         What it never had a member can finish in bad faith, and then the loss is its own.
@@ -151,28 +161,39 @@ class Machine(RuleBasedStateMachine):
 
     def ask(self, ask: Ask) -> Given:
         name, member, stream, model = ask.name, ask.member, self.stream, self.models[ask.name]
+        ask = ask._replace(session=self.sessions.get((name, member), 1))
+        known = self.consumers.by_name[name].members.get(member)
+        is_anew = bool(ask.max_messages and known and known.session not in (0, ask.session) and model.at(member))
         decision = decide.get(self.consumers, ask, stream, self.now_us)
         given = decision.value
-        if ask.max_messages or (name, member) in self.seen:
-            self.seen[name, member] = self.now_us
+        if ask.max_messages or known:
             self.left.pop((name, member), None)
         hand = self.hands.setdefault((name, member), {})
         stale = model.finish(member, ask.finished, stream)
-        failed = [seq for seq, _ in ask.failed]
-        stale_too, dead, again = model.fail(member, failed)
-        assert seqs_of(given.stale) == stale | stale_too
+        failed = {(seq, epoch) for seq, epoch, _ in ask.failed}
+        lost = {(seq, epoch) for seq, epoch in failed if self.is_lost(seq, epoch)}
+        stale_too, dead, again = model.fail(member, [seq for seq, _ in failed - lost])
+        assert seqs_of(given.stale) == {seq for seq, _ in stale | lost} | stale_too
         progress = next((each for each in decision.records if isinstance(each, Progress)), Progress(name, member, 0))
-        self.check_back(model, member, again, unflat(progress.back))
+        if is_anew:
+            assert not progress.back
+            dead += model.fail(member, model.at(member))[1]
+        else:
+            self.check_back(model, member, again, unflat(progress.back))
         assert [(letter.seq, letter.deliveries) for letter in decision.dead] == dead
-        for seq in seqs_of(ask.finished) - stale:
-            if seq in hand:
-                self.done[name].add(hand[seq].id)
-        for seq in [*seqs_of(ask.finished), *failed]:
-            hand.pop(seq, None)
+        said = places_of(ask.finished)
+        self.done[name] |= {hand[seq].id for seq, epoch in said - stale if seq in hand and hand[seq].epoch == epoch}
+        for seq, epoch in said | failed:
+            if seq in hand and hand[seq].epoch == epoch:
+                del hand[seq]
         if ask.max_messages:
             self.check_given(ask, given, model)
         self.append(decision.records)
         return given
+
+    def is_lost(self, seq: int, epoch: int) -> bool:
+        messages = self.stream.messages
+        return (messages[seq].epoch if seq < len(messages) else self.stream.history[-1].epoch) != epoch
 
     def check_back(self, model: Model, member: bytes, again: set[int], back: set[int]) -> None:
         expected = model.followers(member, again, self.stream)
@@ -188,7 +209,12 @@ class Machine(RuleBasedStateMachine):
         missed += range(model.next_seq, min(stream.first_seq, stream.next_seq))
         self.lost[ask.name] |= {stream.messages[seq].id for seq in missed}
         assert model.trim(member, ask.fresh, stream) == given.trimmed == len(set(missed))
-        seqs = [seq for first, count, _ in given.runs for seq in range(first, first + count)]
+        seqs = [seq for first, count, _, _ in given.runs for seq in range(first, first + count)]
+        assert all(
+            stream.messages[seq].epoch == epoch
+            for first, count, _, epoch in given.runs
+            for seq in range(first, first + count)
+        )
         assert len(seqs) <= ask.max_messages
         assert len(seqs) == 1 or sum(stream.messages[seq].size for seq in seqs) <= ask.max_bytes
         mine = model.at(member)
@@ -200,7 +226,7 @@ class Machine(RuleBasedStateMachine):
                 assert seqs == free[: len(seqs)] and bool(seqs) == bool(free)
             assert set(seqs) <= set(model.waiting(stream))
             model.give(member, seqs, self.now_us)
-        deliveries = [times for _, count, times in given.runs for _ in range(count)]
+        deliveries = [times for _, count, times, _ in given.runs for _ in range(count)]
         assert deliveries == [model.entries[seq].deliveries for seq in seqs]
         hand = self.hands.setdefault((ask.name, member), {})
         hand.update((seq, stream.messages[seq]) for seq in seqs)
@@ -211,6 +237,20 @@ class Machine(RuleBasedStateMachine):
         ask = Ask(name, member, max_messages=most)
         first, second = self.ask(ask), self.ask(ask)
         assert messages_of(first) == messages_of(second)
+
+    @rule(name=names, member=members, most=st.integers(1, 6))
+    def begin_anew(self, name: bytes, member: bytes, most: int) -> None:
+        """Its program has ended, and another one asks under its name: what it had has been delivered in vain."""
+        self.sessions[name, member] = self.sessions.get((name, member), 1) + 1
+        self.ask(Ask(name, member, max_messages=most))
+
+    @rule(name=names, member=members, most=st.integers(0, 3), fails=st.booleans())
+    def say_of_what_is_lost(self, name: bytes, member: bytes, most: int, fails: bool) -> None:
+        """Late, when the seqs are other messages', which wait, or are in flight, perhaps at this very member."""
+        ghosts = self.ghosts.get((name, member), [])[-20:]
+        failed = [(seq, epoch, "no") for seq, epoch in ghosts] if fails else []
+        given = self.ask(Ask(name, member, [(seq, seq, epoch) for seq, epoch in ghosts], failed, most))
+        assert seqs_of(given.stale) == {seq for seq, _ in ghosts}
 
     @rule(name=names, member=members)
     def leave(self, name: bytes, member: bytes) -> None:
@@ -230,7 +270,6 @@ class Machine(RuleBasedStateMachine):
         self.models[name].back(has)
         self.append(decision.records)
         self.left.pop((name, member), None)
-        self.seen.pop((name, member), None)
         assert member not in self.consumers.by_name[name].members
         if forgets:
             self.hands.pop((name, member), None)
@@ -339,6 +378,8 @@ class Machine(RuleBasedStateMachine):
         seq = stream.next_seq - int(min(5, stream.next_seq - stream.first_seq) * share)
         self.new_line(lost_records, lambda: stream.promote(seq))
         self.publish([None, b"k"], 100)
+        for who, hand in self.hands.items():
+            self.ghosts.setdefault(who, []).extend((each, hand[each].epoch) for each in hand if each >= seq)
         self.finish_what_is_lost(seq)
 
     @rule(share=st.floats(0, 1))
@@ -376,7 +417,7 @@ class Machine(RuleBasedStateMachine):
             ghosts = [each for each in hand if each >= seq]
             if ghosts:
                 before = self.consumers.by_name[name].lag_messages(self.stream.next_seq)
-                ask = Ask(name, member, [(each, each) for each in ghosts])
+                ask = Ask(name, member, [(each, each, hand[each].epoch) for each in ghosts])
                 decision = decide.get(self.consumers, ask, self.stream, self.now_us)
                 self.append(decision.records)
                 assert seqs_of(decision.value.stale) == set(ghosts)
@@ -427,7 +468,7 @@ class Machine(RuleBasedStateMachine):
         for name in NAMES:
             for _ in range(1_000):
                 hand = self.hands.setdefault((name, b"a"), {})
-                given = self.ask(Ask(name, b"a", [(seq, seq) for seq in hand], max_messages=5))
+                given = self.ask(Ask(name, b"a", [(seq, seq, hand[seq].epoch) for seq in hand], max_messages=5))
                 if not given.runs:
                     break
             dead = {letter.seq for letter in self.letters.values() if letter.consumer == name}
@@ -447,6 +488,8 @@ def drive(seed: int, steps: int) -> None:
         (40, lambda: machine.get(*_get(chance))),
         (20, lambda: machine.publish(chance.choices(KEYS, k=1 + chance.randrange(8)), chance.choice((10, 100)))),
         (8, lambda: machine.get_twice(chance.choice(NAMES), chance.choice(MEMBERS), 1 + chance.randrange(5))),
+        (3, lambda: machine.begin_anew(chance.choice(NAMES), chance.choice(MEMBERS), 1 + chance.randrange(5))),
+        (4, lambda: machine.say_of_what_is_lost(*_who(chance), chance.randrange(3), part() < 0.3)),
         (4, lambda: machine.leave(chance.choice(NAMES), chance.choice(MEMBERS))),
         (4, lambda: machine.leave_in_order(chance.choice(NAMES), chance.choice(MEMBERS), part() < 0.5)),
         (8, lambda: machine.wait(chance.choice((0, 1, 5, 6, 29, 31)))),
@@ -470,10 +513,20 @@ def drive(seed: int, steps: int) -> None:
     machine.nothing_is_lost()
 
 
-def _get(chance: random.Random) -> tuple[bytes, bytes, int, int, bool, float, int, tuple[int, int] | None]:
-    other = (chance.randrange(40), chance.randrange(4)) if chance.random() < 0.3 else None
-    who = chance.choice(NAMES), chance.choice(MEMBERS)
-    return (*who, chance.randrange(7), chance.choice((1, 150, 10_000)), chance.random() < 0.6, *_said(chance), other)
+def _who(chance: random.Random) -> tuple[bytes, bytes]:
+    return chance.choice(NAMES), chance.choice(MEMBERS)
+
+
+def _get(chance: random.Random) -> tuple[bytes, bytes, int, int, bool, float, int, tuple[int, int, int] | None]:
+    other = (chance.randrange(40), chance.randrange(4), 1 + chance.randrange(3)) if chance.random() < 0.3 else None
+    return (
+        *_who(chance),
+        chance.randrange(7),
+        chance.choice((1, 150, 10_000)),
+        chance.random() < 0.6,
+        *_said(chance),
+        other,
+    )
 
 
 def part_fresh(chance: random.Random) -> bool:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker import handover
+from broker import handover, owner_calls
 from broker.connection import OUT_HIGH_BYTES, Pause
 from broker.consumers import serving
 from broker.protocol import consuming as c
@@ -115,7 +115,7 @@ def test_but_no_longer_than_it_may(node: World, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.undo()
     _let_time_pass(node)
     found = {each.id: (each.runs, each.stale) for each in peer.take() if isinstance(each, c.Got)}
-    assert found == {1: (((0, 1, 0),), ((4, 5),)), 2: ((), ()), 3: (((0, 1, 0),), ())}
+    assert found == {1: (((0, 1, 0, 1),), ((4, 5),)), 2: ((), ()), 3: (((0, 1, 0, 1),), ())}
 
 
 def _let_time_pass(node: World) -> None:
@@ -140,6 +140,25 @@ def test_a_tail_that_was_set_aside_is_never_given(node: World) -> None:
     node.fill(name, [b"c"])
     (got,) = peer.take()
     assert payloads(got) == [b"a", b"c"]
+
+
+def test_a_copy_that_has_other_messages_does_not_give_them(node: World) -> None:
+    """It has not heard of the promotion that lost them; when it has, it has the right ones."""
+    owners, peer, name = Owners(node), Member(node), node.name(0)
+    node.fill(name, [b"a", b"lost"])
+    peer.ask(get(1, name), get(2, name))
+    owners.answer(given([1, 1, 0, 2]))
+    owners.answer(given([0, 1, 0, 2]))
+    assert peer.take() == [] and node.workers[0].held_gets
+    owner = node.workers[0].owner
+    owner.stream(name.encode()).log.set_aside(1)
+    owner_calls.call(owner, "unmaster", [name.encode()])
+    owner_calls.call(owner, "promote", [name.encode()])
+    node.fill(name, [b"b"])
+    (got,) = peer.take()
+    assert isinstance(got, c.Got) and (payloads(got), got.runs) == ([b"b"], ((1, 1, 0, 2),))
+    _let_time_pass(node)
+    assert failed(peer.take()) == [("unavailable", Op.GET, 2, False)]
 
 
 def test_a_damaged_stream_says_so(node: World) -> None:

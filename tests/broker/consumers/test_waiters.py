@@ -8,7 +8,7 @@ from broker.consumers.waiters import TICK_S, Waiter, Waiters
 
 def waiter(member: bytes, deadline_s: float = 10.0, *, name: bytes = b"s", consumer: bytes = b"c") -> Waiter:
     answers: list[Any] = []
-    ask = Ask(consumer, member, finished=[(0, 1)], failed=[(2, "no")], max_messages=1)
+    ask = Ask(consumer, member, finished=[(0, 1, 1)], failed=[(2, 1, "no")], max_messages=1)
     made = Waiter(name, ask, Given(), answers.append, deadline_s, sync=False, replicas=0)
     assert made.ask == Ask(consumer, member, max_messages=1), "what it has finished is said once"
     return made

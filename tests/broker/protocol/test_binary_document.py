@@ -68,7 +68,7 @@ FULL: dict[str, m.Message] = {
     "RETURNED": r.Returned(1, b""),
     "CONSUME": c.Consume(1, "create", b"s", b"n", From("seq", 0), 0.5, 1, 3, 1, b"m"),
     "CONSUMED": c.Consumed(1, 0, True, True, (STANDING,)),
-    "GET": c.Get(1, b"s", b"n", b"m", ((0, 1),), ((2, "why"),), 1, 1, 1, True, 3, 1),
+    "GET": c.Get(1, b"s", b"n", b"m", ((0, 1, 1),), ((2, 1, "why"),), 1, 1, 1, True, 3, 1, 1),
 }
 """Each message that is a map, with every field it can have."""
 INSTEAD: dict[str, m.Message] = {
@@ -93,9 +93,9 @@ SESSION: list[tuple[str, m.Message | bytes]] = [
     ("←", m.Ended(1, 2)),
     ("→", c.Consume(1, "create", b"news", b"billing", From("seq", 0))),
     ("←", c.Consumed(1, 0, True)),
-    ("→", c.Get(2, b"news", b"billing", b"m1", max_messages=100, wait_ms=1_000)),
-    ("←", c.Got(2, ((0, 2, 0),), (), 0, stamped(FRAMES, 0, 1_784_000_000_000_000))),
-    ("→", c.Get(3, b"news", b"billing", b"m1", finished=((0, 1),))),
+    ("→", c.Get(2, b"news", b"billing", b"m1", max_messages=100, wait_ms=1_000, session=41)),
+    ("←", c.Got(2, ((0, 2, 0, 1),), (), 0, stamped(FRAMES, 0, 1_784_000_000_000_000))),
+    ("→", c.Get(3, b"news", b"billing", b"m1", finished=((0, 1, 1),))),
     ("←", c.Got(3, (), (), 0, memoryview(b""))),
     ("→", m.Ping()),
     ("←", m.Pong()),

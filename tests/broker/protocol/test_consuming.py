@@ -53,10 +53,10 @@ def test_requests_are_maps_without_what_is_not_said() -> None:
     get = {"id": 1, "stream": "s", "name": "n", "member": "m", "max_messages": 0}
     assert control(c.Get(1, b"s", b"n", b"m")) == get
     more = {
-        "finished": [[1, 2]], "failed": [[3, "x"]], "max_messages": 4, "max_bytes": 5, "wait_ms": 6, "fresh": True,
-        "ack": 2,
+        "finished": [[1, 2, 7]], "failed": [[3, 8, "x"]], "max_messages": 4, "max_bytes": 5, "wait_ms": 6,
+        "fresh": True, "ack": 2, "session": 9,
     }  # fmt: skip
-    assert control(c.Get(1, b"s", b"n", b"m", ((1, 2),), ((3, "x"),), 4, 5, 6, True, 2)) == get | more
+    assert control(c.Get(1, b"s", b"n", b"m", ((1, 2, 7),), ((3, 8, "x"),), 4, 5, 6, True, 2, 0, 9)) == get | more
 
 
 def test_responses() -> None:
@@ -66,8 +66,9 @@ def test_responses() -> None:
     assert control(c.Consumed(1, consumers=(STANDING,))) == {"id": 1, "consumers": [row]}
     assert body(c.Got(1, (), (), 0, NOTHING)) == bytes([1]) + bytes(15)
     frames = stamped()
-    packed = body(c.Got(1, ((4, 3, 2),), ((5, 6),), 7, frames))
+    packed = body(c.Got(1, ((4, 3, 2, 9),), ((5, 6),), 7, frames))
     words = (4).to_bytes(8, "little") + (3).to_bytes(4, "little") + (2).to_bytes(4, "little")
+    words += (9).to_bytes(4, "little")
     stale = (5).to_bytes(8, "little") + (6).to_bytes(8, "little")
     head = b"\x01\0\0\0" + b"\x01\0" + b"\x01\0" + (7).to_bytes(8, "little")
     assert packed == head + words + stale + frames
@@ -77,7 +78,7 @@ def test_what_no_message_holds_is_our_own_mistake() -> None:
     for message in (
         c.Get(2**64, b"s", b"n", b"m"),
         c.Got(2**32, (), (), 0, NOTHING),
-        c.Got(1, ((0, -1, 0),), (), 0, NOTHING),
+        c.Got(1, ((0, -1, 0, 1),), (), 0, NOTHING),
     ):
         with pytest.raises(UsageError, match="cannot be packed"):
             m.pack(message)
@@ -89,9 +90,9 @@ def test_what_no_message_holds_is_our_own_mistake() -> None:
 @given(st.integers(0, c.FINISHED_MAX), st.integers(0, c.FAILED_MAX))
 def test_the_longest_get_is_taken(finished: int, failed: int) -> None:
     get = c.Get(
-        U32_MAX, b"s" * NAME_BYTES_MAX, LONG, LONG, ((NUMBER_MAX, NUMBER_MAX),) * finished,
-        ((NUMBER_MAX, "é" * (c.REASON_BYTES_MAX // 2)),) * failed, c.MESSAGES_MAX, c.GET_BYTES_MAX - 1, c.WAIT_MAX_MS,
-        True, 3, 255,
+        U32_MAX, b"s" * NAME_BYTES_MAX, LONG, LONG, ((NUMBER_MAX, NUMBER_MAX, U32_MAX),) * finished,
+        ((NUMBER_MAX, U32_MAX, "é" * (c.REASON_BYTES_MAX // 2)),) * failed, c.MESSAGES_MAX, c.GET_BYTES_MAX - 1,
+        c.WAIT_MAX_MS, True, 3, 255, NUMBER_MAX,
     )  # fmt: skip
     packed = m.pack(get)
     assert len(packed) <= HEAD_BYTES + m.CONTROL_BODY_MAX_BYTES
@@ -105,12 +106,15 @@ def test_the_longest_list_is_taken() -> None:
 
 
 def test_the_longest_answer_is_less_than_four_mebibytes() -> None:
-    runs = tuple((2 * each, 1, 0) for each in range(c.MESSAGES_MAX))
+    runs = tuple((2 * each, 1, 0, 1) for each in range(c.MESSAGES_MAX))
     head = c.pack_got(1, runs, [(1, 2)] * (2 * c.STALE_MAX), 0, c.GET_BYTES_MAX)
     assert len(head) + c.GET_BYTES_MAX < 4 << 20
 
 
-def test_stale_ranges_beyond_the_bound_are_not_told() -> None:
-    ranges = [(each, each) for each in range(c.STALE_MAX + 9)]
+@pytest.mark.parametrize("more", [-1, 0, 1, 9])
+def test_of_stale_ranges_beyond_the_bound_the_last_one_reaches_to_their_end(more: int) -> None:
+    ranges = [(2 * each, 2 * each) for each in range(c.STALE_MAX + more)]
     (got,) = feed_client(client(), [c.pack_got(1, (), ranges, 0, 0)])
-    assert isinstance(got, c.Got) and got.stale == tuple(ranges[: c.STALE_MAX])
+    assert isinstance(got, c.Got) and len(got.stale) == min(len(ranges), c.STALE_MAX)
+    assert got.stale[:-1] == tuple(ranges[: len(got.stale) - 1])
+    assert got.stale[-1] == (ranges[len(got.stale) - 1][0], ranges[-1][1]), "nothing of them is left out"

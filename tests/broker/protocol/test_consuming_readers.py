@@ -101,15 +101,18 @@ WRONG: list[tuple[m.Op, dict[str, Any], Code, str]] = [
     (m.Op.GET, GET | {"member": "a\tb"}, Code.USAGE, "is not the name of a consumer or a member"),
     (m.Op.GET, GET | {"name": "n" * 101}, Code.USAGE, "is not the name of a consumer"),
     (m.Op.GET, GET | {"stream": ""}, Code.NAME, "'' is not a stream name"),
-    (m.Op.GET, GET | {"finished": [[2, 1]]}, Code.USAGE, "GET: 2 to 1 is no range of seqs"),
-    (m.Op.GET, GET | {"finished": [[-1, 1]]}, Code.USAGE, "GET: -1 to 1 is no range of seqs"),
-    (m.Op.GET, GET | {"finished": [[0, 2**63]]}, Code.USAGE, "is no range of seqs"),
-    (m.Op.GET, GET | {"finished": [1, 2]}, Code.USAGE, "not an array of rows of [int, int]"),
-    (m.Op.GET, GET | {"finished": [[1, 1]] * 1_025}, Code.USAGE, "no msgpack map: 1025 exceeds"),
-    (m.Op.GET, GET | {"failed": [[-1, ""]]}, Code.USAGE, "-1 is no seq of a message that has failed"),
-    (m.Op.GET, GET | {"failed": [[1, "é" * 101]]}, Code.USAGE, "the reason why 1 has failed is longer than 200 bytes"),
-    (m.Op.GET, GET | {"failed": [[1, ""]] * 129}, Code.USAGE, "129 failed messages; at most 128"),
-    (m.Op.GET, GET | {"failed": [[1]]}, Code.USAGE, "not an array of rows of [int, str]"),
+    (m.Op.GET, GET | {"finished": [[2, 1, 1]]}, Code.USAGE, "GET: 2 to 1 is no range of seqs"),
+    (m.Op.GET, GET | {"finished": [[-1, 1, 1]]}, Code.USAGE, "GET: -1 to 1 is no range of seqs"),
+    (m.Op.GET, GET | {"finished": [[0, 2**63, 1]]}, Code.USAGE, "is no range of seqs"),
+    (m.Op.GET, GET | {"finished": [1, 2]}, Code.USAGE, "not an array of rows of [int, int, int]"),
+    (m.Op.GET, GET | {"finished": [[1, 1, 1]] * 1_025}, Code.USAGE, "no msgpack map: 1025 exceeds"),
+    (m.Op.GET, GET | {"failed": [[-1, 1, ""]]}, Code.USAGE, "-1 is no seq of a message that has failed"),
+    (m.Op.GET, GET | {"failed": [[1, 1, "é" * 101]]}, Code.USAGE, "why 1 has failed is longer than 200 bytes"),
+    (m.Op.GET, GET | {"failed": [[1, 1, ""]] * 129}, Code.USAGE, "129 failed messages; at most 128"),
+    (m.Op.GET, GET | {"failed": [[1]]}, Code.USAGE, "not an array of rows of [int, int, str]"),
+    (m.Op.GET, GET | {"finished": [[1, 1, 0]]}, Code.USAGE, "GET: 0 is no epoch: say that of the message's frame"),
+    (m.Op.GET, GET | {"failed": [[1, 2**32, ""]]}, Code.USAGE, "GET: 4294967296 is no epoch"),
+    (m.Op.GET, GET | {"session": -1}, Code.USAGE, "the field session is -1"),
     (m.Op.GET, GET | {"max_messages": None}, Code.USAGE, "the field max_messages is missing"),
     (m.Op.GET, GET | {"max_messages": 10_001}, Code.USAGE, "the field max_messages is 10001"),
     (m.Op.GET, GET | {"wait_ms": 60_001}, Code.USAGE, "the field wait_ms is 60001"),
@@ -148,14 +151,14 @@ def got(runs: int, stale: int, rest: bytes) -> memoryview:
     ("body", "text"),
     [
         (memoryview(b"x" * 15), "a body of 15 bytes; it has at least 16"),
-        (got(1, 0, b""), "1 runs and 0 ranges take 32"),
-        (got(1, 1, bytes(31)), "1 runs and 1 ranges take 48"),
-        (got(65_535, 65_535, bytes(99)), "take 2097136"),
+        (got(1, 0, b""), "1 runs and 0 ranges take 36"),
+        (got(1, 1, bytes(35)), "1 runs and 1 ranges take 52"),
+        (got(65_535, 65_535, bytes(99)), "take 2359276"),
         (got(0, 0, FRAME), "33 bytes of frames for 0 messages"),
-        (got(1, 0, c.GOT_RUN.pack(0, 0, 0)), "0 bytes of frames for 0 messages"),
-        (got(1, 0, c.GOT_RUN.pack(0, 1, 0) + FRAME[:31]), "31 bytes of frames for 1 messages"),
-        (got(1, 0, c.GOT_RUN.pack(0, 2, 0) + FRAME), "33 bytes of frames for 2 messages"),
-        (got(2, 0, c.GOT_RUN.pack(0, 1, 0) + c.GOT_RUN.pack(7, 0, 0) + FRAME), "for 1 messages"),
+        (got(1, 0, c.GOT_RUN.pack(0, 0, 0, 1)), "0 bytes of frames for 0 messages"),
+        (got(1, 0, c.GOT_RUN.pack(0, 1, 0, 1) + FRAME[:31]), "31 bytes of frames for 1 messages"),
+        (got(1, 0, c.GOT_RUN.pack(0, 2, 0, 1) + FRAME), "33 bytes of frames for 2 messages"),
+        (got(2, 0, c.GOT_RUN.pack(0, 1, 0, 1) + c.GOT_RUN.pack(7, 0, 0, 1) + FRAME), "for 1 messages"),
     ],
 )
 def test_a_got_that_is_wrong(body: memoryview, text: str) -> None:
@@ -170,6 +173,7 @@ def test_a_got_that_is_wrong(body: memoryview, text: str) -> None:
 IDS = st.integers(0, U32_MAX)
 NUMBERS = st.integers(0, NUMBER_MAX) | st.integers(0, 300)
 NAMES = st.text("abc019-._~#!é\u3042$", min_size=1, max_size=8).map(str.encode) | st.just(b"n" * 100)
+EPOCHS = st.integers(1, U32_MAX)
 RANGES = st.tuples(NUMBERS, NUMBERS).map(lambda pair: (min(pair), max(pair)))
 LEVELS = st.sampled_from([(1, 0), (2, 0), (3, 1), (3, 255)])
 STARTS = st.builds(From, st.sampled_from(["seq", "time"]), NUMBERS) | st.just(FROM_NEW)
@@ -188,13 +192,14 @@ def consumes(draw: st.DrawFn) -> c.Consume:
 
 @st.composite
 def gets(draw: st.DrawFn) -> c.Get:
-    finished = tuple(draw(st.lists(RANGES, max_size=5)))
-    failed = tuple(draw(st.lists(st.tuples(NUMBERS, st.text(max_size=50)), max_size=5)))
+    finished = tuple((*each, draw(EPOCHS)) for each in draw(st.lists(RANGES, max_size=5)))
+    failed = tuple(draw(st.lists(st.tuples(NUMBERS, EPOCHS, st.text(max_size=50)), max_size=5)))
     messages, nbytes, wait_ms = [
         draw(st.integers(0, high)) for high in (c.MESSAGES_MAX, c.GET_BYTES_MAX, c.WAIT_MAX_MS)
     ]
     who, (ack, replicas) = (draw(names), draw(NAMES), draw(NAMES)), draw(LEVELS)
-    return c.Get(draw(IDS), *who, finished, failed, messages, nbytes, wait_ms, draw(st.booleans()), ack, replicas)
+    said, fresh, session = (finished, failed), draw(st.booleans()), draw(NUMBERS)
+    return c.Get(draw(IDS), *who, *said, messages, nbytes, wait_ms, fresh, ack, replicas, session)
 
 
 REQUESTS = st.lists(consumes() | gets(), max_size=6)
@@ -211,7 +216,7 @@ CONSUMEDS = st.builds(
 @st.composite
 def gots(draw: st.DrawFn) -> c.Got:
     counts = draw(st.lists(st.integers(1, 4), max_size=5))
-    runs = tuple((draw(NUMBERS), count, draw(IDS)) for count in counts)
+    runs = tuple((draw(NUMBERS), count, draw(IDS), draw(IDS)) for count in counts)
     frames = stamped(FRAME * sum(counts)) if counts else memoryview(b"")
     return c.Got(draw(IDS), runs, tuple(draw(st.lists(RANGES, max_size=5))), draw(NUMBERS), frames)
 

@@ -25,8 +25,8 @@ STANDING: dict[str, Any] = {
     "members": 1_000, "redelivered": NUMBER_MAX, "dead": NUMBER_MAX, "idle_us": NUMBER_MAX, "ack_wait_s": 0.5,
     "deliveries_max": 65_535,
 }  # fmt: skip
-GET = [LONG, LONG, [], [], 0, c.GET_BYTES_MAX, c.WAIT_MAX_MS, False, False, 0]
-GIVEN: dict[str, Any] = {"runs": [[0, 2, 1]], "stale": [[3, 4]], "trimmed": 5}
+GET = [LONG, LONG, [], [], 0, c.GET_BYTES_MAX, c.WAIT_MAX_MS, False, False, 0, 7]
+GIVEN: dict[str, Any] = {"runs": [[0, 2, 1, 9]], "stale": [[3, 4]], "trimmed": 5}
 RIGHT: list[tuple[str, list[Any], Any]] = [
     ("get", GET, GIVEN),
     ("get", GET, {"runs": [], "stale": [], "trimmed": 0}),
@@ -46,9 +46,10 @@ WRONG: list[tuple[str, list[Any], Any]] = [
     ("get", GET, GIVEN | {"more": 1}),
     ("get", GET, GIVEN | {"trimmed": -1}),
     ("get", GET, GIVEN | {"trimmed": True}),
-    ("get", GET, GIVEN | {"runs": [[0, 2]]}),
-    ("get", GET, GIVEN | {"runs": [[0, U32_MAX + 1, 0]]}),
-    ("get", GET, GIVEN | {"runs": [[0, 2, "1"]]}),
+    ("get", GET, GIVEN | {"runs": [[0, 2, 1]]}),
+    ("get", GET, GIVEN | {"runs": [[0, U32_MAX + 1, 0, 1]]}),
+    ("get", GET, GIVEN | {"runs": [[0, 2, "1", 1]]}),
+    ("get", GET, GIVEN | {"runs": [[0, 2, 1, U32_MAX + 1]]}),
     ("get", GET, GIVEN | {"runs": {"0": 1}}),
     ("get", GET, GIVEN | {"stale": [[NUMBER_MAX + 1, 1]]}),
     ("get", GET, GIVEN | {"stale": [7]}),
@@ -83,7 +84,7 @@ def test_a_value_that_cannot_be_one(verb: str, args: list[Any], value: Any) -> N
 
 
 def test_the_rows_are_tuples_here_and_arrays_on_the_way() -> None:
-    value = {"runs": ((0, 2, 1),), "stale": ((3, 4),), "trimmed": 5}
+    value = {"runs": ((0, 2, 1, 9),), "stale": ((3, 4),), "trimmed": 5}
     assert read_value("get", GET, pack_value("get", GET, value)) == GIVEN
 
 
@@ -102,8 +103,8 @@ def test_arguments_that_are_none() -> None:
 
 
 def test_the_longest_get_fits_in_a_call() -> None:
-    finished = [[NUMBER_MAX, NUMBER_MAX]] * c.FINISHED_MAX
-    failed = [[NUMBER_MAX, "r" * c.REASON_BYTES_MAX]] * c.FAILED_MAX
+    finished = [[NUMBER_MAX, NUMBER_MAX, U32_MAX]] * c.FINISHED_MAX
+    failed = [[NUMBER_MAX, U32_MAX, "r" * c.REASON_BYTES_MAX]] * c.FAILED_MAX
     args = [LONG, LONG, finished, failed, *GET[4:]]
     assert len(pack(Call(U32_MAX, b"s" * 200, "get", pack_args(args)))) < CONTROL_BODY_MAX_BYTES
     assert read_args("get", pack_args(args)) == args
@@ -119,7 +120,7 @@ def test_the_longest_answers_come_through() -> None:
     rows = {"consumers": [STANDING] * c.CONSUMERS_MAX}
     args = [{"do": "list"}]
     assert len(read_value("consume", args, pack_value("consume", args, rows))["consumers"]) == c.CONSUMERS_MAX
-    runs = [[NUMBER_MAX, U32_MAX, U32_MAX]] * c.MESSAGES_MAX
+    runs = [[NUMBER_MAX, U32_MAX, U32_MAX, U32_MAX]] * c.MESSAGES_MAX
     given = {"runs": runs, "stale": [[NUMBER_MAX, NUMBER_MAX]] * calls.RANGES_MAX, "trimmed": NUMBER_MAX}
     assert read_value("get", GET, pack_value("get", GET, given)) == given
 
