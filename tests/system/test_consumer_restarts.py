@@ -1,0 +1,101 @@
+"""Members that end without a word, and come back under their name; and one that leaves in order, at a terminal."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import tailrace
+from tests.system.node import PATIENCE_S, Node, running
+from tests.system.telnet import open_telnet
+from tests.system.test_client_failover import address
+
+pytestmark = pytest.mark.system
+
+DELIVERIES_MAX = 5
+PROGRAM = """
+import os, signal, sys
+import tailrace
+with tailrace.connect(sys.argv[1]) as client, client.consumer("orders", "billing", member="worker") as consumer:
+    for message in consumer:
+        if message.payload == b"poison":
+            consumer.flush()
+            os.kill(os.getpid(), signal.SIGKILL)
+        with message:
+            print(message.payload.decode(), message.deliveries, flush=True)
+        if message.payload == b"last":
+            break
+"""
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    with running(tmp_path / "data") as node:
+        yield node
+
+
+def run(node: Node) -> tuple[int, list[str]]:
+    """Its end, and what it has done."""
+    command = [sys.executable, "-c", PROGRAM, address(node)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3 * PATIENCE_S, check=False)
+    assert not done.stderr, done.stderr
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_a_message_that_kills_its_member_becomes_a_dead_letter_with_its_last_delivery(node: Node) -> None:
+    """However quickly the member comes back under its name: it is started again at once, and nothing waits for time."""
+    with tailrace.connect(address(node)) as client:
+        client.create_consumer("orders", "billing", ack_wait_s=3_600.0, deliveries_max=DELIVERIES_MAX)
+        for payload in (b"first", b"poison", b"third", b"last"):
+            client.publish("orders", payload)
+        ends: list[int] = []
+        done: list[str] = []
+        while not ends or ends[-1]:
+            assert len(ends) <= DELIVERIES_MAX, ends
+            end, lines = run(node)
+            ends.append(end)
+            done += lines
+        assert ends == [-9] * DELIVERIES_MAX + [0]
+        assert sorted(line.split()[0] for line in done) == ["first", "last", "third"], "and each of the others once"
+        [letter] = client.subscribe("orders/$dead", end=tailrace.NOW)
+        assert (letter.payload, letter.headers["dead-deliveries"]) == (b"poison", str(DELIVERIES_MAX))
+        assert letter.headers["dead-reason"] == "its member has begun anew"
+        [state] = client.consumers("orders")
+        assert (state.lag_messages, state.in_flight, state.dead) == (0, 0, 1)
+
+
+def test_leaving_at_a_terminal(node: Node) -> None:
+    """What one telnet has got and not acked is the other one's at once: it need not be closed, nor 5 s be waited."""
+    with open_telnet(node) as first, open_telnet(node) as second:
+        first.enter(b"consume orders billing 0")
+        first.wait_for(b"ok consume orders billing 0")
+        first.enter(b"pub orders |hello")
+        first.enter(b"pub orders |world")
+        first.enter(b"get orders billing 5000 2")
+        first.wait_for(b"ok get orders billing 2")
+        first.enter(b"ack orders billing 0")
+        first.wait_for(b"ok ack orders billing 0")
+        second.enter(b"get orders billing")
+        second.wait_for(b"ok get orders billing 0")
+        first.enter(b"leave orders billing")
+        first.wait_for(b"ok leave orders billing")
+        second.enter(b"get orders billing")
+        second.wait_for(b"|world")
+        second.wait_for(b"ok get orders billing 1")
+        first.enter(b"ack orders billing 1")
+        first.wait_for(b"err stale orders: message 1 is not this connection's")
+        second.enter(b"ack orders billing 1")
+        second.wait_for(b"ok ack orders billing 1")
+        first.enter(b"leave orders billing")
+        first.wait_for(b"ok leave orders billing")
+        first.enter(b"leave orders nobody")
+        first.wait_for(b"err consumer")
+        first.enter(b"help")
+        first.wait_for(b"leave STREAM NAME")
+    with tailrace.connect(address(node)) as client:
+        [state] = client.consumers("orders")
+        assert (state.lag_messages, state.redelivered) == (0, 0)
