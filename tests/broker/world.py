@@ -179,11 +179,12 @@ class World:
     def settle(self, *slots: int) -> None:
         """Turns for these workers (all of them), until two rounds have moved nothing."""
         workers = [self.workers[slot] for slot in slots] or self.workers
+        peers = [peer for peer in self.peers if not peer.ended]  # a test may have had hundreds before
         still = 0
         for _ in range(TURNS_MAX):
             for worker in workers:
                 worker.turn()
-            moved = [peer.read() for peer in self.peers]
+            moved = [peer.read() for peer in peers]
             still = 0 if any(moved) else still + 1
             if still > 2 * len(workers) and not any(busy(worker) for worker in workers):
                 return
