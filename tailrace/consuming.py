@@ -10,7 +10,8 @@ A message is known by its epoch and its seq: where messages were lost with a mas
 that is said of the lost ones is said of those.
 
 How many messages are asked for at a time follows how fast they were handled: no more than take a fraction of the time
-after which the broker gives them to others.
+after which the broker gives them to others. A new program takes one by one what was delivered before: one of these may
+have killed its predecessor, and the others need not be counted with it when it does so again.
 """
 
 from __future__ import annotations
@@ -118,6 +119,7 @@ class Consuming:
         self._acks: Call | None = None  # the GET that asks for none
         self._doubtful = True  # the broker may have given this member, or one of its name before, what has not come
         self._pace = 1
+        self._careful = True  # all that has come so far was delivered before
         self._asked = 0  # messages, by the last poll that asked for other than it has
         self._most = 0  # messages that the answer to the poll under way may have
         self._came = 0  # messages of the latest answer with any, not counted yet
@@ -309,7 +311,7 @@ class Consuming:
             ack_wait_s = self.wish.ack_wait_s or ACK_WAIT_S
             each_s = max(now_s - self._came_s, 1e-6) / self._came
             in_time = max(1, int(min(ack_wait_s / PACE_DIVISOR / each_s, MESSAGES_MAX)))
-            self._pace = min(self.wish.batch, in_time, 2 * self._pace)
+            self._pace = 1 if self._careful else min(self.wish.batch, in_time, 2 * self._pace)
             self._came = 0
 
     def _make_call(self, count: int, wait_s: float, fresh: bool, now_s: float) -> Call:
@@ -395,6 +397,8 @@ class Consuming:
         self._queue.extend(new)
         for message in new:
             self._held[message.epoch, message.seq] = message.deliveries
+        if self._careful and new:
+            self._careful = all(message.deliveries > 1 for message in new)
         self._look_at(len(rows), len(new), len(got.frames), now_s)
 
     def _look_at(self, rows: int, new: int, nbytes: int, now_s: float) -> None:

@@ -128,6 +128,16 @@ def test_in_lines(pair: Pair) -> None:
         assert lag(pair.middle) == (5, 0)
 
 
+def take_and_give_back(node: Node, count: int) -> None:
+    """Another member is given so many, which wait again when it has left."""
+    with (
+        tailrace.connect(address(node), timeout_s=PATIENCE_S) as client,
+        client.consumer("orders", "n", member="other") as consumer,
+    ):
+        for _ in range(count):
+            assert consumer.receive(PATIENCE_S) is not None
+
+
 def test_through_the_client_and_into_a_database(pair: Pair, tmp_path: Path) -> None:
     """The program had the lost ones in hand: it hears that they are not its own, and does the new ones, each once."""
     pair.lose()
@@ -152,6 +162,7 @@ def test_through_the_client_and_into_a_database(pair: Pair, tmp_path: Path) -> N
             in_hand.append(message)
         pair.top.kill()
         pair.promote()
+        take_and_give_back(pair.middle, 5)
         for message in in_hand:
             work(message)
         with pytest.raises(tailrace.StaleAck) as late:

@@ -109,6 +109,18 @@ def test_more_are_asked_for_while_they_are_handled_in_time(groups: Groups) -> No
     assert [get.max_messages for get in member.gets()] == [1, 2, 4, 8, 16, 32, 50, 50, 50, 50, 50]
 
 
+def test_what_was_delivered_before_is_asked_for_one_by_one_by_who_begins(groups: Groups, group: Group) -> None:
+    """It may be what killed this one's predecessor."""
+    groups.model.publish(STREAM, *[b"x"] * 500)
+    group.before = dict.fromkeys(range(4), 1)
+    member = Member(groups)
+    member.work(11)
+    assert [get.max_messages for get in member.gets()] == [1, 1, 1, 1, 1, 2, 4]
+    member.next().nack("later on it does not matter")
+    member.work(3)
+    assert member.gets()[-1].max_messages > 4
+
+
 def test_of_what_takes_long_no_more_is_asked_for_than_is_handled_in_time(groups: Groups) -> None:
     """Of 40 s until a message is given to others a quarter, in which it handles five."""
     member = Member(groups, ack_wait_s=40.0)
