@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -25,10 +26,11 @@ def python_files() -> list[Path]:
 
 def text_files() -> Iterator[Path]:
     """Every file that a person writes, configuration and documentation included."""
-    for path in sorted(ROOT.rglob("*")):
-        relative = path.relative_to(ROOT)
-        if SKIPPED.isdisjoint(relative.parts) and path.is_file() and is_text(relative):
-            yield path
+    for folder, folders, names in os.walk(ROOT):
+        folders[:] = sorted(set(folders) - SKIPPED)  # what is left is gone into
+        for path in (Path(folder, name) for name in sorted(set(names) - SKIPPED)):
+            if path.is_file() and is_text(path.relative_to(ROOT)):
+                yield path
 
 
 def is_text(path: Path) -> bool:
