@@ -77,6 +77,7 @@ class Desk:
         self.waiters = Waiters()
         self.patient = True  # gets may wait for messages
         self.post = Post(self)
+        self.on_change: Callable[[bytes], None] = lambda _name: None  # a stream's consumers may change from now on
         self._staged: dict[bytes, Book] = {}
         self._hungry: dict[tuple[bytes, bytes], None] = {}  # consumers at which some wait, and may be given something
         self._deadlines: list[tuple[int, bytes]] = []  # a heap
@@ -92,6 +93,7 @@ class Desk:
         with refusals("consume"):
             book = Book(self.owner, name)
         self.books[name] = book
+        self.on_change(name)
         if book.log.staged:
             self._staged[name] = book
         self.post.look_at(book)
@@ -298,6 +300,7 @@ class Desk:
 
     def role_changed(self, name: bytes) -> None:
         """Of a stream, or of its log of consumers: its role, its term, or where it ends."""
+        self.on_change(name.removeprefix(CURSOR_PREFIX))
         book = self.known(name.removeprefix(CURSOR_PREFIX))
         if book is None:
             return

@@ -1,33 +1,36 @@
 """What an owner's walk over its streams does about consumers: it keeps their logs short, and takes their measure.
 
-It also says what a trim of their stream is to spare.
+It also says what a trim of their stream is to spare. Consumers that are in memory are looked at there; of others it
+remembers how they stand, and reads their log when that may have changed.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from typing import Final, NamedTuple
 
-from broker.consumers.consumer import Consumer
+from broker.consumers import decide
 from broker.consumers.cursor_log import log_name, read_records
 from broker.consumers.desk import Desk
 from broker.consumers.housekeeping import Housekeeping
+from broker.consumers.look import LogLook
 from broker.consumers.records import BadRecord
 from broker.consumers.state import Consumers
+from broker.consumers.survey import MICROSECONDS, Rules, Survey, survey
 from broker.metrics import WorkerMetrics
 from broker.owner_calls import refusals
 from broker.protocol.errors import Code
 from broker.refused import Refused
-from broker.settings import StreamPolicy
+from broker.replication.roles import history_of
 from shard.log import StreamLog
 from shard.meta import Role
 from shard.names import CURSOR_PREFIX
 
 log = logging.getLogger(__name__)
 
-MICROSECONDS: Final = 1_000_000
-SOON: Final = 0.75
-"""Of `consumer_max_age_s`: who was idle for so long is about to be abandoned."""
+SURVEYS_MAX: Final = 262_144
+"""Streams of which it is remembered how their consumers stand, so that their logs need not be read each round."""
 
 
 class Measures(NamedTuple):
@@ -52,32 +55,18 @@ class Measures(NamedTuple):
         )
 
 
-def idle_us(consumer: Consumer, now_us: int) -> int:
-    """Since it was made, or a member of it asked last."""
-    seen_us = max((member.seen_us for member in consumer.members.values()), default=0)
-    return max(now_us - max(consumer.last_us, seen_us), 0)
+def measure(found: Survey, stream_log: StreamLog, now_us: int) -> Measures:
+    """Of all consumers of one stream, as it is now. Raises StreamDamaged, OSError."""
+    next_seq, oldest = stream_log.next_seq, max(found.floor_seq, stream_log.first_seq)
+    lag_us = now_us - stream_log.entry(oldest).timestamp_us if found.consumers and oldest < next_seq else 0
+    return Measures(found.consumers, found.lag_at(next_seq), max(lag_us, 0), *found.idle_at(next_seq))
 
 
-def measure(consumers: Consumers, stream_log: StreamLog, policy: StreamPolicy, now_us: int) -> Measures:
-    """Of all consumers of one stream. Raises StreamDamaged, OSError."""
-    found = Measures()
-    next_seq, max_us = stream_log.next_seq, policy.consumer_max_age_s * MICROSECONDS
-    oldest = next_seq
-    for consumer in consumers.by_name.values():
-        lag = consumer.lag_messages(next_seq)
-        oldest = min(oldest, consumer.floor_seq)
-        idle = idle_us(consumer, now_us) if lag and policy.spare_consumers and max_us else 0
-        found = found.plus(Measures(1, lag, 0, SOON * max_us < idle <= max_us, max_us < idle))
-    oldest = max(oldest, stream_log.first_seq)
-    lag_us = now_us - stream_log.entry(oldest).timestamp_us if oldest < next_seq else 0
-    return found._replace(lag_us=max(lag_us, 0))
+class Remembered(NamedTuple):
+    """A survey, and what it is of where that is a copy: the log's generation and where it ended."""
 
-
-def spared_seq(consumers: Consumers, policy: StreamPolicy, now_us: int) -> int | None:
-    """The first message that a consumer needs which is not abandoned; None where none needs any."""
-    max_us = policy.consumer_max_age_s * MICROSECONDS
-    needed = (each.spare_seq for each in consumers.by_name.values() if not max_us or idle_us(each, now_us) <= max_us)
-    return min(needed, default=None)
+    place: tuple[int, int] | None
+    survey: Survey
 
 
 class Patrol:
@@ -88,7 +77,10 @@ class Patrol:
         self._owner = desk.owner
         self._logs = Housekeeping(desk.owner)
         self._found = Measures()
+        self._memory: OrderedDict[bytes, Remembered] = OrderedDict()
+        self.read = 0  # logs that were, for want of a survey that holds
         self._owner.spared = self.spared
+        desk.on_change = self._forget
 
     def visit(self, name: bytes, nbytes: int) -> None:
         """A log of consumers whose files take so much."""
@@ -98,13 +90,10 @@ class Patrol:
             return  # the master measures them
         try:
             with refusals("consume"):
-                book = self._desk.book(stream)
-                policy = self._owner.settings.policy(stream.decode())
-                found = measure(book.consumers, book.current().log, policy, self._owner.clock_us())
+                stream_log, now_us = self._owner.stream(stream).log, self._owner.clock_us()
+                self._found = self._found.plus(measure(self._survey(stream, now_us), stream_log, now_us))
         except Refused as refused:
             log.warning("the consumers of stream %s cannot be measured: %s", stream.decode(), refused.text)
-        else:
-            self._found = self._found.plus(found)
 
     def finish(self, metrics: WorkerMetrics) -> None:
         """It has been round: tell, and begin anew."""
@@ -122,17 +111,50 @@ class Patrol:
         """
         if name.startswith(CURSOR_PREFIX) or log_name(name) not in self._owner.names:
             return None
-        policy = self._owner.settings.policy(name.decode())
         with refusals("trim"):
-            return spared_seq(self._consumers(name), policy, self._owner.clock_us())
+            return self._survey(name, self._owner.clock_us()).spared_seq
 
-    def _consumers(self, name: bytes) -> Consumers:
-        if self._owner.role(name) is Role.MASTER:
-            return self._desk.book(name).consumers
-        found, stream_log = Consumers(), self._owner.stream(log_name(name)).log
+    def _survey(self, name: bytes, now_us: int) -> Survey:
+        """Of the stream's consumers: from memory where that holds. Raises Refused, StorageError, OSError."""
+        owner, book = self._owner, self._desk.known(name)
+        rules = Rules.of(owner.settings.policy(name.decode()))
+        if book is not None:
+            return survey(book.consumers, book.current().next_seq, rules, now_us)
+        place = None
+        if owner.role(name) is not Role.MASTER:
+            cursor_log = owner.stream(log_name(name)).log
+            place = cursor_log.generation, cursor_log.next_seq
+        known = self._memory.get(name)
+        if known is None or known.place != place or not known.survey.holds(rules, now_us):
+            self.read += 1
+            known = Remembered(place, self._read(name, rules, now_us))
+            if self._desk.known(name) is None:
+                self._remember(name, known)
+        return known.survey
+
+    def _remember(self, name: bytes, known: Remembered) -> None:
+        self._memory[name] = known
+        if len(self._memory) > SURVEYS_MAX:
+            self._memory.popitem(last=False)
+
+    def _forget(self, name: bytes) -> None:
+        """The stream's consumers are in memory from now on, where they may change; or the stream is another now."""
+        self._memory.pop(name, None)
+
+    def _read(self, name: bytes, rules: Rules, now_us: int) -> Survey:
+        """From the log, without taking the place of consumers that somebody asks for; unless there is something to do
+        for these.
+        """
+        owner = self._owner
+        found, stream_log, cursor_log = Consumers(), owner.stream(name).log, owner.stream(log_name(name)).log
         try:
-            for _seq, record in read_records(stream_log, stream_log.first_seq):
+            for _seq, record in read_records(cursor_log, cursor_log.first_seq):
                 found.apply(record)
         except BadRecord as error:
             raise Refused(Code.DAMAGED, f"the log of this stream's consumers: {error}") from error
-        return found
+        if owner.role(name) is Role.MASTER:
+            decide.rewind(found, LogLook(stream_log, history_of(owner, owner.stream(name))))
+            due_us = found.next_alarm_us()
+            if found.unburied() or (due_us is not None and due_us <= now_us):
+                self._desk.book(name)
+        return survey(found, stream_log.next_seq, rules, now_us)

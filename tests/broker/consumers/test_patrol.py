@@ -5,9 +5,12 @@ from typing import Any
 
 import pytest
 
+from broker.consumers import desk, patrol
 from broker.consumers.patrol import Measures
+from broker.consumers.records import Reset, pack
 from broker.owner_calls import call
 from broker.settings import StreamPolicy
+from shard.frame import pack_frame
 from shard.meta import Role, StreamMeta
 from tests.broker.consumers.desks import Office, S
 
@@ -93,6 +96,109 @@ def test_a_slave_spares_what_its_copy_of_the_log_says(tmp_path: Path) -> None:
     assert call(world.owner, "trim", [S, ["seq", 7], True]) == [4, 4]
     world.upkeep.sweep()
     assert world.owner.metrics.consumers == 0, "the master measures them"
+
+
+# --- more streams than are held in memory -----------------------------------------------------------------------------
+
+STREAMS = [b"s%d" % number for number in range(8)]
+
+
+@pytest.fixture
+def crowd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Office:
+    monkeypatch.setattr(desk, "BOOKS_MAX", 3)
+    made = Office(tmp_path, streams=(StreamPolicy(spare_consumers=True, consumer_max_age_s=2 * DAY_S),))
+    made.publish()
+    for number, name in enumerate(STREAMS):
+        made.publish(*[b"x"] * (number + 1), name=name)
+        made.consume("create", stream=name, start=("seq", 0))
+        made.turn()
+    return made
+
+
+def rounds(world: Office, count: int = 1) -> int:
+    """So many logs are read in so many rounds of the walk."""
+    patrol = world.upkeep._patrol
+    before = patrol.read
+    for _ in range(count):
+        world.clock.now_s += world.owner.settings.retention_interval_s
+        world.upkeep.sweep()
+        world.upkeep.sweep()
+        world.turn()
+    return patrol.read - before
+
+
+def test_their_logs_are_read_once_and_nobody_is_put_away_for_it(crowd: Office) -> None:
+    held = list(crowd.desk.books)
+    metrics = crowd.owner.metrics
+    assert rounds(crowd) == len(STREAMS) - len(held) == 5
+    assert rounds(crowd, 20) == 0
+    assert (metrics.consumers, metrics.consumer_lag_messages_max) == (8, 8)
+    crowd.publish(*[b"x"] * 30, name=STREAMS[0])
+    assert rounds(crowd) == 0 and metrics.consumer_lag_messages_max == 31
+    assert list(crowd.desk.books) == held
+
+
+def test_what_somebody_asks_for_is_read_again_and_right(crowd: Office) -> None:
+    rounds(crowd)
+    metrics = crowd.owner.metrics
+    for name in STREAMS:  # each in memory for a while, and put away
+        (given,) = crowd.runs(name=name, most=99)
+        crowd.get(name=name, finished=[[0, given[1] - 1]], most=0)
+        crowd.turn()
+    assert rounds(crowd) == 5
+    assert (metrics.consumers, metrics.consumer_lag_messages_max) == (8, 0)
+    crowd.consume("delete", stream=STREAMS[0])
+    crowd.turn()
+    assert rounds(crowd) <= 2 and metrics.consumers == 7
+
+
+def test_what_is_due_is_done_also_where_nobody_asks(crowd: Office) -> None:
+    """A deadline passes of what is not in memory."""
+    crowd.consume("create", stream=STREAMS[0], name=b"once", start=("seq", 0), deliveries_max=1)
+    crowd.turn()
+    crowd.runs(name=STREAMS[0], consumer=b"once", most=1)
+    for name in STREAMS[1:]:
+        crowd.rows(name)
+    assert STREAMS[0] not in crowd.desk.books
+    rounds(crowd, 3)
+    crowd.tick()
+    assert crowd.rows(STREAMS[0])[b"once"]["dead"] == 1
+
+
+def test_those_about_to_be_abandoned_are_told_of_in_time(crowd: Office) -> None:
+    rounds(crowd)
+    metrics = crowd.owner.metrics
+    crowd.clock.now_s += 1.6 * DAY_S
+    assert rounds(crowd) == 5 and metrics.consumers_soon_abandoned == 8
+    assert rounds(crowd, 5) == 0
+    crowd.clock.now_s += 0.5 * DAY_S
+    assert rounds(crowd) == 5 and (metrics.consumers_soon_abandoned, metrics.consumers_abandoned) == (0, 8)
+
+
+def test_of_a_stream_that_is_another_now_nothing_is_remembered(crowd: Office) -> None:
+    rounds(crowd)
+    (name,) = [each for each in STREAMS if each not in crowd.desk.books][:1]
+    for verb in ("unmaster", "promote"):
+        call(crowd.owner, verb, [name])
+    assert rounds(crowd) == 1
+
+
+def test_so_many_are_remembered(crowd: Office, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(patrol, "SURVEYS_MAX", 2)
+    rounds(crowd)
+    assert len(crowd.upkeep._patrol._memory) == 2
+
+
+def test_a_slave_reads_its_copy_when_that_has_grown(tmp_path: Path) -> None:
+    world = office(tmp_path, **SPARING)
+    world.create(start=("seq", 4))
+    for name in (S, b"$cursor/s"):
+        world.owner.set_meta(StreamMeta(name.decode(), Role.DISABLED, 1))
+    patrol = world.upkeep._patrol
+    assert [patrol.spared(S) for _ in range(5)] == [4] * 5 and patrol.read == 1
+    frame = bytearray(pack_frame(pack(Reset(b"c", world.owner.clock_us(), 6))))
+    world.owner.stream(b"$cursor/s").log.append(frame, 1, world.owner.clock_us(), 1)
+    assert [patrol.spared(S) for _ in range(5)] == [6] * 5 and patrol.read == 2
 
 
 def test_measures_add_up() -> None:
