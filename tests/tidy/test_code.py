@@ -17,6 +17,7 @@ FUNCTION_LINES_MEDIAN_MAX = 10
 FILE_LINES_MAX = 700
 LEAF_LINES_MAX = 900  # a leaf holds two bodies of each function
 LINE_CHARACTERS_MAX = 120
+HOLDERS = (ast.stmt, ast.excepthandler, ast.match_case)  # what a function may stand in; no expression holds any
 LEFT_OVER = re.compile(r"\b(?:TO" r"DO|FIX" r"ME|XX" r"X|HA" r"CK)\b")
 ELSEWHERE = re.compile(r"(?<![\w.])/wo" r"rk/")  # a path of one machine
 # file::function: why nothing narrower can be caught there. Handlers that raise again need no entry.
@@ -29,9 +30,12 @@ PRINTERS = ("tailrace/command/", "bench/", "shard/leaves.py", "supervisor/config
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
     """(name, lines) of each function, its decorators left out."""
-    for node in ast.walk(tree.parse(path)):
+    left: list[ast.AST] = [tree.parse(path)]
+    while left:
+        node = left.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.end_lineno is not None:
             yield node.name, node.end_lineno - node.lineno + 1
+        left += (each for each in ast.iter_child_nodes(node) if isinstance(each, HOLDERS))
 
 
 def is_broad(handler: ast.ExceptHandler) -> bool:
