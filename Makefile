@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup leaves run test lint format bench clean
+.PHONY: help setup leaves run test packages lint format bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -49,7 +49,7 @@ $(VENV)/.bench: $(VENV)/.installed
 run: setup  ## a broker on 127.0.0.1:5050, its data in ./data, its metrics on 127.0.0.1:5051
 	$(BIN)/tailrace serve --host 127.0.0.1 --port 5050 --metrics-host 127.0.0.1 --metrics-port 5051 --data ./data
 
-lint: setup  ## ruff and mypy --strict
+lint: $(VENV)/.installed  ## ruff and mypy --strict
 	$(BIN)/ruff check $(LINT_PATHS)
 	$(BIN)/mypy $(LINT_PATHS)
 
@@ -57,9 +57,12 @@ format: setup  ## let ruff lay out the code, sort the imports and mend what it c
 	$(BIN)/ruff check --fix $(LINT_PATHS)
 	$(BIN)/ruff format $(LINT_PATHS)
 
-test: setup  ## everything: lint, then the whole suite, compiled and interpreted side by side
+packages:
 	scripts/install-system-packages
-	$(MAKE) --no-print-directory lint
+
+# What comes before the tests waits for the network, or keeps one core busy: side by side.
+test:  ## everything: lint, then the whole suite, compiled and interpreted side by side
+	@$(MAKE) --no-print-directory --jobs=3 packages lint setup
 	@if [ "$$($(BIN)/python -c 'from shard.leaves import build; print(build())')" = compiled ]; then \
 		scripts/test-both-builds $(PYTEST); \
 	else \
@@ -67,8 +70,7 @@ test: setup  ## everything: lint, then the whole suite, compiled and interpreted
 		TAILRACE_INTERPRETED=1 $(PYTEST); \
 	fi
 
-bench: setup $(VENV)/.bench  ## compare with NATS, JetStream, Redis and mosquitto on this machine
-	scripts/install-system-packages
+bench: setup packages $(VENV)/.bench  ## compare with NATS, JetStream, Redis and mosquitto on this machine
 	$(BIN)/python -m bench
 
 clean:  ## remove what make has made (not ./data)
