@@ -425,12 +425,13 @@ class Consuming:
         unheard: those that have failed and have a key, of which the broker had not heard when it gave this.
         """
         seq, timestamp_us, epoch, _flags, metadata, payload = row
-        verdict = self._verdicts.get((epoch, seq))
+        place = epoch, seq
+        verdict = self._verdicts.get(place)
         if verdict is not None:
             if verdict.reason is None or verdict.deliveries >= deliveries:
                 return None
             verdict.applied = True
-        if self._held.get((epoch, seq), 0) >= deliveries:
+        if self._held.get(place, 0) >= deliveries:
             return None
         message = tuple.__new__(ConsumedMessage, (self.wish.stream, seq, timestamp_us, payload, metadata))
         message.consumer, message.deliveries, message.epoch = self.wish.name, deliveries, epoch

@@ -53,17 +53,18 @@ def fetch(reader: StreamReader, runs: Iterable[Sequence[int]], max_bytes: int) -
         trimmed += start - first
         if start == end:
             continue
-        entry = reader.entry(start)
-        run = Run(start, entry.offset, end, reader.offset_of(end))
-        epoch = entry.epoch
-        end_seq, end_offset = reader.cut(run, max(room, 0) if given_epoch else 0)  # one at a time
+        entry, last = reader.entry(start), reader.entry(end - 1)
+        if given_epoch and not entry.epoch == last.epoch == given_epoch:
+            text = (
+                f"messages {start} to {end - 1} of epoch {given_epoch} are of epochs {entry.epoch} to {last.epoch} here"
+            )
+            raise OtherMessages(text)
+        run = Run(start, entry.offset, end, last.offset + last.length)
+        end_seq, end_offset = reader.cut(run, max(room, 0) if given_epoch else 0)  # or one at a time
         if end_offset - run.offset > room and fetched:
             break
-        last_epoch = reader.entry(end_seq - 1).epoch
-        if given_epoch and not epoch == last_epoch == given_epoch:
-            raise OtherMessages(f"messages {start} to {end_seq - 1} of epoch {given_epoch} are {epoch} here")
         frames.append(_read(reader, run.offset, end_offset))
-        fetched.append((start, end_seq - start, deliveries, epoch))
+        fetched.append((start, end_seq - start, deliveries, entry.epoch))
         room -= end_offset - run.offset
         if end_seq < end:
             break

@@ -22,6 +22,8 @@ def seqs_of_epoch(history: History, epoch: int) -> Range:
 
     Of messages before all terms that are known only that can be said: none of them is of a later epoch than the first.
     """
+    if len(history) == 1 and history[0].epoch == epoch:  # as nearly always
+        return 0, NEVER_SEQ
     if not history:
         return 0, NEVER_SEQ
     if epoch < history[0].epoch:
@@ -35,6 +37,9 @@ def seqs_of_epoch(history: History, epoch: int) -> Range:
 
 def spans(history: History, first: int, last: int) -> Iterator[tuple[int, int, int]]:
     """Messages `first` to `last` as first seq, last seq, epoch; the epoch is 0 before all that is known."""
+    if history and first >= history[-1].first_seq:  # as nearly always
+        yield first, last, history[-1].epoch
+        return
     place = bisect_right(history, first, key=_first_seq)
     while first <= last:
         end = history[place].first_seq if place < len(history) else NEVER_SEQ
