@@ -16,6 +16,7 @@ from spark.plan import make_plan
 from spark.reading import read_task, told
 from spark.slices import BadStream, BadStreams, Task
 from spark.source import open_source
+from spark.workers import settle
 
 
 def batch_maker(options: Options, schema: StructType) -> BatchMaker:
@@ -61,3 +62,6 @@ class TailraceReader(DataSourceReader):
         if partition.task:
             with closing(open_source(self._options.source)) as source:
                 yield from read_task(source, partition.task, maker, self._options.skip_bad)
+
+
+settle()

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from spark.options import Options, parse_options
 from spark.payloads import CORRUPT
+from spark.workers import settle
 
 NAME = "tailrace"
 COLUMNS = (
@@ -46,3 +47,6 @@ class TailraceDataSource(DataSource):
         from spark.live import TailraceStreamReader
 
         return TailraceStreamReader(parse_options(self.options), schema)
+
+
+settle()

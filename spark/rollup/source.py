@@ -19,6 +19,7 @@ from spark.rollup.table import RAW_DDL
 from spark.rollup.units import Task
 from spark.rollup.verify import frame_reader
 from spark.source import SourceOptions, open_source
+from spark.workers import settle
 
 NAME: Final = "tailrace_rollup"
 
@@ -66,3 +67,6 @@ class RollupReader(DataSourceReader):
             if self._verify and read_frames is not None:
                 read_index = read_frames
             yield from run_task(partition.task, read_index, read_frames)
+
+
+settle()
