@@ -20,7 +20,7 @@ from bench.rows.replay import fill, replay_messages
 from bench.scale import Scale
 from bench.server import Server
 from bench.statistics import quantile
-from shard.frame import HEADER_BYTES
+from shard.frame import HEADER_BYTES, INDEX_ENTRY_BYTES
 
 HOP_RATE = 1_000
 _PROBE_S = 0.02
@@ -121,7 +121,7 @@ class CatchUpRow(Row):
             (slave_port,) = peer.slave_ports(server.site)
             _await_serving(peer, slave_port, deadline)
             # A virtual machine's memory that nobody has written to before is many times slower the first time.
-            touch_memory(server.site.directory, nbytes)
+            touch_memory(server.site.directory, nbytes + messages * INDEX_ENTRY_BYTES)
             last = peer.publish_to_all(name, make_payload(size))
             spent = generate(scale, catch_up, server.target, slave_port, name, last, deadline)
             _check_copies(peer, server, name, messages + 1, scale)
