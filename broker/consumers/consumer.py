@@ -210,13 +210,13 @@ class Consumer:
 
     def _take_off(self, run: Run) -> None:
         """Into flight."""
-        self.flight.add(run)
         member = self.members.get(run.member)
         if member is None:
             member = self.members[run.member] = Member()
         member.in_flight += len(run)
         if self.keys is not None:
             self.keys.took_off(run)
+        self.flight.add(run)  # at last: there it may become one with what follows it
 
     def _land(self, found: list[Run], kept: bool = True) -> list[Run]:
         """These were in flight; `kept`: and are not finished."""

@@ -34,6 +34,7 @@ def test_what_is_given_out_of_order_leaves_the_rest_waiting() -> None:
     assert (one.floor_seq, one.lag_messages(20), one.members[b"m"].in_flight) == (10, 10, 3)
     one.give(b"m", [(10, 11), (14, 14)], 50)
     assert shown(one) == ([(15, 15, 0)], [(10, 14, 0), (16, 16, 0)], 17)
+    assert one.members[b"m"].in_flight == 6, "each once, also of those that were put before others"
 
 
 @pytest.mark.parametrize("ranges", [[(9, 9)], [(10, 10)], [(8, 20)]])

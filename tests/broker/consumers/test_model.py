@@ -58,7 +58,7 @@ class Machine(RuleBasedStateMachine):
     """`hands`: what each member was given and has said nothing of. `done`: who has finished which message.
 
     `ghosts`: seq and epoch of messages that a member was given and that were lost with a master. `sessions`: which
-    program each member is.
+    program each member is. `given`: messages, by their id, that anybody was ever given, or that a reset passed over.
     """
 
     def __init__(self) -> None:
@@ -73,6 +73,7 @@ class Machine(RuleBasedStateMachine):
         self.now_us = START_US
         self.hands: dict[tuple[bytes, bytes], dict[int, Message]] = {}
         self.done: dict[bytes, set[int]] = {}
+        self.given: dict[bytes, set[int]] = {}
         self.ghosts: dict[tuple[bytes, bytes], list[tuple[int, int]]] = {}
         self.sessions: dict[tuple[bytes, bytes], int] = {}
         self.left: dict[tuple[bytes, bytes], int] = {}
@@ -90,7 +91,7 @@ class Machine(RuleBasedStateMachine):
         made = decide.create(self.consumers, name, seq, self.stream, self.now_us, ACK_WAIT_US, deliveries_max)
         assert made.value == (seq, True)
         self.models[name] = Model(seq, ACK_WAIT_US, deliveries_max)
-        self.done[name], self.lost[name] = set(), set()
+        self.done[name], self.lost[name], self.given[name] = set(), set(), set()
         self.append_held(made.records)
 
     def append(self, records: tuple[Record, ...]) -> None:
@@ -230,6 +231,7 @@ class Machine(RuleBasedStateMachine):
         assert deliveries == [model.entries[seq].deliveries for seq in seqs]
         hand = self.hands.setdefault((ask.name, member), {})
         hand.update((seq, stream.messages[seq]) for seq in seqs)
+        self.given[ask.name] |= {stream.messages[seq].id for seq in seqs}
 
     @rule(name=names, member=members, most=st.integers(1, 6))
     def get_twice(self, name: bytes, member: bytes, most: int) -> None:
@@ -316,6 +318,7 @@ class Machine(RuleBasedStateMachine):
         old = self.models[name]
         self.models[name] = Model(seq, old.ack_wait_us, old.deliveries_max)
         self.done[name] = {message.id for message in stream.messages[stream.first_seq : seq]}
+        self.given[name] |= self.done[name]
         self.lost[name] = set()
         self.empty_hands(name)
         self.append_held(decision.records)
@@ -452,12 +455,23 @@ class Machine(RuleBasedStateMachine):
             assert model.at(b"") == sorted(seq for seq, each in found.items() if not each[1])
             in_flight = [entry.deadline_us for _, entry in entries if entry.member]
             assert sorted(in_flight) == sorted(due_us for _, member, due_us in found.values() if member)
+            at = {name: member.in_flight for name, member in consumer.members.items() if member.in_flight}
+            assert at == {name: len(model.at(name)) for name in MEMBERS if model.at(name)}
             due_us = decide.next_deadline_us(self.consumers)
             assert not in_flight or (due_us is not None and due_us <= min(in_flight))
             assert consumer.floor_seq == min(model.entries, default=model.next_seq)
             assert consumer.lag_messages(self.stream.next_seq) == len(model.entries) + max(
                 0, self.stream.next_seq - model.next_seq
             )
+
+    @invariant()
+    def nothing_is_finished_that_was_not_given(self) -> None:
+        """Whatever was said, of whatever had its seq before."""
+        for name, consumer in self.consumers.by_name.items():
+            kept = range(self.stream.first_seq, min(consumer.next_seq, self.stream.next_seq))
+            open_seqs = {seq for run in (*consumer.waiting, *consumer.flight) for seq in range(run.first, run.last + 1)}
+            finished = {self.stream.messages[seq].id for seq in kept if seq not in open_seqs}
+            assert finished <= self.given[name] | self.lost[name]
 
     @precondition(lambda self: self.models)
     @rule()
@@ -510,6 +524,7 @@ def drive(seed: int, steps: int) -> None:
         chance.choices(moves, weights)[0][1]()
         machine.the_log_gives_the_state()
         machine.each_message_is_where_it_ought_to_be()
+        machine.nothing_is_finished_that_was_not_given()
     machine.nothing_is_lost()
 
 

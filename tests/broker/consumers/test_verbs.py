@@ -128,3 +128,24 @@ def test_away_and_wake_of_nobody(office: Office) -> None:
         assert office.consume(do, member=b"m") == [{}]
         office.create()
         assert office.consume(do, member=b"m") == [{}]
+
+
+def test_a_program_that_took_the_place_of_one_that_is_away_stays(office: Office) -> None:
+    """The end of its predecessor's connection is heard of late; by its session that is told, however short the time."""
+    office.create()
+    assert office.runs(session=1, most=2) == [(0, 2, 0)]
+    assert office.runs(session=2, most=2) == [(0, 2, 1)]
+    assert office.consume("away", member=b"m", idle_ms=0, session=1) == [{}]
+    office.tick(6.0)
+    assert office.rows()[C]["in_flight"] == 2
+    assert office.consume("away", member=b"m", idle_ms=6_000, session=2) == [{}]
+    office.tick(6.0)
+    assert office.rows()[C]["in_flight"] == 0
+
+
+def test_an_owner_that_begins_anew_takes_the_first_session_for_the_one_before(office: Office) -> None:
+    office.create()
+    assert office.runs(session=1, most=2) == [(0, 2, 0)]
+    office = office.crash()
+    assert office.runs(session=2, most=2) == [(0, 2, 0)]
+    assert office.runs(session=3, most=2) == [(0, 2, 1)]
