@@ -9,7 +9,7 @@
     │   ├── ProducerUnknown     the broker cannot tell whether it is logged
     │   ├── StreamDiverged      messages that were read are not in the stream any more
     │   ├── NoSuchConsumer      the stream has no durable consumer of this name
-    │   ├── StaleAck            what was finished here had been given to another member of the consumer
+    │   ├── StaleAck            what was finished here was not this member's any more
     │   └── Trimmed             messages were dropped before they were read
     ├── PartlyPublished         a publish to several streams went well in some of them only
     ├── ConnectFailed           no broker could be reached            (a ConnectionError too)
@@ -243,10 +243,11 @@ class NoSuchConsumer(BrokerError):
 
 
 class StaleAck(BrokerError):
-    """Messages were finished, or had failed, when another member of their consumer had been given them.
+    """Messages were finished, or had failed, when another member of their consumer had been given them; or when they had
+    been lost in a promotion, so that other messages have their seqs.
 
     It took longer than the consumer's `ack_wait_s`, or the connection was lost for too long. They may be handled twice.
-    `ranges` has the first and the last seq of each row of them.
+    Nothing was done about them, nor about those other messages. `ranges` has the first and the last seq of each row.
     """
 
     code = "stale"
