@@ -243,8 +243,8 @@ class NoSuchConsumer(BrokerError):
 
 
 class StaleAck(BrokerError):
-    """Messages were finished, or had failed, when another member of their consumer had been given them; or when they had
-    been lost in a promotion, so that other messages have their seqs.
+    """Messages were finished, or had failed, when another member of their consumer had been given them; or when they
+    had been lost in a promotion, so that other messages have their seqs.
 
     It took longer than the consumer's `ack_wait_s`, or the connection was lost for too long. They may be handled twice.
     Nothing was done about them, nor about those other messages. `ranges` has the first and the last seq of each row.
