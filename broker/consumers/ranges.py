@@ -66,7 +66,7 @@ class Runs:
         return self._firsts[0] if self._firsts else default
 
     def add(self, run: Run) -> None:
-        """None of its messages is here. Where it goes on as a neighbour does, the two become one: it may grow by that."""
+        """None of its messages is here. Where it goes on as a neighbour does, the two become one, and it may grow."""
         firsts, runs = self._firsts, self._runs
         self.count += run.last - run.first + 1
         place = len(firsts)
