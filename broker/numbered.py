@@ -15,7 +15,7 @@ from broker.protocol.errors import Code
 from broker.publish import Batch, Frames
 from broker.refused import Refused
 from shard.errors import StorageError, StreamDamaged
-from shard.frame import FLAG_PRODUCER, FLAGS_OFFSET, HEADER_BYTES, unpack_header
+from shard.frame import FLAG_CONTINUES, FLAG_PRODUCER, FLAGS_OFFSET, HEADER_BYTES, unpack_header
 from shard.leaves import load
 from shard.numbering import read_numbering, write_numbering
 from shard.producer_file import CHECKPOINT_BYTES, follow, producers_path, rebuild, save
@@ -93,13 +93,16 @@ class Numbered:
             seq += admitted.messages
         return found
 
-    def took(self, stream: OpenStream, frames: memoryview, now_us: int) -> None:
-        """A slave has appended what its master had."""
+    def took(self, stream: OpenStream, pieces: Sequence[memoryview], now_us: int) -> None:
+        """A slave has appended what its master had, with one `take`."""
+        if not stream.log.taken_flags & (FLAG_PRODUCER | FLAG_CONTINUES):
+            return
         known = stream.producers
         if known is not None and known.generation == stream.log.generation:
             if known.producers is not None:
-                follow(known.producers, frames)
-        elif _find_flagged(frames, 0, len(frames)):
+                for frames in pieces:
+                    follow(known.producers, frames)
+        elif any(_find_flagged(frames, 0, len(frames)) for frames in pieces):
             try:
                 self._know(stream, now_us)
             except (StorageError, OSError) as error:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -311,27 +311,40 @@ class Owner:
             raise Refused(Code.DISABLED, "this stream is disabled here; an administrator can make it a master")
         self.send_up(batch)
 
-    def take_frames(self, name: bytes, frames: memoryview, now_s: float) -> OpenStream:
-        """Append what the master of a slaved stream has stamped. Raises FramesRefused, Refused, StorageFull, OSError.
+    def take_frames(self, name: bytes, pieces: Sequence[memoryview], now_s: float) -> OpenStream:
+        """Append what the master of a slaved stream has stamped. Raises FramesRefused, Refused, StorageFull, OSError:
+        `StreamLog.take` says what is appended then.
 
-        `frames` is the caller's; a small run of them is kept for whoever waits for it in this turn.
+        The frames are the caller's; a small run of them is kept for whoever waits for it in this turn.
         """
         stream = self.stream(name)
-        first_seq = stream.log.next_seq
-        stream.log.take(frames)
-        next_seq = stream.log.next_seq
-        if len(frames) <= FRESH_BYTES_MAX:
-            self.grown[name] = Growth(first_seq, next_seq, stream.log.end_offset, bytearray(frames))
+        first_seq, start_offset = stream.log.next_seq, stream.log.end_offset
+        try:
+            stream.log.take(*pieces)
+        finally:
+            if stream.log.next_seq > first_seq:
+                self._took(stream, first_seq, start_offset, pieces, now_s)
+        return stream
+
+    def _took(
+        self, stream: OpenStream, first_seq: int, start_offset: int, pieces: Sequence[memoryview], now_s: float
+    ) -> None:
+        """The log has taken these pieces, or some of them, the first ones."""
+        next_seq, end_offset = stream.log.next_seq, stream.log.end_offset
+        size, taken = end_offset - start_offset, list(pieces)
+        while sum(map(len, taken)) > size:
+            taken.pop()
+        if size <= FRESH_BYTES_MAX:
+            self.grown[stream.name] = Growth(first_seq, next_seq, end_offset, bytearray().join(taken))
         else:
-            self.grown[name] = Growth(next_seq, next_seq, stream.log.end_offset, bytearray())
+            self.grown[stream.name] = Growth(next_seq, next_seq, end_offset, bytearray())
         self._schedule_sync(stream, now_s)
-        self.numbered.took(stream, frames, self.clock_us())
+        self.numbered.took(stream, taken, self.clock_us())
         self.numbered.grew(stream)
         if stream.policy.durability is Durability.ALWAYS:
             self.urgent.append(stream)
         self.metrics.appended_messages += next_seq - first_seq
-        self.metrics.appended_bytes += len(frames)
-        return stream
+        self.metrics.appended_bytes += size
 
     def _schedule_sync(self, stream: OpenStream, now_s: float) -> None:
         if stream.sync_due_s:

@@ -5,7 +5,7 @@
 # no flag is needed and one binary runs on every machine of its architecture.
 
 from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
-from cpython.bytearray cimport PyByteArray_AS_STRING
+from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.stdint cimport uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy
@@ -58,10 +58,13 @@ cdef extern from *:
 
     #if defined(__x86_64__)
     #define TAILRACE_CRC_NAME "sse4.2"
-    __attribute__((target("sse4.2")))
+    #define TAILRACE_CRC_TARGET __attribute__((target("sse4.2")))
+    TAILRACE_CRC_TARGET
+    static inline uint64_t tr_crc_word(uint64_t c, uint64_t v) { return __builtin_ia32_crc32di(c, v); }
+    TAILRACE_CRC_TARGET
     static uint32_t tr_crc_hardware(uint32_t crc, const uint8_t *p, size_t length) {
         uint64_t c = ~crc;
-        while (length >= 8) { c = __builtin_ia32_crc32di(c, tr_load64(p)); p += 8; length -= 8; }
+        while (length >= 8) { c = tr_crc_word(c, tr_load64(p)); p += 8; length -= 8; }
         if (length & 4) { c = __builtin_ia32_crc32si((uint32_t)c, tr_load32(p)); p += 4; }
         if (length & 2) { c = __builtin_ia32_crc32hi((uint32_t)c, tr_load16(p)); p += 2; }
         if (length & 1) c = __builtin_ia32_crc32qi((uint32_t)c, *p);
@@ -71,14 +74,17 @@ cdef extern from *:
     #elif defined(__aarch64__) && defined(__linux__)
     #define TAILRACE_CRC_NAME "armv8"
     #include <sys/auxv.h>
-    __attribute__((target("arch=armv8-a+crc")))
+    #define TAILRACE_CRC_TARGET __attribute__((target("arch=armv8-a+crc")))
+    TAILRACE_CRC_TARGET
+    static inline uint64_t tr_crc_word(uint64_t c, uint64_t v) {
+        uint32_t w = (uint32_t)c;
+        __asm__("crc32cx %w0, %w0, %x1" : "+r"(w) : "r"(v));
+        return w;
+    }
+    TAILRACE_CRC_TARGET
     static uint32_t tr_crc_hardware(uint32_t crc, const uint8_t *p, size_t length) {
         uint32_t c = ~crc;
-        while (length >= 8) {
-            uint64_t v = tr_load64(p);
-            __asm__("crc32cx %w0, %w0, %x1" : "+r"(c) : "r"(v));
-            p += 8; length -= 8;
-        }
+        while (length >= 8) { c = (uint32_t)tr_crc_word(c, tr_load64(p)); p += 8; length -= 8; }
         if (length & 4) { uint32_t v = tr_load32(p); __asm__("crc32cw %w0, %w0, %w1" : "+r"(c) : "r"(v)); p += 4; }
         if (length & 2) { uint32_t v = tr_load16(p); __asm__("crc32ch %w0, %w0, %w1" : "+r"(c) : "r"(v)); p += 2; }
         if (length & 1) { uint32_t v = *p; __asm__("crc32cb %w0, %w0, %w1" : "+r"(c) : "r"(v)); }
@@ -87,6 +93,8 @@ cdef extern from *:
     static int tr_crc_has_hardware(void) { return (getauxval(AT_HWCAP) & (1ul << 7)) != 0; }
     #else
     #define TAILRACE_CRC_NAME "tables"
+    #define TAILRACE_CRC_TARGET
+    static inline uint64_t tr_crc_word(uint64_t c, uint64_t v) { return c ^ v; /* never called */ }
     static uint32_t tr_crc_hardware(uint32_t crc, const uint8_t *p, size_t length) {
         return tr_crc_tables(crc, p, length);
     }
@@ -112,6 +120,40 @@ cdef extern from *:
         return tr_crc_tables(crc, p, length);
     }
 
+    /* The checksums of three frames side by side: the instruction takes three cycles, and one can begin in each. */
+    TAILRACE_CRC_TARGET
+    static int tr_three_hardware(
+        const uint8_t *a, size_t na, const uint8_t *b, size_t nb, const uint8_t *c, size_t nc
+    ) {
+        size_t shortest = na < nb ? na : nb, done = 8;
+        uint64_t x = 0xFFFFFFFFu, y = x, z = x;
+        if (nc < shortest) shortest = nc;
+        for (; done + 8 <= shortest; done += 8) {
+            x = tr_crc_word(x, tr_load64(a + done));
+            y = tr_crc_word(y, tr_load64(b + done));
+            z = tr_crc_word(z, tr_load64(c + done));
+        }
+        return tr_crc_hardware(~(uint32_t)x, a + done, na - done) == tr_load32(a + 4)
+            && tr_crc_hardware(~(uint32_t)y, b + done, nb - done) == tr_load32(b + 4)
+            && tr_crc_hardware(~(uint32_t)z, c + done, nc - done) == tr_load32(c + 4);
+    }
+
+    /* 3 when the next three frames are whole, of 32 to `longest` bytes, and have their checksums. 0 when one has not,
+       or without the instruction: then they are to be looked at one by one. */
+    static inline int tr_sound_ahead(const uint8_t *frame, size_t left, uint32_t longest) {
+        const uint8_t *at[3];
+        size_t length[3];
+        if (tr_crc_choice != 1) return 0;
+        for (int i = 0; i < 3; i++) {
+            if (left < 32) return 0;
+            length[i] = tr_load32(frame);
+            if (length[i] < 32 || length[i] > longest || length[i] > left) return 0;
+            at[i] = frame;
+            frame += length[i]; left -= length[i];
+        }
+        return tr_three_hardware(at[0], length[0], at[1], length[1], at[2], length[2]) ? 3 : 0;
+    }
+
     static const char *crc32c_name(void) {
         return (tr_crc_choice ? tr_crc_choice : tr_crc_choose()) == 1 ? TAILRACE_CRC_NAME : "tables";
     }
@@ -124,5 +166,6 @@ cdef extern from *:
     void tr_store32(uint8_t *p, uint32_t v) noexcept nogil
     void tr_store64(uint8_t *p, uint64_t v) noexcept nogil
     uint32_t crc32c_extend(uint32_t crc, const uint8_t *p, size_t length) noexcept nogil
+    int tr_sound_ahead(const uint8_t *frame, size_t left, uint32_t longest) noexcept nogil
     uint32_t crc32c_by_tables(uint32_t crc, const uint8_t *p, size_t length) noexcept nogil
     const char *crc32c_name() noexcept nogil

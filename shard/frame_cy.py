@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     PyBUF_WRITABLE: int
     PyBuffer_Release: Any
     PyByteArray_AS_STRING: Any
+    PyByteArray_FromStringAndSize: Any
+    PyByteArray_Resize: Any
     PyBytes_AS_STRING: Any
     PyBytes_FromStringAndSize: Any
     PyObject_GetBuffer: Any
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     tr_load16: Any
     tr_load32: Any
     tr_load64: Any
+    tr_sound_ahead: Any
     tr_store16: Any
     tr_store32: Any
     tr_store64: Any
@@ -134,11 +137,12 @@ def index_entries(frames: bytes | bytearray | memoryview, start: int, end: int, 
 
 def admit(
     frames: bytes | bytearray | memoryview, seq: int, timestamp_us: int, epoch: int, offset: int
-) -> tuple[bytearray, int, str]:
+) -> tuple[bytearray, int, str, int]:
     """Walk whole stamped frames that are to follow a message of this timestamp and epoch, being seq, seq+1, …
 
-    Gives (entries, bytes, fault): the index entries of the frames that may be taken, the first at content `offset`, how
-    many bytes those frames have, and what stopped the walk: as for `check`, or FAULT_TIME, or FAULT_EPOCH.
+    Gives (entries, bytes, fault, flags): the index entries of the frames that may be taken, the first at content
+    `offset`, how many bytes those frames have, what stopped the walk: as for `check`, or FAULT_TIME, or FAULT_EPOCH,
+    and the flags that any of those frames has.
     """
     if cython.compiled:
         return _admit_pointers(frames, seq, timestamp_us, epoch, offset)
@@ -272,13 +276,13 @@ if not cython.compiled:
 
     def _admit_slices(
         frames: bytes | bytearray | memoryview, seq: int, timestamp_us: int, epoch: int, offset: int
-    ) -> tuple[bytearray, int, str]:
+    ) -> tuple[bytearray, int, str, int]:
         source = bytes(frames)
         _, size, fault = _check_slices(source, 0, len(source), seq)
-        position, entries = 0, []
+        position, entries, found = 0, [], 0
         epoch = max(epoch, 1)
         while position < size:
-            length, _, _, at_us, its_epoch, _, _ = _HEADER_AT(source, position)
+            length, _, _, at_us, its_epoch, flags, _ = _HEADER_AT(source, position)
             if at_us < timestamp_us:
                 fault = FAULT_TIME
                 break
@@ -286,9 +290,10 @@ if not cython.compiled:
                 fault = FAULT_EPOCH
                 break
             timestamp_us, epoch = at_us, its_epoch
+            found |= flags
             entries.append(INDEX_ENTRY.pack(at_us, offset + position, length, its_epoch))
             position += length
-        return bytearray(b"".join(entries)), position, fault
+        return bytearray(b"".join(entries)), position, fault, found
 
     def _measure_slices(
         frames: bytes | bytearray | memoryview, start: int, end: int, max_message_bytes: int
@@ -521,13 +526,16 @@ def _admit_pointers(
     frame: cython.p_uchar = cython.cast(cython.p_uchar, view.buf)
     position: cython.Py_ssize_t = 0
     length: cython.uint
+    count: cython.Py_ssize_t = 0
+    room: cython.Py_ssize_t = 0  # for so many entries
+    sound: cython.int = 0  # so many of the next frames were looked at together, and have their checksums
+    flags: cython.uint = 0
     fault: str = ""
+    entry: cython.p_uchar
     if epoch == 0:
         epoch = 1
     try:
-        entries: bytearray = bytearray(_count_whole(frame, view.len) * _ENTRY)
-        first: cython.p_uchar = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(entries))
-        entry: cython.p_uchar = first
+        entries: bytearray = PyByteArray_FromStringAndSize(cython.NULL, 0)
         while position < view.len:
             if view.len - position < 32:
                 fault = FAULT_SHORT
@@ -539,7 +547,11 @@ def _admit_pointers(
             if length > view.len - position:
                 fault = FAULT_SHORT
                 break
-            if crc32c_extend(0, frame + 8, length - 8) != tr_load32(frame + 4):
+            if not sound:
+                sound = tr_sound_ahead(frame, view.len - position, _FRAME_MAX)
+            if sound:
+                sound -= 1
+            elif crc32c_extend(0, frame + 8, length - 8) != tr_load32(frame + 4):
                 fault = FAULT_CRC
                 break
             if tr_load64(frame + 8) != seq:
@@ -553,34 +565,23 @@ def _admit_pointers(
                 break
             timestamp_us = tr_load64(frame + 16)
             epoch = tr_load32(frame + 24)
+            flags |= tr_load16(frame + 28)
+            if count == room:  # as many more as there are if the others are as long as this one
+                room += (view.len - position) // length
+                PyByteArray_Resize(entries, room * _ENTRY)
+            entry = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(entries)) + count * _ENTRY
             tr_store64(entry, timestamp_us)
             tr_store64(entry + 8, offset + position)
             tr_store32(entry + 16, length)
             tr_store32(entry + 20, epoch)
-            entry += 24
+            count += 1
             frame += length
             position += length
             seq += 1
-        del entries[entry - first :]
+        PyByteArray_Resize(entries, count * _ENTRY)
     finally:
         PyBuffer_Release(cython.address(view))
-    return entries, position, fault
-
-
-@cython.cfunc
-@cython.exceptval(check=False)
-def _count_whole(frame: cython.p_uchar, left: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """How many frames there are by their lengths, up to the first impossible one: room for their entries."""
-    count: cython.Py_ssize_t = 0
-    length: cython.uint
-    while left >= 32:
-        length = tr_load32(frame)
-        if length < _HEADER or length > _FRAME_MAX or length > left:
-            break
-        frame += length
-        left -= length
-        count += 1
-    return count
+    return entries, position, fault, flags
 
 
 @cython.cfunc

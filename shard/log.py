@@ -15,22 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NoReturn
 
+from shard.admission import End, Frames, admit_pieces
 from shard.diverged import DivergedTail, Tail, keep_diverged
 from shard.epochs import History, find_epochs
-from shard.errors import FramesRefused, StorageFull, StreamDamaged, StreamMissing, is_full
-from shard.files import punch_hole, sync_directory, write_all
-from shard.frame import (
-    CRC_OFFSET,
-    FAULT_EPOCH,
-    FAULT_SEQ,
-    FAULT_SHORT,
-    FAULT_TIME,
-    HEADER_BYTES,
-    INDEX_ENTRY,
-    INDEX_ENTRY_BYTES,
-    IndexEntry,
-    unpack_header,
-)
+from shard.errors import StorageFull, StreamDamaged, StreamMissing, is_full
+from shard.files import punch_hole, sync_directory, write_all, write_row
+from shard.frame import CRC_OFFSET, INDEX_ENTRY_BYTES, IndexEntry
 from shard.growth import Extent
 from shard.header import (
     CONTENT_END_OFFSET,
@@ -73,8 +63,7 @@ FOLIO_MAX_BYTES: Final = 2 << 20
 kernel zeroes the part of it in the hole at once, also under a socket that `sendfile` has given it to; a piece that is
 all in the hole is left to the socket as it is."""
 
-_leaf = load("shard.frame_cy")
-_stamp, _admit = _leaf.stamp, _leaf.admit
+_stamp = load("shard.frame_cy").stamp
 _pwrite = os.pwrite
 
 
@@ -84,7 +73,8 @@ class StreamLog:
     first_seq, next_seq: the messages there are; synced_seq: up to where they are known to be on the disk;
     end_offset: bytes of the content file in use; last_timestamp_us, last_epoch: of the last message, 0 when there was
     none; torn_bytes, lost_messages: what opening it had to cut after a crash of the machine; new_boot: nobody has had
-    it open since the machine came up, so that messages which others have seen may be lost without a trace.
+    it open since the machine came up, so that messages which others have seen may be lost without a trace; taken_flags:
+    those that any of the frames of the last `take` has.
     """
 
     __slots__ = (
@@ -117,6 +107,7 @@ class StreamLog:
         "new_boot",
         "next_seq",
         "synced_seq",
+        "taken_flags",
         "torn_bytes",
     )
 
@@ -127,6 +118,7 @@ class StreamLog:
         self.lost_messages = state.lost_messages
         self.new_boot = state.new_boot
         self.closed = False
+        self.taken_flags = 0
         self._cuts = pair.headers().index_words.cuts
         self._generation = 0
         self._sync_failed = False
@@ -225,35 +217,34 @@ class StreamLog:
         self.last_epoch = epoch
         return seq
 
-    def take(self, frames: bytes | bytearray | memoryview) -> int:
+    def take(self, *pieces: Frames) -> int:
         """Append frames that the stream's master has stamped, the very bytes, and commit them. Gives how many they are.
 
-        Before anything is written all of them are checked: whole, with right checksums, seqs from next_seq on without
-        a hole, timestamps and epochs that never go back. Raises FramesRefused, StorageFull (nothing is committed in
-        both cases, the log can go on), OSError.
+        They may come in several pieces, which are then committed together. Before anything is written all of them are
+        checked: whole, with right checksums, seqs from next_seq on without a hole, timestamps and epochs that never go
+        back. Raises FramesRefused: nothing is taken of the piece that is wrong and of those behind it, and those before
+        it are. Raises StorageFull: nothing is committed. The log can go on in both cases. Raises OSError.
         """
-        entries, size, fault = _admit(frames, self.next_seq, self.last_timestamp_us, self.last_epoch, self.end_offset)
-        index_size = len(entries)
-        next_seq = self.next_seq + index_size // INDEX_ENTRY_BYTES
-        if fault or not size:
-            last_us, last_epoch = self.last_timestamp_us, self.last_epoch
-            if entries:
-                last_us, _, _, last_epoch = INDEX_ENTRY.unpack_from(entries, index_size - INDEX_ENTRY_BYTES)
-            cause = _cause(frames, size, fault or FAULT_SHORT, last_us, last_epoch)
-            raise FramesRefused(self.name, next_seq, fault or FAULT_SHORT, cause)
-        if next_seq > VALUE_MAX or self.end_offset + size > VALUE_MAX:
-            raise FramesRefused(self.name, next_seq - 1, FAULT_SEQ, f"seqs and offsets end at {VALUE_MAX}")
-        self._commit(frames, size, entries, next_seq)
-        self.last_timestamp_us, _, _, self.last_epoch = INDEX_ENTRY.unpack_from(entries, index_size - INDEX_ENTRY_BYTES)
-        return index_size // INDEX_ENTRY_BYTES
+        first_seq = self.next_seq
+        end = End(first_seq, self.end_offset, self.last_timestamp_us, self.last_epoch)
+        row, end, flags, refused = admit_pieces(self.name, pieces, end)
+        if row:
+            frames, entries = (pieces[0], row[0]) if len(row) == 1 else (pieces[: len(row)], bytearray().join(row))
+            self._commit(frames, end.end_offset - self.end_offset, entries, end.next_seq)
+            self.last_timestamp_us, self.last_epoch, self.taken_flags = end.timestamp_us, end.epoch, flags
+        if refused is not None:
+            raise refused
+        return end.next_seq - first_seq
 
-    def _commit(self, frames: bytes | bytearray | memoryview, size: int, entries: bytearray, next_seq: int) -> None:
-        """Write stamped frames and their entries, then say that they are there. As `append`."""
+    def _commit(self, frames: Frames | tuple[Frames, ...], size: int, entries: bytearray, next_seq: int) -> None:
+        """Write stamped frames, in one piece or several, and their entries, then commit them. As `append`."""
         offset, index_offset, index_size = self.end_offset, self._index_end, len(entries)
         if offset + size > self._content_limit or index_offset + index_size > self._index_limit:
             self._reserve(offset + size, index_offset + index_size)
         try:
-            if _pwrite(self._content_fd, frames, offset) != size:
+            if isinstance(frames, tuple):
+                write_row(self._content_fd, frames, offset)
+            elif _pwrite(self._content_fd, frames, offset) != size:
                 write_all(self._content_fd, frames, offset)
             if _pwrite(self._index_fd, entries, index_offset) != index_size:
                 write_all(self._index_fd, entries, index_offset)
@@ -597,19 +588,6 @@ class StreamLog:
 def _empty(base_seq: int) -> Recovered:
     """A stream that was just made."""
     return Recovered(base_seq, base_seq, base_seq, base_seq, HEADER_PAGE_BYTES)
-
-
-def _cause(frames: bytes | bytearray | memoryview, place: int, fault: str, last_us: int, last_epoch: int) -> str:
-    """What to say of the frame that begins at byte `place`, behind a message of this timestamp and epoch."""
-    if len(frames) - place < HEADER_BYTES:
-        return fault_text(fault)
-    header = unpack_header(frames, place)
-    found = {
-        FAULT_SEQ: f": it is message {header.seq}",
-        FAULT_TIME: f": {header.timestamp_us}, after {last_us}",
-        FAULT_EPOCH: f": {header.epoch}, after {last_epoch}",
-    }
-    return fault_text(fault) + found.get(fault, "")
 
 
 def _floor(offset: int, unit_bytes: int) -> int:

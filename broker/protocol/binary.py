@@ -175,13 +175,19 @@ class ClientCodec:
         """What the envelope that has begun and not ended holds, in bytes."""
         return self._reader.pending_bytes
 
-    def feed(self, data: bytes | bytearray | memoryview) -> Iterator[Response]:
-        """The messages in `data`, in order; run it to its end. The frames of a Chunk are valid until the next step.
+    @property
+    def left_bytes(self) -> int:
+        """What is to be fed again of what was fed last: its end."""
+        return self._reader.left_bytes
 
-        Raises PeerError (fatal) for what no broker sends: the connection is of no use after it.
+    def feed(self, data: bytes | bytearray | memoryview, leave_bytes: int = 0) -> Iterator[Response]:
+        """The messages in `data`, in order; run it to its end. A Chunk's frames are valid for as long as `data` is.
+
+        An envelope that is not whole is held, or left to the caller (`left_bytes`) where it has no more than
+        `leave_bytes`. Raises PeerError (fatal) for what no broker sends: the connection is of no use after it.
         """
         try:
-            for opcode, body in self._reader.feed(data):
+            for opcode, body in self._reader.feed(data, leave_bytes):
                 if opcode == _CHUNK:
                     yield read_chunk(body)
                 else:

@@ -33,12 +33,14 @@ def too_long(opcode: int, length: int, max_bytes: int) -> PeerError:
 class EnvelopeReader:
     """Bytes in, in any pieces; whole envelopes out. Holds at most one partial envelope, of a bounded body."""
 
-    __slots__ = ("_held", "_needed", "body_max_bytes", "owned")
+    __slots__ = ("_held", "_needed", "body_max_bytes", "left_bytes", "owned")
 
     def __init__(self, body_max_bytes: int) -> None:
         self.body_max_bytes = body_max_bytes
         self.owned = False
         """Whether the body just given lies in a buffer of its own, which is not used again, and not in what was fed."""
+        self.left_bytes = 0
+        """At the end of what was fed last: a partial envelope that is not held, and is to be fed again."""
         self._held = bytearray()
         self._needed = HEAD_BYTES  # the bytes `_held` must have before it is looked at again
 
@@ -47,11 +49,14 @@ class EnvelopeReader:
         """What the partial envelope holds."""
         return len(self._held)
 
-    def feed(self, data: bytes | bytearray | memoryview) -> Iterator[tuple[int, memoryview]]:
-        """Yield (opcode, body) for each whole envelope; run it to its end. A body is valid until the next step.
+    def feed(self, data: bytes | bytearray | memoryview, leave_bytes: int = 0) -> Iterator[tuple[int, memoryview]]:
+        """Yield (opcode, body) for each whole envelope; run it to its end. A body is valid for as long as `data` is.
 
-        Raises PeerError (fatal) for an envelope that is refused for its head, before any of its body is held.
+        What is not whole at the end is held, or, where the whole envelope has at most `leave_bytes`, left to the
+        caller, so that it need not be copied. Raises PeerError (fatal) for an envelope that is refused for its head,
+        before any of its body is held.
         """
+        self.left_bytes = 0
         view = memoryview(data)
         position = 0
         if self._held:
@@ -72,7 +77,10 @@ class EnvelopeReader:
                 break
             yield opcode, view[start:end]
             position = end
-        self._held += view[position:]
+        if self._needed > leave_bytes:
+            self._held += view[position:]
+        elif position < size:
+            self.left_bytes, self._needed = size - position, HEAD_BYTES
 
     def export_state(self) -> bytes:
         """The partial envelope."""

@@ -15,12 +15,12 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 
 from broker.owner import OpenStream, Owner, Refused
 from broker.protocol.errors import Code
-from broker.protocol.messages import Chunk, Ended, Failed, Op, Unsubscribe, pack
+from broker.protocol.messages import Ended, Failed, Op, Unsubscribe, pack
 from broker.protocol.names import shown_text
 from broker.protocol.places import From
 from broker.protocol.replication import Follow, Followed, pack_held
@@ -294,17 +294,20 @@ class Copies:
 
         self._set_aside(stream, step.seq, done)
 
-    def chunk(self, message: Chunk, now_s: float) -> None:
-        """Raises WireClosed for frames that cannot come next, and for a stream that nobody asked for."""
-        copy = self._by_id.get(message.id)
+    def chunks(self, number: int, pieces: Sequence[memoryview], now_s: float) -> None:
+        """The frames of CHUNKs of one FOLLOW that have come one behind the other.
+
+        Raises WireClosed for frames that cannot come next, and for a stream that nobody asked for.
+        """
+        copy = self._by_id.get(number)
         if copy is None:
-            if message.id > self._last_id:
-                raise WireClosed(f"it sent frames of {message.id}, which nobody asked for")
+            if number > self._last_id:
+                raise WireClosed(f"it sent frames of {number}, which nobody asked for")
             return
         if copy.state is not State.FOLLOWING:
             raise WireClosed(f"it sent frames of {copy.name.decode()} before it answered FOLLOW")
         try:
-            stream = self._owner.take_frames(copy.name, message.frames, now_s)
+            stream = self._owner.take_frames(copy.name, pieces, now_s)
         except FramesRefused as refused:
             raise WireClosed(str(refused)) from refused
         except Refused as refused:
@@ -314,6 +317,12 @@ class Copies:
         else:
             self._look(copy, stream.log)
             self._changed[copy] = None
+
+    def place_of(self, number: int) -> int:
+        """Where in its file the next frames of a FOLLOW are to go; 0 where that is not known."""
+        copy = self._by_id.get(number)
+        stream = None if copy is None else self._owner.open.get(copy.name)
+        return 0 if stream is None else stream.log.end_offset
 
     def ended(self, message: Ended, now_s: float) -> None:
         copy = self._by_id.get(message.id)

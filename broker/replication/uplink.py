@@ -30,7 +30,7 @@ from broker.replication.calls_up import CallsUp
 from broker.replication.claims import Claims
 from broker.replication.copies import Copies, SetAside
 from broker.replication.upforward import UpForward
-from broker.replication.wire import Address, Wire, WireClosed, look_up, numeric_address
+from broker.replication.wire import Address, Chunks, Wire, WireClosed, look_up, numeric_address
 from broker.routes import Route
 from broker.settings import Settings
 from broker.version import program_version
@@ -196,16 +196,19 @@ class Uplink:
 
     def _read(self, wire: Wire) -> None:
         now_s = self._heard_s = self._around.clock()
-        for message in wire.receive():
+        for message in wire.receive(self.copies.place_of):
             handler = _HANDLERS.get(type(message))
             if handler is None or (self.phase is not Phase.UP and type(message) not in _BEFORE_UP):
-                raise WireClosed(f"it sent {type(message).__name__}, which nobody asked for")
+                name = "Chunk" if isinstance(message, Chunks) else type(message).__name__
+                raise WireClosed(f"it sent {name}, which nobody asked for")
             handler(self, message, now_s)
             if self._wire is not wire:
                 return
 
     def flush(self) -> None:
-        """Send what this turn has queued, and what is to be said of what is held."""
+        """Send what this turn has queued, and what is to be said of what is held. Dial at once for the first time."""
+        if self.phase is Phase.DOWN and not self._dial_s and self.needed:
+            self.tick(self._around.clock())
         wire = self._wire
         if wire is None or self.phase is Phase.CONNECTING:
             return
@@ -320,8 +323,8 @@ class Uplink:
         self.calls.went_up()
         self._tick_up(now_s, float("inf"))
 
-    def hear_chunk(self, message: m.Chunk, now_s: float) -> None:
-        self.copies.chunk(message, now_s)
+    def hear_chunks(self, message: Chunks, now_s: float) -> None:
+        self.copies.chunks(message.id, message.pieces, now_s)
 
     def hear_followed(self, message: r.Followed, now_s: float) -> None:
         self.copies.followed(message, now_s)
@@ -401,7 +404,7 @@ class Lookup:
 
 _HANDLERS: Mapping[type, Callable[[Uplink, Any, float], None]] = {
     m.Welcome: Uplink.hear_welcome,
-    m.Chunk: Uplink.hear_chunk,
+    Chunks: Uplink.hear_chunks,
     r.Followed: Uplink.hear_followed,
     m.Ended: Uplink.hear_ended,
     m.Published: Uplink.hear_published,

@@ -234,6 +234,7 @@ class Uplinks:
         uplink = self._uplinks.get((host, port))
         if uplink is None:
             uplink = self._uplinks[host, port] = Uplink(self._around, host, port)
+            self._touch(uplink)
         return uplink
 
     def _touch(self, uplink: Uplink) -> None:

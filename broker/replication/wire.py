@@ -7,24 +7,29 @@ those who fill it: publishes by the uplink's window, reports by one a stream, qu
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import select
 import socket
-from collections.abc import Iterator
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 from broker.protocol.binary import ClientCodec
 from broker.protocol.errors import PeerError
 from broker.protocol.features import REPLICATION
-from broker.protocol.messages import Response
+from broker.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, Chunk, Op, Response
 from broker.protocol.outgoing import Buffer, Outgoing
 
 # Of one read. Several chunks, so that most of them lie whole in it and need not be put together; fewer bytes while
 # messages are very small and many.
 RECEIVE_BYTES, RECEIVE_MIN_BYTES = 4 << 20, 16 << 10
+LEFT_MAX_BYTES = 2 << 20  # a longer envelope, which is a message of that size, is put together elsewhere
+CHUNKS_AT_ONCE = 64  # are taken together, when they come together
+LONG_MIN_BYTES = 64 << 10  # of frames in a chunk: the rest of a shorter one is read with what comes behind it
+PAGE_BYTES = 4_096
+FRAMES_END = PAGE_BYTES + LEFT_MAX_BYTES + RECEIVE_BYTES  # of the buffer: where those of long chunks end at last
+BUFFER_BYTES = FRAMES_END + PAGE_BYTES
 MESSAGES_A_READ = 2_048  # more of them would keep everybody else of this worker waiting
-
-_receive_buffer = memoryview(bytearray(RECEIVE_BYTES))  # one a process: filled and read within one call
 
 Address: TypeAlias = tuple[socket.AddressFamily, Any]
 """An address family, and an address as its sockets take it."""
@@ -52,8 +57,75 @@ def look_up(host: str, port: int) -> Address:
     return found[0][0], found[0][4]
 
 
+class Chunks(NamedTuple):
+    """The frames of CHUNKs of one subscription that came one behind the other."""
+
+    id: int
+    pieces: list[memoryview]
+
+
+def gather(messages: Iterable[Response]) -> Iterator[Response | Chunks]:
+    """The same, with Chunks instead of each Chunk. Raises what `messages` raises, behind all that came before."""
+    number, pieces = 0, list[memoryview]()
+    try:
+        for message in messages:
+            chunk = message if isinstance(message, Chunk) else None
+            if pieces and (chunk is None or chunk.id != number or len(pieces) == CHUNKS_AT_ONCE):
+                yield Chunks(number, pieces)
+                pieces = []
+            if chunk is None:
+                yield message
+            else:
+                number = chunk.id
+                pieces.append(chunk.frames)
+    except (PeerError, WireClosed):
+        if pieces:
+            yield Chunks(number, pieces)
+        raise
+    if pieces:
+        yield Chunks(number, pieces)
+
+
+class Long:
+    """A chunk that is not whole yet: its frames are to lie in the buffer from `start` to `end`, and do to `filled`."""
+
+    __slots__ = ("end", "filled", "number", "start")
+
+    def __init__(self, number: int, start: int, size: int) -> None:
+        self.number = number
+        self.start = self.filled = start
+        self.end = start + size
+
+
+def long_chunk(head: Buffer) -> tuple[int, int] | None:
+    """The subscription's id, and how many bytes of frames, of a chunk that begins so; None for anything but a long
+    chunk that fits into the buffer.
+    """
+    if len(head) < CHUNK_HEAD.size:
+        return None
+    opcode, length, number = CHUNK_HEAD.unpack_from(head)
+    size = length - HANDLE_BYTES
+    return (number, size) if opcode == Op.CHUNK and LONG_MIN_BYTES <= size <= LEFT_MAX_BYTES else None
+
+
 class Wire:
-    __slots__ = ("_codec", "_out", "_read_bytes", "closed", "received_bytes", "sock")
+    """Of a long chunk what is missing is read by itself, with the head of what comes next, so that the frames of long
+    chunks of a stream lie one behind the other, and where in a page they will lie in the file: what is copied between
+    places that are alike in that is copied a quarter faster. Nothing of them is moved afterwards.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_codec",
+        "_fed_end",
+        "_head",
+        "_long",
+        "_out",
+        "_read_bytes",
+        "closed",
+        "received_bytes",
+        "sock",
+    )
 
     def __init__(self, address: Address) -> None:
         """Begin to connect; it is done when the socket is writable (`connected`). Raises WireClosed."""
@@ -62,6 +134,11 @@ class Wire:
         self.received_bytes = 0
         self._codec = ClientCodec(features=frozenset({REPLICATION}))
         self._read_bytes = RECEIVE_BYTES
+        # A mapping, which is memory only where it was written to: most upstreams never send that much at once.
+        self._buffer = memoryview(mmap.mmap(-1, BUFFER_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        self._fed_end = 0  # of what the codec got last; what it has left there is at its end
+        self._long: Long | None = None
+        self._head = bytearray(CHUNK_HEAD.size)
         self._out = Outgoing()
         try:
             self.sock = socket.socket(family, socket.SOCK_STREAM)
@@ -106,27 +183,88 @@ class Wire:
                 raise WireClosed(error.strerror or "the connection is gone") from error
             self._out.sent(sent)
 
-    def receive(self) -> Iterator[Response]:
-        """Read once; the messages that are whole. The frames of a Chunk are valid until the next step.
+    def receive(self, place_of: Callable[[int], int] = lambda _number: 0) -> Iterator[Response | Chunks]:
+        """Read once, about RECEIVE_BYTES at most; the messages that are whole.
 
-        Raises WireClosed at the end of the input, and for bytes that no broker sends.
+        The frames of Chunks are valid until the next call. `place_of`: where in a file the next frames of a
+        subscription are to go. Raises WireClosed at the end of the input, and for bytes that no broker sends.
         """
+        messages = 0
         try:
-            count = self.sock.recv_into(_receive_buffer, self._read_bytes)
+            for message in gather(self._read_any() if self._long is None else self._read_long(self._long)):
+                messages += len(message.pieces) if isinstance(message, Chunks) else 1
+                yield message
+        except PeerError as error:
+            raise WireClosed(f"what it sent is no binary protocol: {error.text}") from error
+        if self._long is None:
+            self._keep_left(place_of)
+            self._pace(messages)
+
+    def _receive(self, *buffers: Buffer) -> int:
+        """How many bytes were there for these buffers. Raises WireClosed."""
+        try:
+            count = self.sock.recvmsg_into(buffers)[0]
         except BlockingIOError:
-            return
+            return 0
         except OSError as error:
             raise WireClosed(error.strerror or "the connection is gone") from error
         if not count:
             raise WireClosed("the other node has closed the connection")
         self.received_bytes += count
-        messages = 0
-        try:
-            for message in self._codec.feed(_receive_buffer[:count]):
-                messages += 1
-                yield message
-        except PeerError as error:
-            raise WireClosed(f"what it sent is no binary protocol: {error.text}") from error
+        return count
+
+    def _read_any(self) -> Iterator[Response]:
+        left = self._fed_end
+        count = self._receive(self._buffer[left : left + self._read_bytes])
+        if count:
+            yield from self._feed(0, left + count)
+
+    def _feed(self, start: int, end: int) -> Iterator[Response]:
+        self._fed_end = end
+        yield from self._codec.feed(self._buffer[start:end], LEFT_MAX_BYTES)
+
+    def _read_long(self, long: Long) -> Iterator[Response]:
+        """The rest of a chunk, and of those that come behind it."""
+        start, head = long.start, self._head
+        while True:
+            missing = long.end - long.filled
+            count = self._receive(self._buffer[long.filled : long.end], head)
+            if count < missing:
+                long.filled += count
+                return
+            yield Chunk(long.number, self._buffer[long.start : long.end])
+            following = long_chunk(head) if count - missing == len(head) else None
+            if following is None or following[0] != long.number:
+                self._long = None
+                place = long.end  # what has come is not dealt with yet
+                end = place + count - missing
+                self._buffer[place:end] = head[: count - missing]
+                yield from self._feed(place, end)
+                return
+            size = following[1]
+            enough = long.end - start >= RECEIVE_BYTES or long.end + size > FRAMES_END
+            self._long = long = Long(long.number, long.end % PAGE_BYTES if enough else long.end, size)
+            if enough:
+                return
+
+    def _keep_left(self, place_of: Callable[[int], int]) -> None:
+        """Move what the codec has left to where the rest is to be read; all that came before it has been dealt with."""
+        left = self._codec.left_bytes
+        part = self._buffer[self._fed_end - left : self._fed_end]
+        found = long_chunk(part)
+        if found is None:
+            if self._fed_end > left:
+                self._buffer[:left] = part
+                self._fed_end = left
+            return
+        number, size = found
+        self._long = long = Long(number, place_of(number) % PAGE_BYTES, size)
+        long.filled += left - CHUNK_HEAD.size
+        self._buffer[long.start : long.filled] = part[CHUNK_HEAD.size :]
+        self._fed_end = 0
+
+    def _pace(self, messages: int) -> None:
+        """Read less at once when so many messages came with one read, and more when they were few."""
         if messages > MESSAGES_A_READ:
             self._read_bytes = max(self._read_bytes // 2, RECEIVE_MIN_BYTES)
         elif messages < MESSAGES_A_READ // 4:

@@ -163,7 +163,8 @@ def test_a_repeat_waits_for_the_disk_as_the_first_one_did(tmp_path: Path) -> Non
     owner.release()
 
 
-def test_a_slave_knows_what_its_master_knew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("together", [False, True], ids=["one take each", "one take"])
+def test_a_slave_knows_what_its_master_knew(tmp_path: Path, together: bool) -> None:
     master, slave = make_owner(tmp_path / "master"), make_owner(tmp_path / "slave")
     slave.set_meta(StreamMeta("s", Role.SLAVE, 1))
     slave.create(b"s", by_command=True)
@@ -171,9 +172,10 @@ def test_a_slave_knows_what_its_master_knew(tmp_path: Path) -> None:
     log = master.open[b"s"].log
     frames = b"".join(bytes(piece.frames) for piece in log.walk(0))
     cut = log.entry(2).offset - log.entry(0).offset  # in the middle of the run
-    slave.take_frames(b"s", memoryview(frames)[:cut], 0.0)
-    assert slave.open[b"s"].producers is not None
-    slave.take_frames(b"s", memoryview(frames)[cut:], 0.0)
+    pieces = [memoryview(frames)[:cut], memoryview(frames)[cut:]]
+    for taken in [pieces] if together else [pieces[:1], pieces[1:]]:
+        slave.take_frames(b"s", taken, 0.0)
+        assert slave.open[b"s"].producers is not None
     slave.set_meta(StreamMeta("s", Role.MASTER, 2))
     assert send(slave, run(0, b"a", b"b", b"c"), run(3, b"d")) == [1, 4]
     master.release()
@@ -194,8 +196,8 @@ def test_a_slave_whose_log_cannot_be_read_goes_on(tmp_path: Path, monkeypatch: p
         raise OSError(errno.EIO, "no")
 
     monkeypatch.setattr(numbered, "rebuild", fail)
-    slave.take_frames(b"s", memoryview(first), 0.0)
-    slave.take_frames(b"s", memoryview(second), 0.0)
+    slave.take_frames(b"s", [memoryview(first)], 0.0)
+    slave.take_frames(b"s", [memoryview(second)], 0.0)
     assert len(asked) == 1
     slave.set_meta(StreamMeta("s", Role.MASTER, 2))
     assert send(slave, run(1, b"b")) == [Code.UNAVAILABLE]

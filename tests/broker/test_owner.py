@@ -229,7 +229,7 @@ def test_frames_of_the_master_are_appended_as_they_are(tmp_path: Path, original:
     owner = make_owner(tmp_path / "data")
     follow(owner)
     frames = original.frames(0, 3)
-    stream = owner.take_frames(b"s", frames, 1_000.0)
+    stream = owner.take_frames(b"s", [frames], 1_000.0)
     assert stream is owner.open[b"s"] and stream.log.next_seq == 3
     assert (owner.metrics.appended_messages, owner.metrics.appended_bytes) == (3, len(frames))
     growth = owner.take_grown()[b"s"]
@@ -243,27 +243,44 @@ def test_only_a_small_run_is_kept_for_who_waits_for_it(tmp_path: Path, original:
     owner = make_owner(tmp_path / "data")
     follow(owner)
     assert len(original.frames(0, 200)) > FRESH_BYTES_MAX
-    end = owner.take_frames(b"s", original.frames(0, 200), 1_000.0).log.end_offset
+    end = owner.take_frames(b"s", [original.frames(0, 200)], 1_000.0).log.end_offset
     assert owner.take_grown()[b"s"] == Growth(200, 200, end, bytearray())
 
 
 def test_two_runs_in_one_turn_are_announced_to_the_end(tmp_path: Path, original: Original) -> None:
     owner = make_owner(tmp_path / "data")
     follow(owner)
-    owner.take_frames(b"s", original.frames(0, 2), 1_000.0)
-    owner.take_frames(b"s", original.frames(2, 5), 1_000.0)
+    owner.take_frames(b"s", [original.frames(0, 2)], 1_000.0)
+    owner.take_frames(b"s", [original.frames(2, 5)], 1_000.0)
     growth = owner.take_grown()[b"s"]
     assert (growth.first_seq, growth.next_seq, bytes(growth.frames)) == (2, 5, bytes(original.frames(2, 5)))
+
+
+@pytest.mark.parametrize("wrong", range(4))
+def test_pieces_before_a_wrong_one_are_announced_as_ever(tmp_path: Path, original: Original, wrong: int) -> None:
+    owner = make_owner(tmp_path / "data")
+    follow(owner)
+    pieces = [bytearray(original.frames(*each)) for each in ((0, 2), (2, 3), (3, 7), (7, 10))]
+    pieces[wrong][-1] ^= 1
+    with pytest.raises(FramesRefused):
+        owner.take_frames(b"s", [memoryview(piece) for piece in pieces], 1_000.0)
+    end_seq, grown = (0, 2, 3, 7)[wrong], owner.take_grown()
+    assert owner.open[b"s"].log.next_seq == owner.metrics.appended_messages == end_seq
+    if wrong:
+        assert grown == {b"s": Growth(0, end_seq, owner.open[b"s"].log.end_offset, original.frames(0, end_seq))}
+    else:
+        assert not grown
+    assert (b"s" in owner.dirty) == (wrong > 0)
 
 
 def test_frames_that_do_not_come_next_change_nothing(tmp_path: Path, original: Original) -> None:
     owner = make_owner(tmp_path / "data")
     follow(owner)
     with pytest.raises(FramesRefused):
-        owner.take_frames(b"s", original.frames(1, 2), 1_000.0)
+        owner.take_frames(b"s", [original.frames(1, 2)], 1_000.0)
     assert not owner.grown and not owner.dirty and owner.metrics.appended_messages == 0
     with pytest.raises(Refused) as refused:
-        owner.take_frames(b"unknown", original.frames(0, 1), 1_000.0)
+        owner.take_frames(b"unknown", [original.frames(0, 1)], 1_000.0)
     assert refused.value.code is Code.UNKNOWN
 
 
@@ -275,9 +292,9 @@ def test_a_copy_is_synced_as_its_policy_says(
 ) -> None:
     owner = make_owner(tmp_path / "data", streams=policies(durability), async_sync_s=30.0)
     follow(owner)
-    stream = owner.take_frames(b"s", original.frames(0, 1), 1_000.0)
+    stream = owner.take_frames(b"s", [original.frames(0, 1)], 1_000.0)
     assert stream.sync_due_s == due_s and owner.urgent == ([stream] if urgent else [])
-    owner.take_frames(b"s", original.frames(1, 2), 1_000.5)
+    owner.take_frames(b"s", [original.frames(1, 2)], 1_000.5)
     assert stream.sync_due_s == due_s, "counted from the first that is not synced"
 
 

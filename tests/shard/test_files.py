@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from shard.files import (
+    PIECES_MAX,
     Replacements,
     copy_bytes,
     punch_hole,
@@ -15,6 +16,7 @@ from shard.files import (
     sync_directory,
     sync_file_system,
     write_all,
+    write_row,
 )
 
 
@@ -30,6 +32,17 @@ def test_write_all_ends_when_nothing_is_written(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: 0)
     with open(tmp_path / "file", "w+b") as file, pytest.raises(OSError, match="wrote nothing of 10 bytes at 2"):
         write_all(file.fileno(), b"0123456789", 2)
+
+
+@pytest.mark.parametrize("written_bytes", [1, 3, 4, 5, 11, 100])
+def test_write_row_goes_on_after_a_short_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written_bytes: int
+) -> None:
+    pieces = [b"%03d" % number + b"." * (number % 3) for number in range(2 * PIECES_MAX + 5)]
+    monkeypatch.setattr(os, "pwritev", lambda fd, row, offset: os.pwrite(fd, b"".join(row)[:written_bytes], offset))
+    with open(tmp_path / "file", "w+b") as file:
+        write_row(file.fileno(), [*pieces, memoryview(b""), bytearray(b"end")], 2)
+        assert file.read() == b"\0\0" + b"".join(pieces) + b"end"
 
 
 def test_read_all_ends_where_the_file_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

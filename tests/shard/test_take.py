@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import given, settings
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from shard import log as log_module
 from shard.check import check_stream
 from shard.errors import FramesRefused, StorageFull
+from shard.frame import FLAGS_OFFSET
 from shard.header import HEADER_PAGE_BYTES, VALUE_MAX
 from shard.leaves import load
 from shard.log import StreamLog
@@ -84,6 +86,52 @@ def test_all_kinds_of_buffers_are_taken(tmp_path: Path) -> None:
     assert log.take(stamped(b"three", seq=2)) == 1
     log.close()
     assert payloads(tmp_path) == [b"one", b"two", b"three"]
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.data())
+def test_several_pieces_at_once_are_taken_as_they_are_one_by_one(counts: list[int], data: st.DataObject) -> None:
+    """Whole, or up to the piece that is wrong: the files are the same to the byte."""
+    pieces, seq = list[bytearray](), 0
+    for number, count in enumerate(counts):
+        texts = [b"x" * data.draw(st.sampled_from([0, 9, 300])) for _ in range(count)]
+        pieces.append(stamped(*texts, seq=seq, at=1_000 + number, epoch=1 + number // 3))
+        seq += count
+    wrong = data.draw(st.none() | st.integers(0, len(pieces) - 1))
+    if wrong is not None:
+        bent(pieces[wrong], data.draw(st.integers(0, len(pieces[wrong]) - 1)))
+    with TemporaryDirectory() as one, TemporaryDirectory() as other:
+        together, apart = open_log(Path(one)), open_log(Path(other))
+        taken = outcome(lambda: together.take(*[memoryview(piece) for piece in pieces]))
+        for piece in pieces:
+            last = outcome(lambda piece=piece: apart.take(piece))  # type: ignore[misc]
+            if isinstance(last, str):
+                break
+        assert taken == (last if wrong is not None else seq)
+        for attribute in ("next_seq", "end_offset", "last_timestamp_us", "last_epoch"):
+            assert getattr(together, attribute) == getattr(apart, attribute)
+        together.close()
+        apart.close()
+        for suffix in (".content", ".indx"):
+            files = [(Path(path) / f"{NAME}{suffix}").read_bytes()[HEADER_PAGE_BYTES:] for path in (one, other)]
+            assert files[0] == files[1]
+        assert check_stream(Path(one), NAME, boot_id=BOOT).ok
+
+
+def outcome(call: Callable[[], int]) -> int | str:
+    try:
+        return call()
+    except FramesRefused as refused:
+        return str(refused)
+
+
+def test_the_flags_of_what_was_taken_last(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    flagged = batch([b"b"])
+    flagged[FLAGS_OFFSET] = 1
+    stamp(flagged, 1, 1_000, 1, 0)
+    assert log.take(stamped(b"a"), flagged) == 2 and log.taken_flags == 1
+    assert log.take(stamped(b"c", seq=2)) == 1 and log.taken_flags == 0
 
 
 def bent(frames: bytearray, place: int) -> bytearray:
@@ -192,6 +240,25 @@ def test_a_full_disk_commits_nothing_and_the_log_goes_on(tmp_path: Path, monkeyp
     assert log.next_seq == 0
     assert log.take(frames) == 1
     log.close()
+
+
+def test_a_full_disk_takes_none_of_several_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = open_log(tmp_path)
+    pieces = [stamped(b"a" * 5_000), stamped(b"b", seq=1)]
+    pwritev = os.pwritev
+
+    def full(fd: int, row: list[bytes], offset: int) -> int:
+        pwritev(fd, row[:1], offset)
+        raise OSError(errno.ENOSPC, "no space")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwritev", full)
+        with pytest.raises(StorageFull):
+            log.take(*pieces)
+    assert (log.next_seq, log.taken_flags) == (0, 0)
+    assert log.take(*pieces) == 2
+    log.close()
+    assert payloads(tmp_path) == [b"a" * 5_000, b"b"]
 
 
 @pytest.mark.parametrize("boot", [BOOT, LATER_BOOT])

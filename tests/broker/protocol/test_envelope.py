@@ -36,6 +36,20 @@ def test_a_body_that_no_head_can_tell() -> None:
         pack_envelope(7, b"", follows_bytes=1 << 32)
 
 
+@given(envelopes, cuts, st.integers(0, 80))
+def test_what_is_left_to_the_caller_is_fed_again(
+    sent: list[tuple[int, bytes]], places: list[int], leave_bytes: int
+) -> None:
+    data = b"".join(pack_envelope(*each) for each in sent)
+    reader, left, found = EnvelopeReader(MAX), b"", []
+    for piece in cut(data, places):
+        fed = left + piece
+        found += [(opcode, bytes(body)) for opcode, body in reader.feed(fed, leave_bytes)]
+        left = fed[len(fed) - reader.left_bytes :]
+        assert not (left and reader.pending_bytes) and len(left) <= leave_bytes
+    assert found == sent and not left and not reader.pending_bytes
+
+
 @given(envelopes, cuts)
 def test_in_any_pieces(sent: list[tuple[int, bytes]], places: list[int]) -> None:
     data = b"".join(pack_envelope(*each) for each in sent)

@@ -120,7 +120,7 @@ class Slave:
 
     def chunk(self, first_seq: int, next_seq: int, *, number: int = 0) -> None:
         frames = self.original.frames(first_seq, next_seq)
-        self.copies.chunk(m.Chunk(number or self.copy.id, frames), self.now_s)
+        self.copies.chunks(number or self.copy.id, [frames], self.now_s)
 
     def reports(self) -> list[r.Held]:
         return [
@@ -361,15 +361,23 @@ def test_a_chunk_with_one_wrong_byte_is_taken_not_even_in_part(slave: Slave, pla
     frames = bytearray(slave.original.frames(10, 12))
     frames[place] ^= 0x40
     with pytest.raises(WireClosed):
-        slave.copies.chunk(m.Chunk(slave.copy.id, memoryview(frames)), slave.now_s)
+        slave.copies.chunks(slave.copy.id, [memoryview(frames)], slave.now_s)
     assert slave.log.next_seq == 10
+
+
+def test_chunks_before_a_wrong_one_are_kept(slave: Slave) -> None:
+    slave.be(State.FOLLOWING)
+    assert slave.copies.place_of(slave.copy.id) == slave.log.end_offset and slave.copies.place_of(2) == 0
+    with pytest.raises(WireClosed):
+        slave.copies.chunks(slave.copy.id, [slave.original.frames(*each) for each in ((10, 12), (13, 14))], slave.now_s)
+    assert slave.log.next_seq == 12
 
 
 @pytest.mark.parametrize("cut", [1, 40])
 def test_half_a_frame_is_none(slave: Slave, cut: int) -> None:
     slave.be(State.FOLLOWING)
     with pytest.raises(WireClosed):
-        slave.copies.chunk(m.Chunk(slave.copy.id, slave.original.frames(10, 12)[:-cut]), slave.now_s)
+        slave.copies.chunks(slave.copy.id, [slave.original.frames(10, 12)[:-cut]], slave.now_s)
     assert slave.log.next_seq == 10
 
 
@@ -377,7 +385,7 @@ def test_an_epoch_that_goes_back_is_refused(slave: Slave, tmp_path: Path) -> Non
     slave.be(State.FOLLOWING)
     later = Original(tmp_path / "later")
     later.append(*(b"%d" % number for number in range(11)), epoch=2)
-    slave.copies.chunk(m.Chunk(slave.copy.id, later.frames(10, 11)), slave.now_s)
+    slave.copies.chunks(slave.copy.id, [later.frames(10, 11)], slave.now_s)
     assert slave.log.last_epoch == 2
     with pytest.raises(WireClosed):
         slave.chunk(11, 12)

@@ -3,18 +3,34 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import errno
+import random
 import select
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
 from broker.protocol import messages as m
+from broker.protocol import replication as r
+from broker.protocol.errors import Code, PeerError
 from broker.protocol.messages import CHUNK_HEAD, Op, pack
 from broker.protocol.outgoing import BUFFERS_MAX
-from broker.replication.wire import RECEIVE_MIN_BYTES, Wire, WireClosed, look_up, numeric_address
+from broker.replication.wire import (
+    CHUNKS_AT_ONCE,
+    LEFT_MAX_BYTES,
+    LONG_MIN_BYTES,
+    PAGE_BYTES,
+    RECEIVE_MIN_BYTES,
+    Chunks,
+    Wire,
+    WireClosed,
+    gather,
+    look_up,
+    numeric_address,
+)
 from shard.frame import pack_frame
 
 PATIENCE_S = 5.0
@@ -171,8 +187,144 @@ def test_frames_larger_than_one_read(pair: Pair) -> None:
     while not got:
         with contextlib.suppress(BlockingIOError):
             sent += pair.far.send(data[sent:])
-        got = [(each.id, bytes(each.frames)) for each in pair.wire.receive() if isinstance(each, m.Chunk)]
+        got = [(each.id, b"".join(each.pieces)) for each in pair.wire.receive() if isinstance(each, Chunks)]
     assert got == [(9, frames)]
+
+
+def chunk(number: int, frames: bytes) -> bytes:
+    return CHUNK_HEAD.pack(Op.CHUNK, 4 + len(frames), number) + frames
+
+
+def heard(messages: Iterable[object]) -> list[object]:
+    """Each chunk by itself again, with its frames copied."""
+    return [
+        each
+        for message in messages
+        for each in (
+            [(message.id, bytes(piece)) for piece in message.pieces] if isinstance(message, Chunks) else [message]
+        )
+    ]
+
+
+def carry(pair: Pair, data: bytes, pieces: Iterator[int], place_of: Callable[[int], int]) -> list[object]:
+    """Send in pieces of these sizes, and read after each."""
+    got: list[object] = []
+    before, sent = pair.wire.received_bytes, 0
+    while pair.wire.received_bytes - before < len(data):
+        if sent == pair.wire.received_bytes - before:
+            with contextlib.suppress(BlockingIOError):
+                sent += pair.far.send(data[sent : sent + next(pieces)])
+        wait_for(pair.wire, select.POLLIN)
+        got += heard(pair.wire.receive(place_of))
+    return got
+
+
+SIZES = (LONG_MIN_BYTES, LONG_MIN_BYTES - 1, LONG_MIN_BYTES + 77, 300_000, 1 << 20, LEFT_MAX_BYTES, 40, 3_000_000)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_chunks_of_all_lengths_come_whole_and_in_order(pair: Pair, seed: int) -> None:
+    chance = random.Random(seed)
+    sent: list[object] = []
+    data = bytearray()
+    for _ in range(chance.randrange(4, 16)):
+        if chance.random() < 0.2:
+            names = tuple(b"%0100d" % place for place in range(500))
+            message = chance.choice(list[m.Response]([m.Ping(), m.Opened(3), r.Names(1, names)]))
+            sent.append(message)
+            data += pack(message)
+        for _ in range(chance.choice([1, 1, 4])):
+            number, frames = chance.choice([1, 1, 1, 2]), chance.randbytes(chance.choice(SIZES))
+            sent.append((number, frames))
+            data += chunk(number, frames)
+    pieces = iter(lambda: chance.choice([70_000, 1 << 20, len(data), 9]), None)
+    assert carry(pair, bytes(data), pieces, lambda number: 1_000 * number) == sent
+
+
+def test_a_long_chunk_byte_by_byte(pair: Pair) -> None:
+    """Around both of its ends; the rest in one piece."""
+    frames = [random.Random(number).randbytes(LONG_MIN_BYTES + number) for number in range(3)]
+    data = b"".join(chunk(7, each) for each in frames) + pack(m.Ping())
+    pieces = iter([1] * 40 + [LONG_MIN_BYTES - 50] + [1] * 60 + [LONG_MIN_BYTES - 50] + [1] * 200_000)
+    assert carry(pair, data, pieces, lambda _number: 0) == [*((7, each) for each in frames), m.Ping()]
+
+
+def test_frames_of_long_chunks_lie_as_in_the_file_and_come_together(pair: Pair) -> None:
+    """Where in a page they lie is where they will lie in the file's, one chunk behind the other."""
+    place, sizes = 123_456_789, [300_000, 299_999, 300_132] * 12
+    data = b"".join(chunk(1, bytes([number]) * size) for number, size in enumerate(sizes))
+    sent, number, at_once = 0, 0, []
+    base = buffer_address(pair.wire)
+    while number < len(sizes):
+        with contextlib.suppress(BlockingIOError):
+            sent += pair.far.send(data[sent:])
+        wait_for(pair.wire, select.POLLIN)
+        for message in pair.wire.receive(lambda _number: place):  # noqa: B023 (it is called before this loop goes on)
+            assert isinstance(message, Chunks)
+            at_once.append(len(message.pieces))
+            for piece in message.pieces:
+                assert piece == bytes([number]) * sizes[number]
+                if at_once[1:]:  # the first were read before anybody knew
+                    assert (address(piece) - base - place) % PAGE_BYTES == 0
+                place += len(piece)
+                number += 1
+    assert max(at_once) > 1
+
+
+def test_what_was_whole_comes_before_the_connection_ends(pair: Pair) -> None:
+    frames = bytes(LONG_MIN_BYTES)
+    assert pair.say(chunk(1, frames)[:-10]) == []
+    pair.far.sendall(bytes(10) + chunk(1, frames) + chunk(1, frames)[:-10])
+    pair.far.shutdown(socket.SHUT_WR)
+    got: list[object] = []
+    with pytest.raises(WireClosed, match="has closed the connection"):
+        while True:
+            wait_for(pair.wire, select.POLLIN)
+            for message in pair.wire.receive():
+                got += heard([message])
+    assert got == [(1, frames)] * 2
+
+
+def test_what_is_no_chunk_is_refused_behind_a_long_one(pair: Pair) -> None:
+    frames = bytes(LONG_MIN_BYTES)
+    assert pair.say(chunk(1, frames)[:-10]) == []
+    pair.far.sendall(bytes(10) + b"\xff" * 9)
+    got: list[object] = []
+    with pytest.raises(WireClosed, match="no binary protocol"):
+        while True:
+            wait_for(pair.wire, select.POLLIN)
+            for message in pair.wire.receive():
+                got += heard([message])
+    assert got == [(1, frames)]
+
+
+def address(piece: memoryview) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(piece))
+
+
+def buffer_address(wire: Wire) -> int:
+    return address(wire._buffer)
+
+
+def test_chunks_that_follow_one_another_come_as_one() -> None:
+    one, other = ([m.Chunk(number, memoryview(b"%d" % place)) for place in range(70)] for number in (1, 2))
+    messages: list[m.Response] = [*one[:3], m.Ping(), *one[3:5], *other[:2], *one]
+    found = list(gather(messages))
+    sizes = [len(each.pieces) if isinstance(each, Chunks) else 0 for each in found]
+    assert sizes == [3, 0, 2, 2, CHUNKS_AT_ONCE, 70 - CHUNKS_AT_ONCE]
+    assert heard(found) == [(each.id, bytes(each.frames)) if isinstance(each, m.Chunk) else each for each in messages]
+    assert list(gather([])) == []
+
+
+def test_what_came_before_something_wrong_is_given_first() -> None:
+    def broken() -> Iterator[m.Response]:
+        yield m.Chunk(1, memoryview(b"a"))
+        raise PeerError(Code.PROTOCOL, "wrong", fatal=True)
+
+    found = gather(broken())
+    assert next(found) == Chunks(1, [memoryview(b"a")])
+    with pytest.raises(PeerError, match="wrong"):
+        next(found)
 
 
 def test_a_flood_of_small_messages_is_read_in_small_parts(pair: Pair) -> None:
@@ -183,7 +335,7 @@ def test_a_flood_of_small_messages_is_read_in_small_parts(pair: Pair) -> None:
     def read() -> int:
         wait_for(wire, select.POLLIN)
         before = wire.received_bytes
-        assert all(isinstance(message, (m.Ping, m.Chunk)) for message in wire.receive())
+        assert all(isinstance(message, (m.Ping, Chunks)) for message in wire.receive())
         return wire.received_bytes - before
 
     while len(sizes) < 30:

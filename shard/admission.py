@@ -1,0 +1,90 @@
+"""What of the frames that a stream's master has stamped may be taken behind those that a log has. Nothing is written.
+
+They come in pieces. A piece is taken as a whole or not at all, and none behind one that is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from shard.errors import FramesRefused
+from shard.frame import (
+    FAULT_EPOCH,
+    FAULT_SEQ,
+    FAULT_SHORT,
+    FAULT_TIME,
+    HEADER_BYTES,
+    INDEX_ENTRY,
+    INDEX_ENTRY_BYTES,
+    unpack_header,
+)
+from shard.header import VALUE_MAX
+from shard.leaves import load
+from shard.walk import fault_text
+
+Frames: TypeAlias = bytes | bytearray | memoryview
+
+_admit = load("shard.frame_cy").admit
+
+
+class End(NamedTuple):
+    """What a log ends with; the timestamp and the epoch are those of its last message."""
+
+    next_seq: int
+    end_offset: int
+    timestamp_us: int
+    epoch: int
+
+
+class Admission(NamedTuple):
+    """`entries`: those of the index, for each piece that may be taken; `end`: of the log behind these pieces; `flags`:
+    those that any of their frames has; `refused`: what is wrong with the next piece.
+    """
+
+    entries: list[bytearray]
+    end: End
+    flags: int
+    refused: FramesRefused | None = None
+
+
+def admit_pieces(name: str, pieces: Sequence[Frames], end: End) -> Admission:
+    """Check pieces that are to follow a log of this end: whole frames with right checksums, seqs without a hole,
+    timestamps and epochs that never go back.
+    """
+    row: list[bytearray] = []
+    flags = 0
+    for frames in pieces:
+        entries, size, fault, its_flags = _admit(frames, end.next_seq, end.timestamp_us, end.epoch, end.end_offset)
+        behind = _behind(end, entries, size)
+        if fault or not size:
+            cause = _cause(frames, size, fault or FAULT_SHORT, behind)
+            return Admission(row, end, flags, FramesRefused(name, behind.next_seq, fault or FAULT_SHORT, cause))
+        if behind.next_seq > VALUE_MAX or behind.end_offset > VALUE_MAX:
+            cause = f"seqs and offsets end at {VALUE_MAX}"
+            return Admission(row, end, flags, FramesRefused(name, behind.next_seq - 1, FAULT_SEQ, cause))
+        row.append(entries)
+        flags |= its_flags
+        end = behind
+    return Admission(row, end, flags)
+
+
+def _behind(end: End, entries: bytearray, size: int) -> End:
+    """The end of a log of this end that has taken `size` bytes of frames more, with these entries."""
+    if not entries:
+        return end
+    timestamp_us, _, _, epoch = INDEX_ENTRY.unpack_from(entries, len(entries) - INDEX_ENTRY_BYTES)
+    return End(end.next_seq + len(entries) // INDEX_ENTRY_BYTES, end.end_offset + size, timestamp_us, epoch)
+
+
+def _cause(frames: Frames, place: int, fault: str, end: End) -> str:
+    """What to say of the frame that begins at byte `place`, and would follow a log of this end."""
+    if len(frames) - place < HEADER_BYTES:
+        return fault_text(fault)
+    header = unpack_header(frames, place)
+    found = {
+        FAULT_SEQ: f": it is message {header.seq}",
+        FAULT_TIME: f": {header.timestamp_us}, after {end.timestamp_us}",
+        FAULT_EPOCH: f": {header.epoch}, after {end.epoch}",
+    }
+    return fault_text(fault) + found.get(fault, "")
