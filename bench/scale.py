@@ -23,6 +23,7 @@ class Scale:
     noise_bytes: int = 10_000_000_000  # at least, replayed beside the subscriber that is timed
     many_streams: int = 100_000
     spark_messages: int = 40_000_000
+    live_seconds: float = 60.0  # of publishing beside a live query
     timeout_s: float = 180.0  # of one measurement
 
 
@@ -41,5 +42,6 @@ QUICK = Scale(
     noise_bytes=300_000_000,
     many_streams=2_000,
     spark_messages=400_000,
+    live_seconds=12.0,
     timeout_s=60.0,
 )

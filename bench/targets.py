@@ -108,6 +108,7 @@ def _spark_targets() -> list[Target]:
         Target("Spark reads a day with payloads: 500 MB/s", "spark-scan", "spark", "", 500.0, True, _value),
         Target("Spark counts an hour of a day: 0.5 s", "spark-scan", "spark", "", 0.5, False, _extra("hour_s")),
         Target("a day in 8 streams is rolled up at 12 M msg/s", "rollup-8", "spark", "", 12e6, True, _value),
+        Target("Spark follows 50,000 msg/s: 1 s a batch", "spark-live", "tailrace-binary-acks", "", 1.0, False, _value),
         Target("ingest beside a rollup: 15 % slower", "beside-rollup", "tailrace-binary-acks", "", 15.0, False, _value),
         Target("a day in 10,000 streams is rolled up at 4 M msg/s", "rollup-10000", "spark", "", 4e6, True, _value),
     ]

@@ -57,7 +57,7 @@ class TailraceBinary(Tailrace):
         self.kinds = frozenset(
             kinds
             | (
-                {"idempotence", "consume", "consumers", "beside-rollup"}
+                {"idempotence", "consume", "consumers", "beside-rollup", "spark-live"}
                 if acked
                 else {"replay", "connections", "neighbour"}
             )

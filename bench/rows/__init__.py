@@ -10,6 +10,7 @@ from bench.rows.fanout import FanOutRow
 from bench.rows.idempotence import IdempotenceRow
 from bench.rows.ingest import IngestRow
 from bench.rows.latency import LatencyRow
+from bench.rows.live import LiveRow
 from bench.rows.neighbour import NeighbourRow
 from bench.rows.replay import ReplayRow
 from bench.rows.replication import CatchUpRow, HopRow, ReplicatedRow
@@ -51,4 +52,5 @@ def make_rows(scale: Scale) -> list[Row]:
         RollupRow(8),
         RollupRow(10_000),
         BesideRollupRow(),
+        LiveRow(),
     ]

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql.datasource import DataSourceReader
 
 import pyspark_tailrace
+from bench.load.live import Seen, follow
 from bench.load.spark_data import make_data, stream_name
 from bench.load.spark_server import FILES, PARQUET, Context
 from shard.directory import DataDirectory, open_data_dir
@@ -110,6 +111,19 @@ def test_the_questions_of_the_benchmark(session: Any, tmp_path: Path) -> None:
     for question in (FILES["hour"], PARQUET["hour"]):
         found: Any = question(context)
         assert sorted(found) == [(stream_name(number), 20) for number in range(2)]
+
+
+@pytest.mark.slow
+def test_the_live_query_of_the_benchmark(session: Any, data: DataDirectory, tmp_path: Path) -> None:
+    seen = Seen()
+    query = follow(session, str(data.path), str(tmp_path / "checkpoint"), seen)
+    try:
+        query.processAllAvailable()
+        assert dict(seen.ends) == {row[0]: row[1] for row in load(session, data).groupBy("stream").count().collect()}
+        assert [each.numInputRows for each in query.recentProgress][:1] == [seen.ends.total()]
+        assert query.lastProgress.durationMs["triggerExecution"] >= 0
+    finally:
+        query.stop()
 
 
 def run_live(session: Any, data: DataDirectory, checkpoint: Path, seen: list[tuple[str, int]], **options: str) -> None:
