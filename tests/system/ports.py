@@ -51,10 +51,12 @@ class Ports:
 
     def close(self) -> None:
         async def stop() -> None:
-            for server in self._servers:
-                server.close()
+            for sock in [sock for server in self._servers for sock in server.sockets]:
+                self.loop.remove_reader(sock.fileno())
             for _ in range(10):  # what was accepted just now must begin, to close what it holds when it is cancelled
                 await asyncio.sleep(0)
+            for server in self._servers:  # closed before that, it would let what it has accepted lie
+                server.close()
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
