@@ -23,6 +23,8 @@ ROUND_MESSAGES: Final = 5_000
 """Of all streams together, a tenth of a second."""
 WARM_BATCHES: Final = 5
 """Not counted: Java compiles what it runs."""
+START_TIMEOUT_S: Final = 120.0
+"""Of Java, and of the first batch."""
 
 
 class LiveRow(Row):
@@ -39,9 +41,10 @@ class LiveRow(Row):
             raise LoadError(f"{peer.name} has no files that Spark could read")
         names, payload = stream_names(STREAMS), make_payload(scale.payload_bytes)
         directory = server.site.directory
+        deadline = Deadline(START_TIMEOUT_S + scale.live_seconds + scale.timeout_s)
         with tailrace.connect(f"127.0.0.1:{server.site.port}", idempotent=False) as client:
             published = publish(client, names, payload, 0.0)
-            with LiveQuery(directory / "data", directory, Deadline(scale.timeout_s)) as query:
+            with LiveQuery(directory / "data", directory, deadline) as query:
                 meter, begin = Meter(server.target.pid), time.monotonic()
                 sent = publish(client, names, payload, scale.live_seconds)
                 seconds, spent = time.monotonic() - begin, meter.stop()
