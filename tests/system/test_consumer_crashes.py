@@ -137,8 +137,8 @@ def case(stage: Stage, request: pytest.FixtureRequest, tmp_path: Path) -> Iterat
 
 
 def test_client_crashes_after_sending_and_before_the_reply(case: Case) -> None:
-    """The message is there once. The reply to a get that nobody heard is lost with nothing; that the message was given to
-    a program which has ended counts as a delivery, whether it heard of it or not.
+    """The message is there once. The reply to a get that nobody heard is lost with nothing; that the message was given
+    to a program which has ended counts as a delivery, whether it heard of it or not.
     """
     for call, words, request in (("put", (b"one|",), Op.PUBLISH), ("get", (BILLING,), Op.GET)):
         trap = case.line.arm(request, Way.TO_CLIENT)
