@@ -77,6 +77,18 @@ def test_who_cannot_be_an_upstream_is_left(near: Near, node: str, features: tupl
     assert why in near.uplink.why and not near.uplink.copies.up
 
 
+def test_the_first_attempt_waits_for_no_tick(near: Near) -> None:
+    near.uplink.copies.remove(S)
+    near.uplink.flush()
+    assert near.at(Phase.DOWN), "nobody needs it"
+    near.uplink.copies.add(S)
+    near.uplink.flush()
+    assert near.at(Phase.CONNECTING)
+    near.uplink.fail("enough")
+    near.uplink.flush()
+    assert near.at(Phase.DOWN), "from now on there is a pause first"
+
+
 BEFORE_UP = [
     m.Chunk(1, memoryview(pack_frame(b"x"))),
     r.Followed(1, "following", 0, 0, 0, "master", HISTORY, (UP,)),
