@@ -27,6 +27,7 @@ MAY_IMPORT = {
     "tailrace": ("tailrace", *CODECS),
     "spark": ("spark", "tailrace", *CODECS),
     "bench": ("bench", *CODECS),
+    "bench.load.live": ("bench", "spark", *CODECS),
     "bench.load.rollup": ("bench", "spark", *CODECS),
     "bench.load.spark_server": ("bench", "spark", *CODECS),
 }
