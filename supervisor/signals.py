@@ -36,7 +36,10 @@ class SignalQueue:
     def close(self) -> None:
         """Undo everything; also what a forked child calls first."""
         signal.set_wakeup_fd(-1)
+        # One that came while its handler goes would be Python's to complain of: it comes to the next handler instead.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         self._reader.close()
         self._writer.close()

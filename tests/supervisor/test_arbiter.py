@@ -188,7 +188,7 @@ def test_the_loop_rests_only_while_all_is_well(make: Callable[..., World]) -> No
         return note(world)
 
     def watched(world: World) -> bool:
-        world.notifier.watchdog_s = 1.0
+        world.notifier.watchdog_s = 2.0
         return note(world)
 
     moves = note, serving, note, send(signal.SIGHUP), replacing, note, replaced, watched, aborted, send(signal.SIGTERM)

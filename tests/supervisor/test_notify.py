@@ -19,7 +19,7 @@ def test_systemd_hears_each_state(tmp_path: Path) -> None:
         assert listener.recv(4096) == b"WATCHDOG=1"
         notifier.stopping("bye")
         assert listener.recv(4096) == b"STOPPING=1\nSTATUS=bye"
-        assert (notifier.watchdog_s, notifier.watchdog_interval_s) == (2.5, 1.25)
+        assert (notifier.watchdog_s, notifier.watchdog_interval_s) == (2.5, 0.625)
 
 
 def test_the_abstract_namespace() -> None:

@@ -3,6 +3,10 @@ from __future__ import annotations
 import os
 import select
 import signal
+import subprocess
+import sys
+
+import pytest
 
 from supervisor.signals import SignalQueue
 
@@ -40,3 +44,28 @@ def test_a_flood_is_no_fault() -> None:
         assert wait(queue) == [signal.SIGHUP], "and the next one is heard"
     finally:
         queue.close()
+
+
+SENDER = """
+import os, signal, sys
+for _ in range(2_000_000):
+    os.kill(int(sys.argv[1]), signal.SIGCHLD)
+"""
+
+
+def test_a_signal_that_comes_while_it_closes_is_no_error() -> None:
+    """As that of the last child to end does. Python says of one whose handler has just gone that it is ignored."""
+    said: list[object] = []
+    first = SignalQueue()
+    sender = subprocess.Popen([sys.executable, "-c", SENDER, str(os.getpid())])
+    try:
+        assert set(wait(first)) == {signal.SIGCHLD}
+        first.close()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "unraisablehook", said.append)
+            for _ in range(500):
+                SignalQueue().close()
+    finally:
+        sender.kill()
+        sender.wait()
+    assert not said, said[0]
