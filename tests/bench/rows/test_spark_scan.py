@@ -12,7 +12,7 @@ import pytest
 from bench.load.limits import LoadError
 from bench.load.spark_server import Answers, Context, serve
 from bench.peers.spark import SparkSession
-from bench.rows.spark_scan import SparkScanRow, ask, repeated
+from bench.rows.spark_scan import HOUR_REPEATS, HOUR_WARM, REPEATS, SparkScanRow, ask, repeated
 from bench.server import Server
 from tests.bench.rows.conftest import TINY
 
@@ -79,5 +79,5 @@ def test_a_row_asks_for_all_it_shows(server: FakeServer, kind: str) -> None:
     peer = SparkSession(kind, frozenset({"spark-scan"}), (2, 1_000, 100))
     measured = SparkScanRow().measure(peer, cast(Server, server), TINY)
     assert measured.extras["messages_per_s"] == pytest.approx(measured.value * 1e6 / 156)
-    assert server.asked == ["export"] * (kind == "parquet") + ["scan"] * 4 + ["hour"] * 4
+    assert server.asked == ["export"] * (kind == "parquet") + ["scan"] * (1 + REPEATS) + ["hour"] * (HOUR_WARM + HOUR_REPEATS)
     assert ("export_s" in measured.extras) == (kind == "parquet")
