@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from enum import Enum
+from itertools import chain
 from typing import NamedTuple
 
 EVERY_S = 0.8
@@ -62,7 +63,6 @@ class Step(NamedTuple):
 
 
 def steps(plan: Sequence[Shift]) -> list[Step]:
-    """In the order they come."""
-    away = [Step(shift.at_s, True, shift) for shift in plan]
-    back = [Step(shift.at_s + shift.lasts_s, False, shift) for shift in plan]
-    return sorted([*back, *away], key=lambda step: step.at_s)
+    """In the order they come; also of a member that is back at once."""
+    pairs = [(Step(each.at_s, True, each), Step(each.at_s + each.lasts_s, False, each)) for each in plan]
+    return sorted(chain.from_iterable(pairs), key=lambda step: step.at_s)

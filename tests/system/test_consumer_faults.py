@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from tests.system.consumer_faults import PAUSE_S, Change, shifts, steps
+from tests.system.consumer_faults import PAUSE_S, Change, Shift, shifts, steps
 
 MEMBERS = ["one", "two", "three"]
 
@@ -28,3 +28,8 @@ def test_steps_come_in_the_order_of_time() -> None:
     found = steps(plan)
     assert [step.at_s for step in found] == sorted(step.at_s for step in found)
     assert sum(step.begins for step in found) == len(plan) == len(found) / 2
+
+
+def test_a_member_that_is_back_at_once_has_gone_before() -> None:
+    plan = [Shift(1.0, 0.5, Change.PAUSE, "one"), Shift(2.0, 0.0, Change.KILL, "one")]
+    assert [step.begins for step in steps(plan)] == [True, False, True, False]
