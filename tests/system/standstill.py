@@ -1,0 +1,55 @@
+"""How long the machine itself stood still: for promises in seconds, on machines that others load.
+
+A thread does every few milliseconds what a broker needs to go on: a processor, and a file made, written and removed.
+What that takes beyond the usual is the machine's.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+EVERY_S = 0.01
+USUAL_S = 0.05
+"""A round takes far less on a machine that does nothing else."""
+
+
+class Standstill:
+    """`folder`: where its file is made; on the disk that the promise is about."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / "standstill"
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._lock = threading.Lock()
+        self._round_began_s = time.monotonic()
+        self._still_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def seconds(self) -> float:
+        """All of it until now, the round that has begun and not ended included."""
+        with self._lock:
+            return self._still_s + self._beyond_usual_s()
+
+    def _beyond_usual_s(self) -> float:
+        return max(0.0, time.monotonic() - self._round_began_s - USUAL_S)
+
+    def _watch(self) -> None:
+        while not self._ended.wait(EVERY_S):
+            self._path.write_bytes(b"x")
+            self._path.unlink()
+            with self._lock:
+                self._still_s += self._beyond_usual_s()
+                self._round_began_s = time.monotonic()
