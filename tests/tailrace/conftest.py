@@ -6,6 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.tailrace.member import NAME, STREAM
+from tests.tailrace.model import Model
+from tests.tailrace.model_consumers import Group, Groups
 from tests.tailrace.model_server import ModelServer, running_model
 
 
@@ -13,3 +16,17 @@ from tests.tailrace.model_server import ModelServer, running_model
 def server() -> Iterator[ModelServer]:
     with running_model() as server:
         yield server
+
+
+@pytest.fixture
+def groups() -> Groups:
+    """A consumer of a stream of 20 messages."""
+    groups = Groups(Model())
+    groups.groups[STREAM, NAME] = Group(0)
+    groups.model.publish(STREAM, *[b"%d" % number for number in range(20)])
+    return groups
+
+
+@pytest.fixture
+def group(groups: Groups) -> Group:
+    return groups.group(STREAM, NAME)

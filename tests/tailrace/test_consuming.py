@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from typing import Any
 
 import pytest
 
@@ -11,7 +10,7 @@ from broker.protocol import consuming as c
 from broker.protocol import messages as m
 from broker.protocol.messages import Ack
 from tailrace.consumed import ConsumedMessage
-from tailrace.consuming import WAIT_S, ConsumerWish, Consuming
+from tailrace.consuming import WAIT_S, Consuming
 from tailrace.errors import (
     ClientClosed,
     ConnectionLost,
@@ -24,64 +23,9 @@ from tailrace.errors import (
     Unsupported,
 )
 from tailrace.headers import pack_headers
+from tests.tailrace.member import NAME, STREAM, Member
 from tests.tailrace.model import Model, ModelConnection
 from tests.tailrace.model_consumers import Group, Groups
-from tests.tailrace.pair import Pair
-
-STREAM, NAME = b"s", b"billing"
-
-
-class Member:
-    """One of the consumer `billing` of the stream `s`, over a connection of its own."""
-
-    def __init__(self, groups: Groups, name: str = "me", addresses: int = 1, **options: Any) -> None:
-        self.pair = Pair(groups.model, addresses).ready()
-        self.groups = groups
-        wish = ConsumerWish("s", "billing", name, **{"answer_s": 30.0, "patience_s": 60.0, **options})
-        self.consuming = self.pair.session.consume(wish, self.pair.now_s)
-        self.consuming.settle = lambda message, reason: self.consuming.note(message, reason, self.pair.now_s)
-
-    def take(self) -> ConsumedMessage | None:
-        """The next message, if there is one now; the broker is asked for more where there is none."""
-        message = self.consuming.take(self.pair.now_s)
-        for _ in range(2):  # the answer to the first may have nothing but what is here
-            if message is None:
-                self.pair.run()
-                message = self.consuming.take(self.pair.now_s)
-                self.pair.run()
-        return message
-
-    def next(self) -> ConsumedMessage:
-        message = self.take()
-        assert message is not None
-        return message
-
-    def work(self, count: int) -> list[int]:
-        """Take and finish so many."""
-        seqs = []
-        for _ in range(count):
-            message = self.next()
-            seqs.append(message.seq)
-            message.ack()
-        return seqs
-
-    def gets(self) -> list[c.Get]:
-        """What it has said since the last time, to this broker."""
-        said, self.groups.gets = self.groups.gets, []
-        return said
-
-
-@pytest.fixture
-def groups() -> Groups:
-    groups = Groups(Model())
-    groups.groups[STREAM, NAME] = Group(0)
-    groups.model.publish(STREAM, *[b"%d" % number for number in range(20)])
-    return groups
-
-
-@pytest.fixture
-def group(groups: Groups) -> Group:
-    return groups.group(STREAM, NAME)
 
 
 def test_messages_come_in_order_and_what_is_finished_travels_with_the_next_get(groups: Groups, group: Group) -> None:

@@ -6,22 +6,9 @@ import pytest
 
 from broker.protocol import consuming as c
 from tailrace.errors import DamagedMessage, StaleAck
-from tests.tailrace.model import Model, ModelConnection
+from tests.tailrace.member import STREAM, Member
+from tests.tailrace.model import ModelConnection
 from tests.tailrace.model_consumers import Group, Groups
-from tests.tailrace.test_consuming import NAME, STREAM, Member
-
-
-@pytest.fixture
-def groups() -> Groups:
-    groups = Groups(Model())
-    groups.groups[STREAM, NAME] = Group(0)
-    groups.model.publish(STREAM, *[b"%d" % number for number in range(20)])
-    return groups
-
-
-@pytest.fixture
-def group(groups: Groups) -> Group:
-    return groups.group(STREAM, NAME)
 
 
 def promote(groups: Groups, group: Group, seq: int, *payloads: bytes) -> None:
