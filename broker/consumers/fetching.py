@@ -35,7 +35,11 @@ def end_of(runs: Iterable[Sequence[int]]) -> int:
 
 def before(runs: Iterable[Sequence[int]], next_seq: int) -> list[c.Run]:
     """What of the runs comes before `next_seq`."""
-    return [(first, min(count, next_seq - first), *rest) for first, count, *rest in runs if first < next_seq]  # type: ignore[misc]
+    return [
+        (first, min(count, next_seq - first), deliveries, epoch)
+        for first, count, deliveries, epoch in runs
+        if first < next_seq
+    ]
 
 
 def fetch(reader: StreamReader, runs: Iterable[Sequence[int]], max_bytes: int) -> Fetched:
