@@ -8,7 +8,7 @@
     any       --the uplink is down-->    DOWN
 
 Whatever has happened, a copy goes on by asking again from where it ends. Frames are appended as they come, and what is
-held is reported once a turn.
+held is reported once a turn, or seldomer while a copy is behind.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 FOLLOWS_AT_ONCE = 256  # asked and not answered yet: each makes both ends open the stream
 RETRY_S, RETRY_MAX_S = 0.25, 5.0  # until a copy asks again that could not go on
+REPORT_BYTES = 4 << 20  # of a copy that is behind: taken between two reports, but for those at each tick
 NEWS = "news"
 
 
@@ -48,7 +49,7 @@ class State(StrEnum):
 
 class Copy:
     """A slaved stream. `path`: the ids of the nodes above this one, up to the master; `why`: what it waits for;
-    `end_seq`: where the stream ended upstream when that was told last.
+    `end_seq`: where the stream ended upstream when that was told last; `taken_bytes`: since the last report.
     """
 
     __slots__ = (
@@ -62,6 +63,7 @@ class Copy:
         "retry_s",
         "state",
         "synced",
+        "taken_bytes",
         "why",
     )
 
@@ -74,6 +76,7 @@ class Copy:
         self.end_seq = 0
         self.next_seq = self.synced = 0  # as it was when this was looked at last
         self.reported: frozenset[str] = frozenset()  # the nodes that the upstream thinks hold this
+        self.taken_bytes = 0
         self.retries = 0
         self.retry_s = 0.0
 
@@ -97,6 +100,7 @@ class Copies:
         self._asked = 0
         self._waiting: dict[Copy, None] = {}
         self._changed: dict[Copy, None] = {}  # hold more than was reported
+        self._later: dict[Copy, None] = {}  # so do these, of which more is about to come
         self.up = False
 
     def __len__(self) -> int:
@@ -116,6 +120,7 @@ class Copies:
             copy.state = State.DOWN
             self._waiting.pop(copy, None)
             self._changed.pop(copy, None)
+            self._later.pop(copy, None)
 
     # --- the uplink -------------------------------------------------------------------------------------------------
 
@@ -132,6 +137,7 @@ class Copies:
         self._queued.clear()
         self._waiting.clear()
         self._changed.clear()
+        self._later.clear()
         self._asked = 0
         for copy in self.by_name.values():
             if copy.state is not State.CUTTING:
@@ -141,6 +147,8 @@ class Copies:
             self._set_path(copy, ())
 
     def tick(self, now_s: float) -> None:
+        self._changed |= self._later
+        self._later.clear()
         for copy in [copy for copy in self._waiting if copy.retry_s <= now_s]:
             del self._waiting[copy]
             self._queue(copy)
@@ -316,7 +324,15 @@ class Copies:
             self._wait(copy, str(error), now_s)
         else:
             self._look(copy, stream.log)
-            self._changed[copy] = None
+            self._note_taken(copy, sum(map(len, pieces)))
+
+    def _note_taken(self, copy: Copy, taken_bytes: int) -> None:
+        """A report wakes the upstream, which has better things to do while it sends gigabytes: so a copy that is not
+        where the upstream's end was last is reported now and then.
+        """
+        copy.taken_bytes += taken_bytes
+        behind = copy.next_seq < copy.end_seq and copy.taken_bytes < REPORT_BYTES
+        (self._later if behind else self._changed)[copy] = None
 
     def place_of(self, number: int) -> int:
         """Where in its file the next frames of a FOLLOW are to go; 0 where that is not known."""
@@ -357,6 +373,11 @@ class Copies:
     def _look(self, copy: Copy, found: StreamLog) -> None:
         copy.next_seq, copy.synced = found.next_seq, found.synced_seq
 
+    @property
+    def unreported(self) -> bool:
+        """Whether `reports` has anything to say."""
+        return bool(self._changed)
+
     def reports(self) -> Iterator[bytes]:
         """What the upstream is to hear of what is held, since the last time."""
         if not self._changed:
@@ -368,6 +389,8 @@ class Copies:
             if copy.state is not State.FOLLOWING:
                 continue
             below: Iterable[tuple[str, int, int]] = self._owner.held_below(copy.name)
+            self._later.pop(copy, None)
+            copy.taken_bytes = 0
             held = [(self._node_id, copy.next_seq, copy.synced), *below]
             nodes = frozenset(row[0] for row in held)
             rows += [(copy.id, *row) for row in held]

@@ -130,6 +130,8 @@ class Uplink:
             self._pinged_s = now_s
             self.queue(pack(m.Ping()))
         self.copies.tick(now_s)
+        if self.copies.unreported:
+            self._around.touch(self)
         self.claims.tick(now_s)
         self.calls.tick(now_s)
 

@@ -20,15 +20,14 @@ from broker.protocol.features import REPLICATION
 from broker.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, Chunk, Op, Response
 from broker.protocol.outgoing import Buffer, Outgoing
 
-# Of one read. Several chunks, so that most of them lie whole in it and need not be put together; fewer bytes while
-# messages are very small and many.
-RECEIVE_BYTES, RECEIVE_MIN_BYTES = 4 << 20, 16 << 10
+# Of one read; fewer while messages are very small and many.
+RECEIVE_BYTES, RECEIVE_MIN_BYTES = 1 << 20, 16 << 10
+TURN_BYTES = 4 << 20  # of long chunks: then everybody else of this worker has a turn
 LEFT_MAX_BYTES = 2 << 20  # a longer envelope, which is a message of that size, is put together elsewhere
 CHUNKS_AT_ONCE = 64  # are taken together, when they come together
 LONG_MIN_BYTES = 64 << 10  # of frames in a chunk: the rest of a shorter one is read with what comes behind it
 PAGE_BYTES = 4_096
-FRAMES_END = PAGE_BYTES + LEFT_MAX_BYTES + RECEIVE_BYTES  # of the buffer: where those of long chunks end at last
-BUFFER_BYTES = FRAMES_END + PAGE_BYTES
+BUFFER_BYTES = PAGE_BYTES + LEFT_MAX_BYTES + RECEIVE_BYTES
 MESSAGES_A_READ = 2_048  # more of them would keep everybody else of this worker waiting
 
 Address: TypeAlias = tuple[socket.AddressFamily, Any]
@@ -65,7 +64,10 @@ class Chunks(NamedTuple):
 
 
 def gather(messages: Iterable[Response]) -> Iterator[Response | Chunks]:
-    """The same, with Chunks instead of each Chunk. Raises what `messages` raises, behind all that came before."""
+    """The same, with Chunks instead of each Chunk. Raises what `messages` raises, behind all that came before.
+
+    A long chunk is given before the next is asked for, which may come to where this one lies.
+    """
     number, pieces = 0, list[memoryview]()
     try:
         for message in messages:
@@ -78,6 +80,9 @@ def gather(messages: Iterable[Response]) -> Iterator[Response | Chunks]:
             else:
                 number = chunk.id
                 pieces.append(chunk.frames)
+                if len(chunk.frames) >= LONG_MIN_BYTES:
+                    yield Chunks(number, pieces)
+                    pieces = []
     except (PeerError, WireClosed):
         if pieces:
             yield Chunks(number, pieces)
@@ -109,9 +114,12 @@ def long_chunk(head: Buffer) -> tuple[int, int] | None:
 
 
 class Wire:
-    """Of a long chunk what is missing is read by itself, with the head of what comes next, so that the frames of long
-    chunks of a stream lie one behind the other, and where in a page they will lie in the file: what is copied between
-    places that are alike in that is copied a quarter faster. Nothing of them is moved afterwards.
+    """Of a long chunk what is missing is read by itself, with the head of what comes next, so that its frames lie where
+    in a page they will lie in the file: what is copied between places that are alike in that is copied a quarter
+    faster. Nothing of them is moved afterwards. Each lies where the one before lay, which the processor has at hand.
+
+    One at a time is also written at a time. Of several megabytes the kernel would make pieces of the page cache as
+    large as it has them, and in a virtual machine these are often such as the host has taken back since.
     """
 
     __slots__ = (
@@ -184,10 +192,10 @@ class Wire:
             self._out.sent(sent)
 
     def receive(self, place_of: Callable[[int], int] = lambda _number: 0) -> Iterator[Response | Chunks]:
-        """Read once, about RECEIVE_BYTES at most; the messages that are whole.
+        """Read once, or a few times while long chunks come; the messages that are whole.
 
-        The frames of Chunks are valid until the next call. `place_of`: where in a file the next frames of a
-        subscription are to go. Raises WireClosed at the end of the input, and for bytes that no broker sends.
+        The frames of Chunks are valid until the next message is asked for. `place_of`: where in a file the next frames
+        of a subscription are to go. Raises WireClosed at the end of the input, and for bytes that no broker sends.
         """
         messages = 0
         try:
@@ -217,18 +225,20 @@ class Wire:
         left = self._fed_end
         count = self._receive(self._buffer[left : left + self._read_bytes])
         if count:
-            yield from self._feed(0, left + count)
+            yield from self._feed(left + count)
 
-    def _feed(self, start: int, end: int) -> Iterator[Response]:
+    def _feed(self, end: int) -> Iterator[Response]:
+        """What the codec has left is at the end of the buffer's first `end` bytes afterwards."""
         self._fed_end = end
-        yield from self._codec.feed(self._buffer[start:end], LEFT_MAX_BYTES)
+        yield from self._codec.feed(self._buffer[:end], LEFT_MAX_BYTES)
 
     def _read_long(self, long: Long) -> Iterator[Response]:
-        """The rest of a chunk, and of those that come behind it."""
-        start, head = long.start, self._head
-        while True:
+        """The rest of a chunk, and of those that come behind it, TURN_BYTES of them or a little more."""
+        head, turn_bytes = self._head, 0
+        while turn_bytes < TURN_BYTES:
             missing = long.end - long.filled
             count = self._receive(self._buffer[long.filled : long.end], head)
+            turn_bytes += count
             if count < missing:
                 long.filled += count
                 return
@@ -236,16 +246,11 @@ class Wire:
             following = long_chunk(head) if count - missing == len(head) else None
             if following is None or following[0] != long.number:
                 self._long = None
-                place = long.end  # what has come is not dealt with yet
-                end = place + count - missing
-                self._buffer[place:end] = head[: count - missing]
-                yield from self._feed(place, end)
+                end = count - missing
+                self._buffer[:end] = head[:end]
+                yield from self._feed(end)
                 return
-            size = following[1]
-            enough = long.end - start >= RECEIVE_BYTES or long.end + size > FRAMES_END
-            self._long = long = Long(long.number, long.end % PAGE_BYTES if enough else long.end, size)
-            if enough:
-                return
+            self._long = long = Long(long.number, long.end % PAGE_BYTES, following[1])
 
     def _keep_left(self, place_of: Callable[[int], int]) -> None:
         """Move what the codec has left to where the rest is to be read; all that came before it has been dealt with."""

@@ -626,12 +626,48 @@ def test_what_is_held_is_reported_once(slave: Slave) -> None:
     slave.be(State.FOLLOWING)
     slave.reports()
     slave.chunk(10, 12)
-    slave.chunk(12, 13)
-    assert slave.reports() == [r.Held(((1, slave.id, 13, slave.log.synced_seq),))]
+    slave.chunk(12, 20)
+    assert slave.reports() == [r.Held(((1, slave.id, 20, slave.log.synced_seq),))]
     assert slave.reports() == []
     slave.log.sync()
     slave.copies.note_held(S)
-    assert slave.reports() == [r.Held(((1, slave.id, 13, 13),))]
+    assert slave.reports() == [r.Held(((1, slave.id, 20, 20),))]
+
+
+def test_a_copy_that_is_behind_reports_now_and_then(slave: Slave, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report of every chunk would wake an upstream that has gigabytes to send."""
+    slave.be(State.FOLLOWING)
+    slave.reports()
+    slave.chunk(10, 12)
+    assert slave.reports() == [] and not slave.copies.unreported
+    slave.tick()
+    assert slave.copies.unreported
+    assert [held.rows[0][2] for held in slave.reports()] == [12]
+    frames = slave.original.frames(12, 16)
+    monkeypatch.setattr("broker.replication.copies.REPORT_BYTES", len(frames))
+    slave.chunk(12, 15)
+    assert slave.reports() == []
+    slave.chunk(15, 16)
+    assert [held.rows[0][2] for held in slave.reports()] == [16], "that much has come"
+    slave.chunk(16, 17)
+    assert slave.reports() == []
+    slave.chunk(17, 20)
+    assert [held.rows[0][2] for held in slave.reports()] == [20], "it is where the upstream's end was"
+    slave.tick()
+    assert slave.reports() == []
+
+
+@pytest.mark.parametrize("end", ["down", "removed"])
+def test_what_was_to_be_reported_later_is_not_when_nobody_follows(slave: Slave, end: str) -> None:
+    slave.be(State.FOLLOWING)
+    slave.reports()
+    slave.chunk(10, 12)
+    if end == "down":
+        slave.copies.went_down("gone")
+    else:
+        slave.copies.remove(S)
+    slave.copies.tick(slave.now_s)
+    assert not slave.copies.unreported
 
 
 def test_a_following_begins_with_what_is_held(slave: Slave) -> None:

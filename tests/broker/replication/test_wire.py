@@ -18,6 +18,7 @@ from broker.protocol import replication as r
 from broker.protocol.errors import Code, PeerError
 from broker.protocol.messages import CHUNK_HEAD, Op, pack
 from broker.protocol.outgoing import BUFFERS_MAX
+from broker.replication import wire as wire_module
 from broker.replication.wire import (
     CHUNKS_AT_ONCE,
     LEFT_MAX_BYTES,
@@ -249,11 +250,11 @@ def test_a_long_chunk_byte_by_byte(pair: Pair) -> None:
     assert carry(pair, data, pieces, lambda _number: 0) == [*((7, each) for each in frames), m.Ping()]
 
 
-def test_frames_of_long_chunks_lie_as_in_the_file_and_come_together(pair: Pair) -> None:
-    """Where in a page they lie is where they will lie in the file's, one chunk behind the other."""
+def test_frames_of_long_chunks_lie_as_in_the_file(pair: Pair) -> None:
+    """Where in a page they lie is where they will lie in the file's; one where the one before lay, which is through."""
     place, sizes = 123_456_789, [300_000, 299_999, 300_132] * 12
     data = b"".join(chunk(1, bytes([number]) * size) for number, size in enumerate(sizes))
-    base, got, alike, most = address(pair.wire._buffer), bytearray(), 0, 0
+    base, got, alike = address(pair.wire._buffer), bytearray(), 0
 
     def place_now(_number: int) -> int:
         return place + len(got)
@@ -263,14 +264,27 @@ def test_frames_of_long_chunks_lie_as_in_the_file_and_come_together(pair: Pair) 
         wait_for(pair.wire, select.POLLIN)
         for message in pair.wire.receive(place_now):
             assert isinstance(message, Chunks)
-            most = max(most, len(message.pieces))
             for piece in message.pieces:
-                alike += (address(piece) - base - place_now(1)) % PAGE_BYTES == 0
+                offset = address(piece) - base
+                alike += offset < PAGE_BYTES and (offset - place_now(1)) % PAGE_BYTES == 0
                 got += piece
         with contextlib.suppress(BlockingIOError):
             sent += pair.far.send(data[sent:])
     assert got == b"".join(bytes([number]) * size for number, size in enumerate(sizes))
-    assert most > 1 and alike > len(sizes) // 2  # not those that a read without a long chunk under way began with
+    assert alike > len(sizes) // 2  # not those that a read without a long chunk under way began with
+
+
+def test_many_long_chunks_leave_a_turn_to_others(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire_module, "TURN_BYTES", 2 * LONG_MIN_BYTES)
+    frames = bytes(LONG_MIN_BYTES)
+    assert pair.say(chunk(1, frames)[:-10]) == []
+    pair.wire.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+    pair.far.sendall(bytes(10) + chunk(1, frames) * 6)
+    turns = list[int]()
+    while sum(turns) < 7:
+        wait_for(pair.wire, select.POLLIN)
+        turns.append(len(heard(pair.wire.receive())))
+    assert max(turns) <= 3, "the one that was under way, and two more"
 
 
 def test_what_was_whole_comes_before_the_connection_ends(pair: Pair) -> None:
@@ -312,6 +326,23 @@ def test_chunks_that_follow_one_another_come_as_one() -> None:
     assert sizes == [3, 0, 2, 2, CHUNKS_AT_ONCE, 70 - CHUNKS_AT_ONCE]
     assert heard(found) == [(each.id, bytes(each.frames)) if isinstance(each, m.Chunk) else each for each in messages]
     assert list(gather([])) == []
+
+
+def test_a_long_chunk_is_given_before_the_next_is_asked_for() -> None:
+    memory, asked = bytearray(LONG_MIN_BYTES), 0
+
+    def long() -> Iterator[m.Response]:
+        nonlocal asked
+        yield m.Chunk(1, memoryview(b"small"))
+        for asked in range(1, 4):
+            memory[:] = bytes([asked]) * LONG_MIN_BYTES
+            yield m.Chunk(1, memoryview(memory))
+
+    found = list[tuple[int, list[bytes]]]()
+    for each in gather(long()):
+        assert isinstance(each, Chunks)
+        found.append((asked, [bytes(piece[:5]) for piece in each.pieces]))
+    assert found == [(1, [b"small", b"\1" * 5]), (2, [b"\2" * 5]), (3, [b"\3" * 5])]
 
 
 def test_what_came_before_something_wrong_is_given_first() -> None:
