@@ -97,8 +97,9 @@ def _replication_targets() -> list[Target]:
         for ours, ack in (("tailrace-slaves", "appended"), ("tailrace-slaves-held", "replicated 1")):
             text = f"ingest, {shape}, acknowledged when {ack}: 4 times JetStream R3"
             targets.append(Target(text, row, ours, "jetstream-r3", 4.0, True, _value, _COMPILED_ONLY))
-    text = "catch-up of an empty slave: half of bare sendfile"
-    targets.append(Target(text, "catch-up", "tailrace-slaves", "sendfile", 0.5, True, _value, _COMPILED_ONLY))
+    for bare, whom in (("sendfile-read", "reads"), ("sendfile", "throws away")):
+        text = f"catch-up of an empty slave: half of bare sendfile to one who {whom}"
+        targets.append(Target(text, "catch-up", "tailrace-slaves", bare, 0.5, True, _value, _COMPILED_ONLY))
     return targets
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import socket
 
-from bench.load.drain import drain, read
+from bench.load.drain import READ_BYTES, drain, read, read_into
 from bench.load.limits import LoadError
 from bench.peers.base import SUBSCRIPTION, Peer
 from broker.protocol.envelope import HEAD, HEAD_BYTES
@@ -35,6 +35,20 @@ class Drained:
     def take(self) -> int:
         """How many bytes were there."""
         return drain(self._sock)
+
+
+class Copied:
+    """Whatever comes counts, and is read into memory, as by anyone who wants it."""
+
+    __slots__ = ("_memory", "_sock")
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._memory = bytearray(READ_BYTES)
+
+    def take(self) -> int:
+        """How many bytes were there."""
+        return read_into(self._sock, self._memory)
 
 
 class Chunks:
@@ -124,9 +138,11 @@ def _after_others(data: bytes, position: int) -> int:
     return position
 
 
-Counter = Drained | Chunks
+Counter = Drained | Copied | Chunks
 
 
 def make_counter(peer: Peer, payload_bytes: int, sock: socket.socket) -> Counter:
     """What counts the deliveries of this peer on one connection, payloads all of one length."""
-    return Chunks(sock, HEADER_BYTES + payload_bytes) if peer.framed else Drained(sock)
+    if peer.framed:
+        return Chunks(sock, HEADER_BYTES + payload_bytes)
+    return Copied(sock) if peer.copied else Drained(sock)

@@ -15,8 +15,13 @@ _NOWHERE = bytearray(DRAIN_BYTES)
 
 def drain(sock: socket.socket, bytes_max: int = DRAIN_BYTES) -> int:
     """How many bytes were there, now gone; 0 if none. PeerClosed at the end of the stream."""
+    return read_into(sock, _NOWHERE, min(bytes_max, DRAIN_BYTES), socket.MSG_TRUNC)
+
+
+def read_into(sock: socket.socket, memory: bytearray, bytes_max: int = 0, flags: int = 0) -> int:
+    """How many bytes were there, up to `bytes_max`, or 0 for as many as there is memory for; 0 if none. As `drain`."""
     try:
-        count = sock.recv_into(_NOWHERE, min(bytes_max, DRAIN_BYTES), socket.MSG_TRUNC)
+        count = sock.recv_into(memory, bytes_max, flags)
     except BlockingIOError:
         return 0
     except ConnectionError as error:

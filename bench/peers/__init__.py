@@ -41,7 +41,7 @@ def make_peers(
         Mosquitto(qos=1),
         Plain(payload_bytes),
         Plain(payload_bytes, acked=True),
-        BareSendfile(replay_messages * (HEADER_BYTES + payload_bytes)),
+        *(BareSendfile(replay_messages * (HEADER_BYTES + payload_bytes), copied=copied) for copied in (False, True)),
         *(
             SparkSession(kind, rows, (SPARK_STREAMS, spark_messages, payload_bytes))
             for kind, rows in SPARK_KINDS.items()

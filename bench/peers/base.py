@@ -83,6 +83,8 @@ class Peer(ABC):
     batch_max: int = 1
     # What it delivers are CHUNK envelopes of stamped frames; their heads are not in the counts of delivered bytes.
     framed: bool = False
+    # Who reads from it copies what comes into memory, and does not let the kernel throw it away.
+    copied: bool = False
     # What an idle connection may be told at any time, and what must be said to it.
     chatter: Mapping[bytes, bytes] = MappingProxyType({})
     # One byte that every answer to a publish contains exactly once, where their lengths cannot be known beforehand.

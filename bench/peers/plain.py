@@ -52,13 +52,16 @@ class Plain(Peer):
 
 
 class BareSendfile(Peer):
-    """A file of as many bytes as tailrace's log has in the replay, sent by bare sendfile."""
+    """A file of as many bytes as tailrace's log has in the replay, sent by bare sendfile.
 
-    name = "sendfile"
-    title = "(bare sendfile)"
-    kinds = frozenset({"replay", "catch-up"})
+    With `copied` its readers read, as a slave must. Otherwise they throw away, as readers of tailrace do in the replay.
+    """
 
-    def __init__(self, file_bytes: int, processes: int = 2) -> None:
+    def __init__(self, file_bytes: int, processes: int = 2, *, copied: bool = False) -> None:
+        self.copied = copied
+        self.name = "sendfile-read" if copied else "sendfile"
+        self.title = "(bare sendfile, read)" if copied else "(bare sendfile)"
+        self.kinds = frozenset({"catch-up"} if copied else {"replay", "catch-up"})
         self._file_bytes = file_bytes
         self._processes = processes
 

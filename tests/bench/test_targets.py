@@ -78,14 +78,16 @@ def test_targets_of_replication(make_results: MakeResults) -> None:
             ("replicated-2", "tailrace-slaves-held"): [Measurement(300_000, 1, 1)],
             ("replicated-2", "jetstream-r3"): [Measurement(100_000, 1, 1)],
             ("catch-up", "tailrace-slaves"): [Measurement(1_000, 1, 1)],
-            ("catch-up", "sendfile"): [Measurement(1_600, 1, 1)],
+            ("catch-up", "sendfile"): [Measurement(2_500, 1, 1)],
+            ("catch-up", "sendfile-read"): [Measurement(1_600, 1, 1)],
         }
     )
     outcomes = evaluate(results, COMPILED)
     assert _outcome(outcomes, "1 slave,", "appended").met is True
     assert _outcome(outcomes, "1 slave,", "replicated 1").met is False
     assert _outcome(outcomes, "chain", "appended").met is None
-    assert _outcome(outcomes, "catch-up").measured == 0.625
+    assert _outcome(outcomes, "catch-up", "reads").measured == 0.625
+    assert _outcome(outcomes, "catch-up", "throws away").measured == 0.4
 
 
 def test_the_interpreted_build_has_targets_of_its_own(make_results: MakeResults) -> None:

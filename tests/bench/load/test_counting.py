@@ -8,10 +8,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench.load.counting import Chunks, Drained, make_counter
+from bench.load.counting import Chunks, Copied, Drained, make_counter
 from bench.load.limits import Deadline, LoadError, PeerClosed
 from bench.peers.base import make_payload
-from bench.peers.plain import Plain
+from bench.peers.plain import BareSendfile, Plain
 from bench.peers.tailrace_binary import TailraceBinary
 from broker.protocol.messages import Failed, Ping, Subscribed, pack
 from tests.bench.load.frames import chunk
@@ -99,3 +99,15 @@ def test_the_protocol_decides_who_counts(pair: Pair) -> None:
     deadline = Deadline(5)
     while not drained.take():
         deadline.check("draining")
+
+
+def test_who_reads_what_is_only_counted_has_it_in_memory(pair: Pair) -> None:
+    ours, theirs = pair
+    copied = make_counter(BareSendfile(3, copied=True), 100, ours)
+    assert isinstance(copied, Copied)
+    theirs.sendall(b"xyz")
+    deadline, got = Deadline(5), 0
+    while got < 3:
+        got += copied.take()
+        deadline.check("reading")
+    assert copied._memory.startswith(b"xyz") and copied.take() == 0

@@ -41,6 +41,7 @@ def test_an_empty_slave_gets_all_of_a_stream(measure_row: MeasureRow) -> None:
     assert measure_row(CatchUpRow(), APPENDED).extras["messages_per_s"] > 0
 
 
-def test_a_bare_file_is_what_it_is_held_against(measure_row: MeasureRow) -> None:
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_bare_file_is_what_it_is_held_against(measure_row: MeasureRow, *, copied: bool) -> None:
     nbytes = replay_messages(TINY) * (HEADER_BYTES + TINY.payload_bytes)
-    assert measure_row(CatchUpRow(), BareSendfile(nbytes)).extras["messages_per_s"] > 0
+    assert measure_row(CatchUpRow(), BareSendfile(nbytes, copied=copied)).extras["messages_per_s"] > 0
