@@ -3,161 +3,29 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from broker import owner as owner_module
-from broker.owner import OpenStream
 from broker.protocol import messages as m
 from broker.protocol import replication as r
 from broker.protocol.messages import Op
 from broker.protocol.places import From
 from broker.replication import copies as copies_module
 from broker.replication import roles
-from broker.replication.copies import FOLLOWS_AT_ONCE, RETRY_MAX_S, RETRY_S, Copies, Copy, State
+from broker.replication.copies import FOLLOWS_AT_ONCE, RETRY_MAX_S, RETRY_S, State
 from broker.replication.wire import WireClosed
 from broker.settings import Durability
 from shard.epochs import EpochStart, History
 from shard.errors import StorageFull
 from shard.log import StreamLog
-from shard.meta import Role, StreamMeta, Upstream
-from tests.broker.owning import make_owner, policies, publish
-from tests.broker.replication.upstream import Ears, Original
-
-S, T = b"s", b"t"
-A = "node-a"
-UPSTREAM = Upstream("10.0.0.1", 5050, "time", 7)
-ONE: History = (EpochStart(1, 0, A),)
-NOW_S = 1_000.0
-
-
-class Slave:
-    """The copies under test, over an owner of real files; what they say to the upstream; what is to be set aside."""
-
-    def __init__(self, path: Path, **settings: object) -> None:
-        self.owner = make_owner(path / "data", **settings)  # type: ignore[arg-type]
-        self.original = Original(path / "upstream")
-        self._ears = Ears()
-        self._out = bytearray()
-        self.set_aside: list[tuple[OpenStream, int, Callable[[str], None]]] = []
-        self.paths: list[bytes] = []
-        self.cuts: list[tuple[bytes, int]] = []
-        self.now_s = NOW_S
-        self.owner.on_path = self.paths.append
-        self.owner.on_cut = lambda name, seq: self.cuts.append((name, seq))
-        self.copies = Copies(self.owner, self._say, self._set_aside)
-
-    @property
-    def id(self) -> str:
-        return self.owner.directory.node_id
-
-    @property
-    def log(self) -> StreamLog:
-        return self.owner.stream(S).log
-
-    @property
-    def copy(self) -> Copy:
-        return self.copies.by_name[S]
-
-    def _say(self, data: bytes) -> None:
-        assert self.copies.up, "said to nobody"
-        self._out += data
-
-    def _set_aside(self, stream: OpenStream, seq: int, done: Callable[[str], None]) -> None:
-        stream.busy = True
-        self.set_aside.append((stream, seq, done))
-
-    def finish_cut(self, wrong: str = "") -> None:
-        """The helper thread has done it, or something was wrong."""
-        stream, seq, done = self.set_aside.pop(0)
-        stream.busy = False
-        if not wrong:
-            stream.log.set_aside(seq)
-        done(wrong)
-
-    def heard(self) -> list[Any]:
-        """What the upstream has heard since the last time."""
-        data = bytes(self._out)
-        self._out.clear()
-        return list(self._ears.hear(data))
-
-    def follow(self, name: bytes = S) -> Copy:
-        """Make a slave of it."""
-        if name not in self.owner.names:
-            self.owner.create(name)
-        self.owner.set_meta(StreamMeta(name.decode(), Role.SLAVE, 1, UPSTREAM, ((EpochStart(1, 0, ""),))))
-        return self.copies.add(name)
-
-    def up(self) -> list[Any]:
-        """The uplink is up; what is asked then."""
-        self.copies.went_up()
-        self.copies.tick(self.now_s)
-        return self.heard()
-
-    def tick(self, seconds: float = 0.0) -> list[Any]:
-        self.now_s += seconds
-        self.copies.tick(self.now_s)
-        return self.heard()
-
-    def followed(
-        self,
-        state: str = "following",
-        start_seq: int = 0,
-        *,
-        number: int = 0,
-        history: History = ONE,
-        path: tuple[str, ...] = (A,),
-        first_seq: int = 0,
-    ) -> None:
-        next_seq = max(self.original.log.next_seq, start_seq)
-        self.copies.followed(
-            r.Followed(number or self.copy.id, state, start_seq, first_seq, next_seq, "master", history, path),  # type: ignore[arg-type]
-            self.now_s,
-        )
-
-    def chunk(self, first_seq: int, next_seq: int, *, number: int = 0) -> None:
-        frames = self.original.frames(first_seq, next_seq)
-        self.copies.chunks(number or self.copy.id, [frames], self.now_s)
-
-    def reports(self) -> list[r.Held]:
-        return [
-            message
-            for data in self.copies.reports()
-            for message in self._ears.hear(data)
-            if isinstance(message, r.Held)
-        ]
-
-    def be(self, state: State) -> None:
-        """Bring the copy of ten messages into this state, with nothing left unheard."""
-        self.original.append(*(b"%d" % number for number in range(20)))
-        self.follow()
-        if self.log.next_seq == 0:
-            self.log.take(self.original.frames(0, 10))
-        if state is State.DOWN:
-            return
-        self.copies.went_up()
-        if state is not State.QUEUED:
-            self.copies.tick(self.now_s)
-        if state is State.FOLLOWING:
-            self.followed("following", 10)
-        elif state is State.CUTTING:
-            self.followed("parted", history=(EpochStart(1, 0, A), EpochStart(2, 5, A)))
-        elif state is State.WAITING:
-            self.followed("behind")
-        assert self.copy.state is state
-        self.heard()
-
-
-@pytest.fixture
-def slave(tmp_path: Path) -> Iterator[Slave]:
-    slave = Slave(tmp_path)
-    yield slave
-    slave.original.log.close()
-    slave.owner.release()
-
+from shard.meta import Role, StreamMeta
+from tests.broker.owning import policies, publish
+from tests.broker.replication.slaving import UPSTREAM, A, S, Slave, T
+from tests.broker.replication.upstream import Original
 
 # --- asking -----------------------------------------------------------------------------------------------------------
 
@@ -619,100 +487,7 @@ def test_a_stream_that_is_not_wanted_any_more_is_not_asked_for(slave: Slave) -> 
     slave.copies.remove(S)
 
 
-# --- what is held -----------------------------------------------------------------------------------------------------
-
-
-def test_what_is_held_is_reported_once(slave: Slave) -> None:
-    slave.be(State.FOLLOWING)
-    slave.reports()
-    slave.chunk(10, 12)
-    slave.chunk(12, 20)
-    assert slave.reports() == [r.Held(((1, slave.id, 20, slave.log.synced_seq),))]
-    assert slave.reports() == []
-    slave.log.sync()
-    slave.copies.note_held(S)
-    assert slave.reports() == [r.Held(((1, slave.id, 20, 20),))]
-
-
-def test_a_copy_that_is_behind_reports_now_and_then(slave: Slave, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report of every chunk would wake an upstream that has gigabytes to send."""
-    slave.be(State.FOLLOWING)
-    slave.reports()
-    slave.chunk(10, 12)
-    assert slave.reports() == []
-    slave.tick()
-    assert slave.copies.unreported
-    assert [held.rows[0][2] for held in slave.reports()] == [12]
-    frames = slave.original.frames(12, 16)
-    monkeypatch.setattr("broker.replication.copies.REPORT_BYTES", len(frames))
-    slave.chunk(12, 15)
-    assert slave.reports() == []
-    slave.chunk(15, 16)
-    assert [held.rows[0][2] for held in slave.reports()] == [16], "that much has come"
-    slave.chunk(16, 17)
-    assert slave.reports() == []
-    slave.chunk(17, 20)
-    assert [held.rows[0][2] for held in slave.reports()] == [20], "it is where the upstream's end was"
-    slave.tick()
-    assert slave.reports() == []
-
-
-@pytest.mark.parametrize("end", ["down", "removed"])
-def test_what_was_to_be_reported_later_is_not_when_nobody_follows(slave: Slave, end: str) -> None:
-    slave.be(State.FOLLOWING)
-    slave.reports()
-    slave.chunk(10, 12)
-    if end == "down":
-        slave.copies.went_down("gone")
-    else:
-        slave.copies.remove(S)
-    slave.copies.tick(slave.now_s)
-    assert not slave.copies.unreported
-
-
-def test_a_following_begins_with_what_is_held(slave: Slave) -> None:
-    slave.be(State.FOLLOWING)
-    assert slave.reports() == [r.Held(((1, slave.id, 10, slave.log.synced_seq),))]
-
-
-def test_what_nodes_below_hold_goes_up_and_what_they_hold_no_more(slave: Slave) -> None:
-    slave.be(State.FOLLOWING)
-    slave.reports()
-    below = {"node-x": (8, 5), "node-y": (9, 0)}
-    slave.owner.held_below = lambda name: [(node, *seqs) for node, seqs in below.items() if name == S]
-    slave.copies.note_held(S)
-    mine = (1, slave.id, 10, slave.log.synced_seq)
-    assert slave.reports() == [r.Held((mine, (1, "node-x", 8, 5), (1, "node-y", 9, 0)))]
-    del below["node-x"]
-    slave.copies.note_held(S)
-    assert slave.reports() == [r.Held((), ((1, "node-x"),)), r.Held((mine, (1, "node-y", 9, 0)))]
-
-
-@pytest.mark.parametrize("state", [state for state in State if state is not State.FOLLOWING])
-def test_who_does_not_follow_reports_nothing(slave: Slave, state: State) -> None:
-    slave.be(state)
-    slave.copies.note_held(S)
-    slave.copies.note_held(b"unknown")
-    assert slave.reports() == []
-
-
-def test_what_was_to_be_reported_when_a_following_ended_is_not(slave: Slave) -> None:
-    """The upstream would take the rows for those of the next FOLLOW, which it has not answered yet."""
-    slave.be(State.FOLLOWING)
-    slave.chunk(10, 12)
-    slave.copies.ended(m.Ended(1, 12), slave.now_s)
-    slave.tick(RETRY_MAX_S)
-    assert slave.copy.state is State.ASKED and slave.reports() == []
-    slave.followed("following", 12)
-    assert slave.reports() == [r.Held(((2, slave.id, 12, slave.log.synced_seq),))]
-
-
-def test_a_stream_that_was_closed_is_reported_as_it_was(slave: Slave) -> None:
-    slave.be(State.FOLLOWING)
-    slave.chunk(10, 12)
-    slave.owner.close_logs()
-    slave.copies.note_held(S)
-    assert [row[2] for held in slave.reports() for row in held.rows] == [12]
+# --- what follows from it ---------------------------------------------------------------------------------------------
 
 
 def test_under_always_what_came_is_to_be_synced_at_once(tmp_path: Path) -> None:

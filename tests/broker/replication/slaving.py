@@ -1,0 +1,139 @@
+"""A slave's copies of one stream under test, over an owner of real files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from broker.owner import OpenStream
+from broker.protocol import replication as r
+from broker.replication.copies import Copies, Copy, State
+from shard.epochs import EpochStart, History
+from shard.log import StreamLog
+from shard.meta import Role, StreamMeta, Upstream
+from tests.broker.owning import make_owner
+from tests.broker.replication.upstream import Ears, Original
+
+S, T = b"s", b"t"
+A = "node-a"
+UPSTREAM = Upstream("10.0.0.1", 5050, "time", 7)
+ONE: History = (EpochStart(1, 0, A),)
+NOW_S = 1_000.0
+
+
+class Slave:
+    """The copies under test, over an owner of real files; what they say to the upstream; what is to be set aside."""
+
+    def __init__(self, path: Path, **settings: object) -> None:
+        self.owner = make_owner(path / "data", **settings)  # type: ignore[arg-type]
+        self.original = Original(path / "upstream")
+        self._ears = Ears()
+        self._out = bytearray()
+        self.set_aside: list[tuple[OpenStream, int, Callable[[str], None]]] = []
+        self.paths: list[bytes] = []
+        self.cuts: list[tuple[bytes, int]] = []
+        self.now_s = NOW_S
+        self.owner.on_path = self.paths.append
+        self.owner.on_cut = lambda name, seq: self.cuts.append((name, seq))
+        self.copies = Copies(self.owner, self._say, self._set_aside)
+
+    @property
+    def id(self) -> str:
+        return self.owner.directory.node_id
+
+    @property
+    def log(self) -> StreamLog:
+        return self.owner.stream(S).log
+
+    @property
+    def copy(self) -> Copy:
+        return self.copies.by_name[S]
+
+    def _say(self, data: bytes) -> None:
+        assert self.copies.up, "said to nobody"
+        self._out += data
+
+    def _set_aside(self, stream: OpenStream, seq: int, done: Callable[[str], None]) -> None:
+        stream.busy = True
+        self.set_aside.append((stream, seq, done))
+
+    def finish_cut(self, wrong: str = "") -> None:
+        """The helper thread has done it, or something was wrong."""
+        stream, seq, done = self.set_aside.pop(0)
+        stream.busy = False
+        if not wrong:
+            stream.log.set_aside(seq)
+        done(wrong)
+
+    def heard(self) -> list[Any]:
+        """What the upstream has heard since the last time."""
+        data = bytes(self._out)
+        self._out.clear()
+        return list(self._ears.hear(data))
+
+    def follow(self, name: bytes = S) -> Copy:
+        """Make a slave of it."""
+        if name not in self.owner.names:
+            self.owner.create(name)
+        self.owner.set_meta(StreamMeta(name.decode(), Role.SLAVE, 1, UPSTREAM, ((EpochStart(1, 0, ""),))))
+        return self.copies.add(name)
+
+    def up(self) -> list[Any]:
+        """The uplink is up; what is asked then."""
+        self.copies.went_up()
+        self.copies.tick(self.now_s)
+        return self.heard()
+
+    def tick(self, seconds: float = 0.0) -> list[Any]:
+        self.now_s += seconds
+        self.copies.tick(self.now_s)
+        return self.heard()
+
+    def followed(
+        self,
+        state: str = "following",
+        start_seq: int = 0,
+        *,
+        number: int = 0,
+        history: History = ONE,
+        path: tuple[str, ...] = (A,),
+        first_seq: int = 0,
+    ) -> None:
+        next_seq = max(self.original.log.next_seq, start_seq)
+        self.copies.followed(
+            r.Followed(number or self.copy.id, state, start_seq, first_seq, next_seq, "master", history, path),  # type: ignore[arg-type]
+            self.now_s,
+        )
+
+    def chunk(self, first_seq: int, next_seq: int, *, number: int = 0) -> None:
+        frames = self.original.frames(first_seq, next_seq)
+        self.copies.chunks(number or self.copy.id, [frames], self.now_s)
+
+    def reports(self) -> list[r.Held]:
+        return [
+            message
+            for data in self.copies.reports()
+            for message in self._ears.hear(data)
+            if isinstance(message, r.Held)
+        ]
+
+    def be(self, state: State) -> None:
+        """Bring the copy of ten messages into this state, with nothing left unheard."""
+        self.original.append(*(b"%d" % number for number in range(20)))
+        self.follow()
+        if self.log.next_seq == 0:
+            self.log.take(self.original.frames(0, 10))
+        if state is State.DOWN:
+            return
+        self.copies.went_up()
+        if state is not State.QUEUED:
+            self.copies.tick(self.now_s)
+        if state is State.FOLLOWING:
+            self.followed("following", 10)
+        elif state is State.CUTTING:
+            self.followed("parted", history=(EpochStart(1, 0, A), EpochStart(2, 5, A)))
+        elif state is State.WAITING:
+            self.followed("behind")
+        assert self.copy.state is state
+        self.heard()
