@@ -146,7 +146,8 @@ class Client(Connection):
         """
         pending = self.pending_bytes
         if count == self._read_bytes and (streams or pending >= count):
-            bytes_max = READ_BYTES_SCATTERED_MAX if count < streams * STREAM_BYTES else READ_BYTES_MAX
+            scattered = count < streams * STREAM_BYTES and not self.worker.router.makes_streams
+            bytes_max = READ_BYTES_SCATTERED_MAX if scattered else READ_BYTES_MAX
             self._read_bytes = min(2 * count, bytes_max)
         if pending != self._pending_bytes:
             self.hold(pending)

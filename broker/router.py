@@ -25,6 +25,7 @@ from shard.names import shard_of
 WINDOW_MESSAGES = 64  # of one client, over which it is seen where its streams live
 UP_BATCH_BYTES = 4 << 20  # a batch for another node's stream grows no further: it is one PUBLISH there
 SCATTERED_STREAMS, SCATTERED_BYTES = 64, 16 << 10  # more streams than this, less than that for each
+NEW_STREAMS = 1_024  # of a turn: with more of them it makes streams, which is no quicker for being done with many
 AWAY_SHARE = 0.75  # of a window, to one sibling: the client belongs there
 FORWARD_BYTES = 512 << 10  # about, of one request: the owner appends its first streams while the others are on the way
 BATCHES_A_BEAT = 256  # a turn may make tens of thousands of streams, which takes longer than a silent worker may live
@@ -129,6 +130,7 @@ class Router:
         self._staged: dict[bytes, Batch] = {}
         self._full: list[Batch] = []  # of this turn too, before those of the same streams that are staged
         self.staged_bytes = 0
+        self._new_streams = 0  # of this turn, of this worker's own
         self._ids = count(1)
         self.answered_later: Mapping[str, Later] = {}  # calls whose answers are not known at once
         self.on_away: Callable[[Any, int], None] = lambda _client, _slot: None
@@ -138,9 +140,17 @@ class Router:
 
     @property
     def scattered(self) -> bool:
-        """Whether what is staged is for many streams, a few messages each."""
+        """Whether what is staged is for many streams, a few messages each, and more messages would find them here."""
         batches = len(self._staged)
-        return batches > SCATTERED_STREAMS and self.staged_bytes < batches * SCATTERED_BYTES
+        few_each = batches > SCATTERED_STREAMS and self.staged_bytes < batches * SCATTERED_BYTES
+        return few_each and not self.makes_streams
+
+    @property
+    def makes_streams(self) -> bool:
+        """Whether many streams are new. Each of their batches is of one message, and the memory of a turn with very
+        many batches is never free again: what stays of each stream lies between them.
+        """
+        return self._new_streams > NEW_STREAMS
 
     # --- publishing -------------------------------------------------------------------------------------------------
 
@@ -161,7 +171,10 @@ class Router:
 
     def _new_batch(self, name: bytes, replicas: int) -> Batch:
         slot = self.slot_of(name)
-        return Batch(name, slot, self.routes.get(slot) or self.owner.uproutes.get(name), replicas)
+        route = self.routes.get(slot) or self.owner.uproutes.get(name)
+        if route is None and name not in self.owner.names:
+            self._new_streams += 1
+        return Batch(name, slot, route, replicas)
 
     def _is_full(self, batch: Batch) -> bool:
         return batch.nbytes > UP_BATCH_BYTES and batch.slot not in self.routes and batch.route is not None
@@ -249,6 +262,7 @@ class Router:
             return
         alone = not self._full
         staged, self._staged = [*self._full, *self._staged.values()], {}
+        self._new_streams = 0
         self._full.clear()
         self.staged_bytes = 0
         now_s = time.monotonic()

@@ -11,6 +11,7 @@ from broker.client import READ_BYTES_MAX, READ_BYTES_SCATTERED_MAX, Client
 from broker.protocol.binary import ClientCodec
 from broker.protocol.messages import Failed, Subscribe, pack
 from broker.protocol.places import From
+from broker.router import NEW_STREAMS
 from tests.broker.binary import BinaryPeer
 from tests.broker.world import Peer, World, world
 
@@ -41,6 +42,10 @@ def test_more_is_read_at_once_of_what_is_for_many_streams(tmp_path: Path) -> Non
             assert client._read_bytes == bytes_max
         client.read_more(client._read_bytes, 0)
         assert client._read_bytes == READ_BYTES_MAX
+        for number in range(NEW_STREAMS + 1):
+            node.workers[0].router.batch(b"new%d" % number)
+        client.read_more(client._read_bytes, 1_000)
+        assert client._read_bytes == READ_BYTES_MAX, "it makes streams"
 
 
 @pytest.mark.parametrize("kind", ["line", "binary"])

@@ -186,6 +186,23 @@ def test_a_turn_of_publishes_to_many_streams_reads_on(
         assert sum(counted.append.counts) - before == turns
 
 
+def test_a_turn_that_makes_many_streams_does_not_read_on(
+    make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batches are of one message each, and the memory of very many would never be free again."""
+    monkeypatch.setattr("broker.router.NEW_STREAMS", 99)
+    world = make()
+    counted, router = world.worker.metrics, world.worker.router
+    with world.connect() as client:
+        world.ask(client, b"ping")
+        for turns in (2, 1):  # 100 streams are made with the first read; then they are there
+            before, known = sum(counted.append.counts), counted.appended_messages
+            client.sendall(b"".join(b"pub s%d |%s\r\n" % (number % 100, b"x" * 50) for number in range(500)))
+            world.turn_until(lambda known=known: counted.appended_messages == known + 500)  # type: ignore[misc]
+            assert sum(counted.append.counts) - before == turns
+        assert not router.makes_streams
+
+
 def test_what_a_client_sent_before_a_drain_is_answered(make: Callable[..., World]) -> None:
     """All of it, which is more than one read takes."""
     world = make()
