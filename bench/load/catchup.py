@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from bench.load.dial import dialled
@@ -11,6 +12,7 @@ from bench.load.meter import Meter, Spent
 from bench.peers.base import Step
 
 _BLOCK = bytes(range(256)) * 4096
+_HEADER_BYTES = 4096
 
 
 def catch_up(target: Target, slave_port: int, name: str, last: list[Step], deadline: Deadline) -> Spent:
@@ -27,10 +29,19 @@ def catch_up(target: Target, slave_port: int, name: str, last: list[Step], deadl
     return meter.stop()
 
 
-def touch_memory(directory: Path, nbytes: int) -> None:
-    """Write a file of so many bytes and remove it: what the next file is kept in has been memory before."""
-    path = directory / "touched"
-    with path.open("wb") as file:
-        for start in range(0, nbytes, len(_BLOCK)):
-            file.write(_BLOCK[: nbytes - start])
-    path.unlink()
+def touch_memory(directory: Path, *sizes: int) -> None:
+    """Write a file of each of these sizes and remove them: what the next such files are kept in has been memory before.
+
+    They grow side by side, the first by about a chunk at a time and behind a header's page, as a slave's log does: how
+    large the pieces are that are written decides from which of the kernel's free memory their pages come.
+    """
+    paths = [directory / f"touched-{number}" for number in range(len(sizes))]
+    fds = [os.open(path, os.O_CREAT | os.O_WRONLY) for path in paths]
+    pieces = -(-sizes[0] // len(_BLOCK))
+    for piece in range(pieces):
+        for fd, size in zip(fds, sizes, strict=True):
+            start, end = size * piece // pieces, size * (piece + 1) // pieces
+            os.pwrite(fd, memoryview(_BLOCK)[: end - start], _HEADER_BYTES + start)
+    for fd, path in zip(fds, paths, strict=True):
+        os.close(fd)
+        path.unlink()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import socket
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,17 @@ def test_a_slave_that_refuses_ends_in_a_timeout() -> None:
         catch_up(Target(port, os.getpid()), port, "b.000000", LAST, Deadline(0.3))
 
 
-def test_touched_memory_is_given_back(tmp_path: Path) -> None:
-    touch_memory(tmp_path, 3_000_000)
+def test_touched_memory_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: dict[int, list[tuple[int, int]]] = {}
+
+    def note(fd: int, data: memoryview, place: int) -> int:
+        written.setdefault(fd, []).append((place, len(data)))
+        return len(data)
+
+    monkeypatch.setattr("bench.load.catchup.os.pwrite", note)
+    touch_memory(tmp_path, 3_000_000, 700_001)
     assert list(tmp_path.iterdir()) == []
+    for size, pieces in zip((3_000_000, 700_001), written.values(), strict=True):
+        assert len(pieces) == 3 and pieces[0][0] == 4096
+        assert all(place + length == behind for (place, length), (behind, _) in pairwise(pieces))
+        assert sum(length for _, length in pieces) == size
