@@ -126,6 +126,7 @@ def test_members_come_and_go_under_load(node: Node, client: Client, tmp_path: Pa
                 os.kill(worker_pid(node, owner_of("chaos", WORKERS)), signal.SIGKILL)
         changing.result()
         running_members.begin("new")
+        wait_for(lambda: client.consumers("chaos")[0].members == len(members), "it is a member", CATCH_UP_S)
         publish(client, "chaos", [f"/{number}" for number in range(count, count + 500)])  # so that it has some
         count += 500
         wait_for(
