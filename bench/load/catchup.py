@@ -10,9 +10,9 @@ from bench.load.ingest import Target
 from bench.load.limits import Deadline
 from bench.load.meter import Meter, Spent
 from bench.peers.base import Step
+from shard.header import HEADER_PAGE_BYTES
 
 _BLOCK = bytes(range(256)) * 4096
-_HEADER_BYTES = 4096
 
 
 def catch_up(target: Target, slave_port: int, name: str, last: list[Step], deadline: Deadline) -> Spent:
@@ -41,7 +41,7 @@ def touch_memory(directory: Path, *sizes: int) -> None:
     for piece in range(pieces):
         for fd, size in zip(fds, sizes, strict=True):
             start, end = size * piece // pieces, size * (piece + 1) // pieces
-            os.pwrite(fd, memoryview(_BLOCK)[: end - start], _HEADER_BYTES + start)
+            os.pwrite(fd, memoryview(_BLOCK)[: end - start], HEADER_PAGE_BYTES + start)
     for fd, path in zip(fds, paths, strict=True):
         os.close(fd)
         path.unlink()
