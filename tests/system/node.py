@@ -15,21 +15,26 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from bench.server import free_port
+
+Found = TypeVar("Found")
 
 PATIENCE_S = 20.0
 RECEIVE_BYTES = 1 << 18
 
 
-def wait_for(condition: Callable[[], object], what: str, patience_s: float = PATIENCE_S, step_s: float = 0.005) -> None:
-    """Return when `condition()` is true; fail with `what` when it is not in time."""
+def wait_for(
+    condition: Callable[[], Found | None], what: str, patience_s: float = PATIENCE_S, step_s: float = 0.005
+) -> Found:
+    """What `condition()` returned when it was true, asked no second time; fails with `what` when it is not in time."""
     deadline_s = time.monotonic() + patience_s
-    while not condition():
+    while not (found := condition()):
         if time.monotonic() > deadline_s:
             raise AssertionError(f"after {patience_s} s still not so: {what}")
         time.sleep(step_s)
+    return found
 
 
 class Message(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from itertools import chain
 
 import psutil
 
@@ -37,15 +38,26 @@ def worker_pids(node: Node) -> dict[int, list[int]]:
     return found
 
 
+def all_workers(node: Node) -> set[int]:
+    """The pids of all workers, whichever slot they have."""
+    return set(chain.from_iterable(worker_pids(node).values()))
+
+
 def worker_pid(node: Node, slot: int) -> int:
     """The pid of the one worker of a slot, waited for if need be."""
-    wait_for(lambda: len(worker_pids(node).get(slot, ())) == 1, f"slot {slot} has one worker")
-    return worker_pids(node)[slot][0]
+    return wait_for(lambda: only(worker_pids(node).get(slot, [])), f"slot {slot} has one worker")
+
+
+def only(pids: list[int]) -> int | None:
+    """The pid where there is one; None where there are more, or none."""
+    return pids[0] if len(pids) == 1 else None
 
 
 def metrics_pid(node: Node) -> int:
-    wait_for(lambda: "tailrace: metrics" in titles(node).values(), "there is a metrics process")
-    return next(pid for pid, text in titles(node).items() if text == "tailrace: metrics")
+    return wait_for(
+        lambda: only([pid for pid, text in titles(node).items() if text == "tailrace: metrics"]),
+        "there is one metrics process",
+    )
 
 
 def alive(pid: int) -> bool:

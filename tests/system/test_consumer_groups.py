@@ -133,6 +133,13 @@ def test_members_come_and_go_under_load(node: Node, client: Client, tmp_path: Pa
             lambda: len(read(members["a"].books, "chaos", GROUP)) > count - 400, "it is among the last", CATCH_UP_S
         )
         running_members.kill("a")
+        first = count
+
+        def all_that_stay_have_some() -> bool:
+            publish_some()
+            return {"b", "c", "new"} <= {effect.member for effect in effects_of(members) if effect.seq >= first}
+
+        wait_for(all_that_stay_have_some, "all that stay have some", CATCH_UP_S)
         wait_done(members, set(range(count)))
         running_members.leave_all()
     effects = effects_of(members)
@@ -142,7 +149,6 @@ def test_members_come_and_go_under_load(node: Node, client: Client, tmp_path: Pa
     print(f"{count} messages, {len(effects)} times done, {len(again)} in a later delivery; {standing}")
     assert (standing.next_seq, standing.lag_messages, standing.in_flight, standing.dead) == (count, 0, 0, 0)
     assert standing.redelivered >= len(again) > 0, "what the one had that was removed"
-    assert {effect.member for effect in effects[-300:]} >= {"b", "c", "new"}
 
 
 def test_what_a_member_had_when_it_died_is_delivered_again_and_counted(node: Node, client: Client) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.system.load import Load
 from tests.system.node import Node, running, wait_for
-from tests.system.processes import alive, worker_pid, worker_pids
+from tests.system.processes import alive, all_workers, worker_pid
 from tests.system.standstill import Standstill
 from tests.system.streams import names_of
 
@@ -111,7 +111,7 @@ def test_the_whole_process_group_killed(tmp_path: Path) -> None:
         Load(node, STREAMS) as load,
     ):
         load.wait_for_progress(1_000)
-        pids = [pid for pids in worker_pids(node).values() for pid in pids]
+        pids = all_workers(node)
         node.kill()
         outage = Outage(machine)
         node.start()

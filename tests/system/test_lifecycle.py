@@ -18,7 +18,7 @@ import pytest
 
 from shard.header import HEADER_PAGE_BYTES, STATE_CLOSED, parse_index
 from tests.system.node import LineClient, Node, rows, running, wait_for
-from tests.system.processes import alive, metrics_pid, titles, worker_pid, worker_pids
+from tests.system.processes import alive, all_workers, metrics_pid, titles, worker_pid, worker_pids
 from tests.system.streams import name_of, names_of
 
 pytestmark = pytest.mark.system
@@ -71,7 +71,7 @@ def stop_by_quit(node: Node) -> None:
 @contextlib.contextmanager
 def frozen(node: Node) -> Iterator[None]:
     """The workers stand still for the length of a block."""
-    pids = [pid for pids in worker_pids(node).values() for pid in pids]
+    pids = all_workers(node)
     for pid in pids:
         os.kill(pid, signal.SIGSTOP)
     yield

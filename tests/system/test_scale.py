@@ -13,7 +13,7 @@ import pytest
 from shard.leaves import build
 from tests.system.mounts import CannotMount, available_bytes, mounted
 from tests.system.node import LineClient, Node
-from tests.system.processes import descriptors, mappings, resident_bytes, worker_pids
+from tests.system.processes import all_workers, descriptors, mappings, resident_bytes
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -75,7 +75,7 @@ class Costs:
     """What the workers hold, summed or at most, now."""
 
     def __init__(self, node: Node) -> None:
-        pids = [pid for pids in worker_pids(node).values() for pid in pids]
+        pids = all_workers(node)
         self.descriptors = max(descriptors(pid) for pid in pids)
         self.mappings = max(mappings(pid) for pid in pids)
         self.resident_bytes = sum(resident_bytes(pid) for pid in pids)

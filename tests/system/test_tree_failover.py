@@ -45,7 +45,13 @@ def follow_all(tree: Tree) -> None:
 
 
 def let_follow(node: MachineNode, upstream: MachineNode) -> None:
-    answer = node.ask(f"slave {upstream.host} {PORT} * 0")
+    """Asked again, as the answer says, while the end of a stream is being set aside."""
+
+    def answered() -> str:
+        answer = node.ask(f"slave {upstream.host} {PORT} * 0")
+        return "" if answer.startswith("err unavailable") else answer
+
+    answer = wait_for(answered, f"{node.host} can be told whom to follow")
     assert answer.startswith("ok slave"), answer
 
 
