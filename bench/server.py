@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-import random
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -24,34 +21,14 @@ from bench.load.ingest import Target
 from bench.load.limits import Deadline, LoadError
 from bench.load.meter import ProcessTree
 from bench.peers.base import Peer, Site
+from bench.ports import free_port
 
 START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 30.0
 _PROBE_S = 0.02
-_PORT_RANGE = Path("/proc/sys/net/ipv4/ip_local_port_range")  # those of connections
-_PORTS_FIRST, _PORTS_END = 10_000, 32_000
-_PORT_TRIES_MAX = 100
 _FURTHER_PORTS = 5  # as many as a server of three nodes needs
-_ports = count(random.SystemRandom().randrange(_PORTS_END))
 _LOG_TAIL_BYTES = 2000
 _PR_SET_PDEATHSIG = 1
-
-
-def free_port() -> int:
-    """A loopback TCP port nobody has now, and that the kernel gives to nobody who connects; each time another.
-
-    A port that the kernel had chosen could be some connection's own before the server listens on it.
-    """
-    last = min(int(_PORT_RANGE.read_text().split()[0]), _PORTS_END) - 1
-    for _ in range(_PORT_TRIES_MAX):
-        port = _PORTS_FIRST + next(_ports) % (last - _PORTS_FIRST)
-        with socket.socket() as sock:
-            try:
-                sock.bind(("127.0.0.1", port))
-            except OSError:  # somebody has it
-                continue
-        return port
-    raise OSError(f"no port from {_PORTS_FIRST} to {last} is free")
 
 
 @contextmanager
@@ -80,10 +57,7 @@ class Server:
     def __enter__(self) -> Self:
         try:
             self.start()
-            prepare = self._peer.prepare()
-            if prepare:
-                with dialled(self.site.port, [prepare], Deadline(START_TIMEOUT_S)):
-                    pass
+            self._prepare()
         except BaseException:
             self.stop(signal.SIGKILL)
             raise
@@ -146,6 +120,16 @@ class Server:
             return self._log.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace")
         except FileNotFoundError:
             return ""
+
+    def _prepare(self) -> None:
+        prepare = self._peer.prepare()
+        if not prepare:
+            return
+        try:
+            with dialled(self.site.port, [prepare], Deadline(START_TIMEOUT_S)):
+                pass
+        except LoadError as error:
+            raise LoadError(f"{self._peer.name} could not be prepared: {error}\n{self.log_tail()}") from error
 
     def _await_ready(self, end: float) -> None:
         while not steps_succeed(self.site.port, self._peer.ready(), 1.0):

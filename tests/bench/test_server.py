@@ -8,7 +8,7 @@ import pytest
 
 from bench.load.limits import LoadError
 from bench.load.meter import ProcessTree
-from bench.peers.base import Site
+from bench.peers.base import Site, Step
 from bench.peers.plain import BareSendfile, Plain
 from bench.server import Server, fresh_site
 
@@ -26,6 +26,37 @@ def test_a_server_that_does_not_start_shows_its_log(tmp_path: Path) -> None:
     ):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+class _Unwilling(Plain):
+    def ready(self) -> list[Step]:
+        return []
+
+    def prepare(self) -> list[Step]:
+        return [Step(b"x", b"never said")]
+
+    def command(self, site: Site) -> list[str]:
+        return [sys.executable, "-c", _HANGS_UP, str(site.port)]
+
+
+_HANGS_UP = """
+import socket, sys
+with socket.create_server(("127.0.0.1", int(sys.argv[1]))) as listener:
+    while True:
+        connection, _ = listener.accept()
+        with connection:
+            if connection.recv(1):
+                print("no, thank you", flush=True)
+"""
+
+
+def test_a_server_that_cannot_be_prepared_shows_its_log(tmp_path: Path) -> None:
+    with (
+        fresh_site(tmp_path, "unwilling") as site,
+        pytest.raises(LoadError, match=r"(?s)could not be prepared: the server .* a connection.*no, thank you"),
+        Server(_Unwilling(100), site),
+    ):
+        pass
 
 
 def test_the_whole_group_is_gone_at_the_end(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from bench.server import free_port
+from bench.ports import free_port
 
 Found = TypeVar("Found")
 

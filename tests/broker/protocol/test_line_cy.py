@@ -191,10 +191,10 @@ def test_a_run_that_stops_at_once_is_not_paid_for(leaf: ModuleType) -> None:
     data = b"pub s |x\nping\n" * 40_000
 
     def seconds(calls: int) -> float:
-        started = time.perf_counter()
+        started = time.thread_time()
         for position in range(0, 14 * calls, 14):
             assert leaf.stage(data, position, len(data), MAX, False)[0] == position + 9
-        return time.perf_counter() - started
+        return time.thread_time() - started
 
     assert seconds(2_000) < 2.0  # 2,000 looks at all of it would take the interpreted body most of a minute
 

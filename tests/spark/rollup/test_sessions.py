@@ -14,7 +14,7 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from bench.server import free_port
+from bench.ports import free_port
 from shard.leaves import interpreted_wanted
 from spark.session import java_home
 from tests.spark.data import make_directory

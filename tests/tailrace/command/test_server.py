@@ -6,16 +6,11 @@ import socket
 
 import pytest
 
+from bench.ports import free_port
 from tailrace.address import Address
 from tailrace.command.ending import NO_CONNECTION, REFUSED, USAGE, CommandError
 from tailrace.command.server import SERVER_VARIABLE, TOKEN_VARIABLE, choose_server, connect, connect_socket
 from tests.tailrace.model_server import ModelServer
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 def test_options_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
