@@ -21,28 +21,22 @@ settings.load_profile("tailrace-ci" if os.environ.get("CI") else "tailrace")
 
 _ROOT = Path(__file__).resolve().parent.parent
 # scripts/test-both-builds runs the suite in parts, side by side, since most of it waits for processes: what calls a
-# leaf with both builds, and what no leaf has a part in once, in three parts of about the same length.
+# leaf with both builds, and what no leaf has a part in, or has it in by ways that others try, once, in four parts of
+# about the same length.
 PART = os.environ.get("TAILRACE_TEST_PART", "")
 ONCE = {
     "servers": (
-        "tests/bench/",
         "tests/broker/replication/",
         "tests/deploy/",
-        "tests/supervisor/",
+        "tests/system/test_admin.py",
         "tests/system/test_binary_moving.py",
         "tests/system/test_client_failover.py",
         "tests/system/test_client_survival.py",
         "tests/system/test_disk.py",
         "tests/system/test_exactly_once.py",
+        "tests/system/test_limits.py",
         "tests/system/test_rolling.py",
         "tests/system/test_scale.py",
-    ),
-    "spark": (
-        "tests/examples/",
-        "tests/scripts/",
-        "tests/spark/",
-        "tests/tailrace/command/",
-        "tests/tidy/",
     ),
     "nodes": (
         "tests/broker/consumers/test_asked.py",
@@ -56,7 +50,6 @@ ONCE = {
         "tests/broker/consumers/test_state.py",
         "tests/broker/consumers/test_waiters.py",
         "tests/shard/test_epochs.py",
-        "tests/system/test_admin.py",
         "tests/system/test_binary_heartbeat.py",
         "tests/system/test_consumer_books.py",
         "tests/system/test_consumer_cells.py",
@@ -66,21 +59,34 @@ ONCE = {
         "tests/system/test_consumer_faults.py",
         "tests/system/test_consumer_groups.py",
         "tests/system/test_consumer_ledger.py",
+        "tests/system/test_consumer_lost.py",
         "tests/system/test_consumer_moving.py",
+        "tests/system/test_consumer_restarts.py",
         "tests/system/test_consumers.py",
         "tests/system/test_fault_schedule.py",
-        "tests/system/test_lifecycle.py",
-        "tests/system/test_limits.py",
+        "tests/system/test_faults.py",
         "tests/system/test_replication_hostile.py",
         "tests/system/test_replication_hostile_slaves.py",
         "tests/system/test_replication_walkthrough.py",
+        "tests/system/test_tree.py",
         "tests/system/test_tree_check.py",
         "tests/system/test_tree_failover.py",
         "tests/system/test_tree_faults.py",
         "tests/system/test_tree_ledger.py",
         "tests/system/test_tree_load.py",
         "tests/system/test_tree_net.py",
+        "tests/system/test_workers.py",
     ),
+    "bench": (
+        "tests/bench/",
+        "tests/examples/",
+        "tests/scripts/",
+        "tests/supervisor/",
+        "tests/system/test_lifecycle.py",
+        "tests/tailrace/command/",
+        "tests/tidy/",
+    ),
+    "spark": ("tests/spark/",),
 }
 BOUND_TO_BUILD = "tests/tidy/test_build.py"
 

@@ -198,9 +198,10 @@ def test_a_stop_in_the_middle_of_a_replacement(tmp_path: Path, after_s: float) -
 
 def test_a_successor_that_dies_costs_nothing(tmp_path: Path) -> None:
     with running(tmp_path / "data") as node, Load(node, ["a", "b", "c"]) as load:
-        for _ in range(3):
+        for number in range(3):
             load.wait_for_progress()
             os.kill(min(begin_to_replace(node)), signal.SIGKILL)
+            wait_for(lambda number=number: node.log().count("SIGKILL") > number, "it is missed")  # type: ignore[misc]
             wait_for(lambda: [len(pids) for pids in worker_pids(node).values()] == [1, 1], "one worker a slot")
         load.wait_for_progress()
         load.finish()
