@@ -6,6 +6,7 @@ server is started again, it looks free.
 
 from __future__ import annotations
 
+import atexit
 import random
 import socket
 from collections.abc import Iterator
@@ -31,6 +32,10 @@ class Block:
         return self
 
     def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let others have them."""
         self._mark.close()
 
     def free_port(self) -> int:
@@ -82,4 +87,5 @@ def free_port() -> int:
     """
     if not _blocks:
         _blocks.append(reserve())
+        atexit.register(_blocks[0].close)
     return _blocks[0].free_port()
