@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PROMETHEUS = ROOT / "deploy" / "prometheus"
 RULES = PROMETHEUS / "tailrace.rules.yml"
-RULES_TEST = Path(__file__).with_name("rules_test.yml")
+RULES_TESTS = [Path(__file__).with_name(name) for name in ("rules_test.yml", "nights_test.yml")]
 OPERATIONS = ROOT / "docs" / "operations.md"
 # What prometheus adds to the name of a family: counters and histograms.
 SUFFIXES = ("_total", "_bucket", "_count", "_sum")
@@ -25,6 +25,10 @@ def promtool(*arguments: str | Path) -> None:
         pytest.skip("promtool is not installed (Debian: prometheus)")
     done = subprocess.run([tool, *arguments], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def rules_tests() -> str:
+    return "".join(path.read_text() for path in RULES_TESTS)
 
 
 def alerts(text: str) -> list[str]:
@@ -51,12 +55,13 @@ def test_scrape_configuration_is_valid() -> None:
     promtool("check", "config", PROMETHEUS / "scrape.yml")
 
 
-def test_alerts_fire_when_they_should() -> None:
-    promtool("test", "rules", RULES_TEST)
+@pytest.mark.parametrize("path", RULES_TESTS, ids=lambda path: path.stem)
+def test_alerts_fire_when_they_should(path: Path) -> None:
+    promtool("test", "rules", path)
 
 
 def test_every_alert_is_seen_firing_and_silent() -> None:
-    text = RULES_TEST.read_text()
+    text = rules_tests()
     for alert in alerts(RULES.read_text()):
         fires = re.search(rf"alertname: {alert}\n +exp_alerts:\n +- exp_labels", text)
         assert fires, f"no test shows {alert} firing"
@@ -75,7 +80,7 @@ def test_names_in_the_rules_are_served() -> None:
 def test_names_in_the_rules_test_are_used() -> None:
     """A renamed metric must not leave a test that proves nothing."""
     used = set(re.findall(r"\btailrace_[a-z_]+", RULES.read_text()))
-    assert set(re.findall(r"\btailrace_[a-z_]+", RULES_TEST.read_text())) == used
+    assert set(re.findall(r"\btailrace_[a-z_]+", rules_tests())) == used
 
 
 def test_every_alert_is_explained() -> None:
