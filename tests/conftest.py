@@ -20,20 +20,21 @@ settings.register_profile(
 settings.load_profile("tailrace-ci" if os.environ.get("CI") else "tailrace")
 
 _ROOT = Path(__file__).resolve().parent.parent
-# scripts/test-both-builds runs the suite in parts, side by side, since most of it waits for processes: what calls a
-# leaf with both builds, and what no leaf has a part in, or has it in by ways that others try, once, in four parts of
-# about the same length.
+# scripts/test-both-builds runs the suite in parts, side by side: what calls a leaf with both builds; once, in four
+# parts of about the same length, what no leaf has a part in, and what it has a part in only as those others try it.
 PART = os.environ.get("TAILRACE_TEST_PART", "")
 ONCE = {
     "servers": (
         "tests/broker/replication/",
         "tests/deploy/",
         "tests/system/test_admin.py",
+        "tests/system/test_binary_faults.py",
         "tests/system/test_binary_moving.py",
         "tests/system/test_client_failover.py",
         "tests/system/test_client_survival.py",
         "tests/system/test_disk.py",
         "tests/system/test_exactly_once.py",
+        "tests/system/test_garbage.py",
         "tests/system/test_limits.py",
         "tests/system/test_rolling.py",
         "tests/system/test_scale.py",
@@ -51,6 +52,7 @@ ONCE = {
         "tests/broker/consumers/test_waiters.py",
         "tests/shard/test_epochs.py",
         "tests/system/test_binary_heartbeat.py",
+        "tests/system/test_command.py",
         "tests/system/test_consumer_books.py",
         "tests/system/test_consumer_cells.py",
         "tests/system/test_consumer_crashes.py",
@@ -83,7 +85,7 @@ ONCE = {
         "tests/scripts/",
         "tests/supervisor/",
         "tests/system/test_lifecycle.py",
-        "tests/tailrace/command/",
+        "tests/tailrace/",
         "tests/tidy/",
     ),
     "spark": ("tests/spark/",),

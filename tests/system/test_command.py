@@ -12,7 +12,6 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from shard.leaves import build
 from tests.system.node import PATIENCE_S, LineClient, Node, rows, running, wait_for
 from tests.system.streams import TEXT_LINES, lives, name_of, real_text, run_tailrace, tailrace
 
@@ -22,10 +21,9 @@ WORKERS = 2
 STREAMS = 3
 # Where connections stay, tails of one stream are on several workers; where they move, they come together.
 AFFINITIES = ("affinity = false", "affinity = true")
-TRIED = AFFINITIES if build() == "compiled" else AFFINITIES[:1]  # the leaves have no part in where connections are
 
 
-@pytest.fixture(scope="module", params=TRIED)
+@pytest.fixture(scope="module", params=AFFINITIES)
 def node(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     config = f"[node]\n{request.param}\n"
     with running(tmp_path_factory.mktemp("command") / "data", workers=WORKERS, config=config) as node:
