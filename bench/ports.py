@@ -10,6 +10,7 @@ import atexit
 import random
 import socket
 from collections.abc import Iterator
+from functools import cache
 from itertools import cycle
 from pathlib import Path
 from typing import Self
@@ -77,7 +78,12 @@ def _ports() -> range:
     return ports if len(ports) >= BLOCK_PORTS else PORTS
 
 
-_blocks: list[Block] = []
+@cache
+def _own() -> Block:
+    """This process's, from the first time that it needs a port."""
+    block = reserve()
+    atexit.register(block.close)
+    return block
 
 
 def free_port() -> int:
@@ -85,7 +91,4 @@ def free_port() -> int:
 
     A port that the kernel had chosen could be some connection's own before the server listens on it. Raises OSError.
     """
-    if not _blocks:
-        _blocks.append(reserve())
-        atexit.register(_blocks[0].close)
-    return _blocks[0].free_port()
+    return _own().free_port()

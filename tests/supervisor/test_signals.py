@@ -56,7 +56,7 @@ first = SignalQueue()
 sender = subprocess.Popen([sys.executable, "-c", sys.argv[1], str(os.getpid())])
 select.select([first], [], [])
 first.close()
-for _ in range(300):
+for _ in range(500):
     SignalQueue().close()
 sender.kill()
 sender.wait()
