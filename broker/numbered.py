@@ -46,7 +46,11 @@ class Known:
 
 
 class Admitted(NamedTuple):
-    """`pieces` of frames, so many messages, are to be appended; the batch has its seqs from `first_seq` on."""
+    """`pieces` of frames, `messages` of them, are to be appended.
+
+    `first_seq` plus the batch's messages is the end of its last message in the log, which its publishers wait for. A
+    batch of which some was logged before may have begun elsewhere; its part says where.
+    """
 
     first_seq: int
     messages: int = 0
@@ -173,21 +177,28 @@ def _admit_one(producers: Producers, batch: Batch, seq: int, now_us: int) -> Adm
             producers.note(producer_id, Run(number, batch.count, seq), now_us)
             return Admitted(seq, batch.count, batch.take_pieces())
         case Kind.REPEAT:
-            return Admitted(judged.seq)
+            return Admitted(_align_to_end(batch, judged.seq, judged.end_seq))
         case Kind.REST:
             rest = _rest(batch, producer_id, number, judged)
             messages = number + batch.count - judged.expected
             producers.note(producer_id, Run(judged.expected, messages, seq), now_us)
-            first_seq = seq + messages - batch.count  # whoever waits for it waits for its end
-            sink, key, _ = batch.parts[0]
-            batch.parts[0] = sink, key, judged.seq - first_seq
-            return Admitted(first_seq, messages, (rest,))
+            return Admitted(_align_to_end(batch, judged.seq, seq + messages), messages, (rest,))
         case Kind.GAP:
             raise Refused(Code.GAP, GAP_TEXT.format(number=number, expected=judged.expected))
         case Kind.UNKNOWN:
             raise Refused(Code.PRODUCER, UNKNOWN_TEXT.format(number=number))
         case Kind.OLD:
             raise Refused(Code.PRODUCER, OLD_TEXT.format(number=number, expected=judged.expected))
+
+
+def _align_to_end(batch: Batch, first_seq: int, end_seq: int) -> int:
+    """Let a batch with one publish count from its last message, which is the one before `end_seq`, and its publisher
+    be told `first_seq`. Returns the seq that the batch counts from.
+    """
+    counted_from = end_seq - batch.count
+    sink, key, _ = batch.parts[0]
+    batch.parts[0] = sink, key, first_seq - counted_from
+    return counted_from
 
 
 def _numbering(frames: Frames) -> tuple[bytes, int]:

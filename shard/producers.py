@@ -40,9 +40,12 @@ class Kind(Enum):
 
 
 class Judgement(NamedTuple):
+    """`end_seq`: behind the last message of a repeat, whose messages need not lie together in the log."""
+
     kind: Kind
     seq: int = 0
     expected: int = 0
+    end_seq: int = 0
 
 
 class Producer:
@@ -80,10 +83,14 @@ class Producers:
             return Judgement(Kind.NEW)
         if number > expected:
             return Judgement(Kind.GAP, expected=expected)
+        last_number = min(number + count, expected) - 1
+        end_seq = 0
         for first, _messages, first_seq in reversed(producer.runs):
+            if not end_seq and first <= last_number:
+                end_seq = first_seq + last_number - first + 1
             if first <= number:
                 seq = first_seq + number - first
-                return Judgement(Kind.REPEAT if number + count <= expected else Kind.REST, seq, expected)
+                return Judgement(Kind.REPEAT if number + count <= expected else Kind.REST, seq, expected, end_seq)
         return Judgement(Kind.OLD, expected=expected)
 
     def advance(self, producer_id: bytes, number: int, count: int, seq: int, now_us: int) -> bool:

@@ -110,6 +110,9 @@ class Replicas:
         for name, holders in list(self._waiting.items()):
             for wait in holders.take_expired(now_s):
                 held, asked = holders.count_holding(wait.end_seq), wait.batch.replicas
+                if held >= asked:  # a repeat of early messages, which waited behind later ones
+                    wait.batch.published(wait.first_seq, self._subscribers(name))
+                    continue
                 text = f"logged, but {held} of {asked} nodes hold it after {wait.timeout_s:g} s"
                 wait.batch.unreplicated(wait.first_seq, text)
             self._note_waiting(name, holders)

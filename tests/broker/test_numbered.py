@@ -163,6 +163,63 @@ def test_a_repeat_waits_for_the_disk_as_the_first_one_did(tmp_path: Path) -> Non
     owner.release()
 
 
+def held_by_one(owner: Owner, next_seq: int) -> None:
+    """A node below reports that it holds the stream before `next_seq`."""
+    owner.replicas.held(0, 0, [(b"s", owner.replicas.holders(b"s").line, 1, "node", next_seq, next_seq)])
+
+
+def scattered(owner: Owner, sink: Sink, again: bytes = b"abcd") -> Batch:
+    """Messages 0, 1 of a producer are at seqs 0, 1 and its 2, 3 at 12, 13. Returns all of them as one publish."""
+    send(owner, run(0, b"a", b"b"), batch(b"s", *[b"other"] * 10), run(2, b"c", b"d"))
+    assert owner.open[b"s"].log.next_seq == 14
+    return run(0, *(bytes([each]) for each in again), sink=sink)
+
+
+@pytest.mark.parametrize("again", [b"abcd", b"abc", b"abcde"], ids=["all", "some", "and more"])
+def test_a_repeat_that_is_scattered_over_the_log_waits_for_its_last_message(tmp_path: Path, again: bytes) -> None:
+    owner = make_owner(tmp_path / "data")
+    sink = Sink()
+    repeated = scattered(owner, sink, again)
+    last_seq = {b"abcd": 13, b"abc": 12, b"abcde": 14}[again]
+    repeated.replicas = 1
+    held_by_one(owner, 12)
+    owner.append_row([repeated], 0.0)
+    assert sink.published_at == {}, "nobody holds its last message"
+    held_by_one(owner, last_seq)
+    assert sink.published_at == {}
+    held_by_one(owner, last_seq + 1)
+    assert sink.published_at == {0: 0}
+    owner.release()
+
+
+def test_a_repeat_that_is_scattered_over_the_log_waits_until_its_last_message_is_on_the_disk(tmp_path: Path) -> None:
+    owner = make_owner(tmp_path / "data")
+    sink = Sink()
+    repeated = scattered(owner, sink)
+    repeated.sync = True
+    stream = owner.open[b"s"]
+    stream.log.synced_seq = 12
+    owner.append_row([repeated], 0.0)
+    owner.batches_synced(stream, 13, None)
+    assert sink.published_at == {}
+    owner.batches_synced(stream, 14, None)
+    assert sink.published_at == {0: 0}
+    owner.release()
+
+
+def test_a_repeat_ends_in_what_the_disk_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One row appends the end of a run, and repeats all of it: none of it is logged, so the repeat is refused too."""
+    owner = make_owner(tmp_path / "data")
+    send(owner, run(0, b"a", b"b"), batch(b"s", *[b"other"] * 10))
+
+    def fail(*_args: object) -> int:
+        raise OSError(errno.EIO, "no")
+
+    monkeypatch.setattr(StreamLog, "append", fail)
+    assert send(owner, run(2, b"c", b"d"), run(0, b"a", b"b", b"c", b"d")) == [Code.UNAVAILABLE] * 2
+    owner.release()
+
+
 @pytest.mark.parametrize("together", [False, True], ids=["one take each", "one take"])
 def test_a_slave_knows_what_its_master_knew(tmp_path: Path, together: bool) -> None:
     master, slave = make_owner(tmp_path / "master"), make_owner(tmp_path / "slave")

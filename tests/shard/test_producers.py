@@ -23,11 +23,14 @@ def known(*runs: tuple[bytes, Run], expiry_us: int = DAY) -> Producers:
     [
         (9, 1, Judgement(Kind.NEW)),
         (10, 2, Judgement(Kind.GAP, expected=9)),
-        (6, 3, Judgement(Kind.REPEAT, 40, 9)),
-        (7, 1, Judgement(Kind.REPEAT, 41, 9)),
-        (7, 3, Judgement(Kind.REST, 41, 9)),
-        (0, 6, Judgement(Kind.REPEAT, 10, 9)),
-        (2, 1, Judgement(Kind.REPEAT, 12, 9)),
+        (6, 3, Judgement(Kind.REPEAT, 40, 9, 43)),
+        (7, 1, Judgement(Kind.REPEAT, 41, 9, 42)),
+        (7, 3, Judgement(Kind.REST, 41, 9, 43)),
+        (0, 6, Judgement(Kind.REPEAT, 10, 9, 16)),
+        (0, 7, Judgement(Kind.REPEAT, 10, 9, 41)),
+        (5, 4, Judgement(Kind.REPEAT, 15, 9, 43)),
+        (5, 9, Judgement(Kind.REST, 15, 9, 43)),
+        (2, 1, Judgement(Kind.REPEAT, 12, 9, 13)),
     ],
 )
 def test_what_a_publish_is(number: int, messages: int, judgement: Judgement) -> None:
@@ -60,8 +63,8 @@ def test_the_longest_idle_lose_their_runs_and_then_are_forgotten(monkeypatch: py
             producers.note(name, Run(number, 1, 10 * number + 5 * at), 0)
     producers.note(b"c", Run(0, 1, 100), 0)
     assert producers.judge(b"a", 1, 1, 0).kind is Kind.OLD
-    assert producers.judge(b"a", 2, 1, 0) == Judgement(Kind.REPEAT, 20, 3)
-    assert producers.judge(b"b", 0, 1, 0) == Judgement(Kind.REPEAT, 5, 3)
+    assert producers.judge(b"a", 2, 1, 0) == Judgement(Kind.REPEAT, 20, 3, 21)
+    assert producers.judge(b"b", 0, 1, 0) == Judgement(Kind.REPEAT, 5, 3, 6)
     producers.note(b"d", Run(0, 1, 101), 0)
     assert producers.judge(b"a", 3, 1, 0).kind is Kind.UNKNOWN
     assert producers.judge(b"b", 3, 1, 0).kind is Kind.NEW
@@ -88,7 +91,7 @@ def test_the_next_messages_of_a_producer_that_is_known() -> None:
     assert producers.advance(b"a", 3, 1, 11, 51)
     assert list(producers.rows()) == [[b"b", 3, 50, [0, 3, 7]], [b"a", 4, 51, [0, 2, 5, 2, 2, 10]]]
     producers.go_on(1, 12, 52)
-    assert producers.judge(b"a", 4, 1, 52) == Judgement(Kind.REPEAT, 12, 5)
+    assert producers.judge(b"a", 4, 1, 52) == Judgement(Kind.REPEAT, 12, 5, 13)
 
 
 def test_a_run_that_comes_in_pieces() -> None:
@@ -107,7 +110,7 @@ def test_rows_are_restored() -> None:
     again.restore(msgpack.unpackb(msgpack.packb(list(producers.rows()))))
     assert list(again.rows()) == list(producers.rows())
     again.go_on(2, 9, 9)
-    assert again.judge(b"a", 3, 2, 9) == Judgement(Kind.REPEAT, 9, 5)
+    assert again.judge(b"a", 3, 2, 9) == Judgement(Kind.REPEAT, 9, 5, 11)
 
 
 @pytest.mark.parametrize(

@@ -69,6 +69,16 @@ def test_one_that_waits_too_long_is_told_what_is_true() -> None:
     assert not sink.published_at, "a second answer"
 
 
+def test_a_repeat_that_is_held_is_not_refused_with_what_it_waits_behind() -> None:
+    account = Account()
+    late, repeat = account.wait(9, 1), account.wait(0, 1)
+    account.held("b", 5)
+    account.clock.now_s += 10.0
+    account.replicas.expire()
+    assert late.refusals[0][0] is Code.UNREPLICATED
+    assert (repeat.published_at, repeat.refusals) == ({0: 0}, {})
+
+
 def test_rows_of_another_line_count_for_nothing() -> None:
     account = Account()
     before = account.line()
