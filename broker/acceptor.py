@@ -32,6 +32,23 @@ RETRY_S = 0.5  # when descriptors have run out
 SILENCE_S = 1.0  # how long one that is refused may take to show what it speaks
 KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 60, 15, 4
 OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+# Linux reports an error that is pending on the new socket as an error of accept. See "Error handling" in accept(2): the
+# connection is gone, the listener is not. EPERM is a firewall's.
+CONNECTION_GONE = frozenset(
+    {
+        errno.ECONNABORTED,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.ENONET,
+        errno.ENOPROTOOPT,
+        errno.EOPNOTSUPP,
+        errno.EPERM,
+        errno.EPROTO,
+        errno.ETIMEDOUT,
+    }
+)
 
 
 class Acceptor:
@@ -73,9 +90,12 @@ class Acceptor:
         for _ in range(ACCEPTS_A_TURN):
             try:
                 sock, address = self._listener.accept()
-            except (BlockingIOError, ConnectionAbortedError):
+            except BlockingIOError:
                 return
             except OSError as error:
+                if error.errno in CONNECTION_GONE:
+                    log.debug("a connection was gone before it was accepted: %s", error.strerror)
+                    continue
                 if error.errno not in OUT_OF_RESOURCES:
                     raise
                 log.error("cannot accept: %s; trying again in %s s", error.strerror, RETRY_S)

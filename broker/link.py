@@ -22,6 +22,7 @@ from broker.protocol.outgoing import Buffer, Outgoing
 RECEIVE_BYTES = 256 << 10
 FDS_MAX = 16
 BUFFER_BYTES = 4 << 20
+LOST_FD = -1
 
 _FD_BYTES = array.array("i").itemsize
 _receive_buffer = bytearray(RECEIVE_BYTES)  # one a process: filled and read within one call
@@ -118,7 +119,7 @@ class Link:
         Raises LinkClosed at end-of-file.
         """
         try:
-            count, ancillary, _flags, _address = self.sock.recvmsg_into(
+            count, ancillary, flags, _address = self.sock.recvmsg_into(
                 [_receive_buffer], socket.CMSG_SPACE(FDS_MAX * _FD_BYTES)
             )
         except BlockingIOError:
@@ -129,18 +130,23 @@ class Link:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 fds = array.array("i", data[: len(data) - len(data) % _FD_BYTES])
                 self._fds.extend(fds)
+        if flags & socket.MSG_CTRUNC:  # each send has one descriptor at most, so one was lost: it keeps its place
+            self._fds.append(LOST_FD)
         if not count:
             raise LinkClosed(f"worker {self.slot} is gone")
         yield from self._reader.feed(memoryview(_receive_buffer)[:count])
 
     def take_fd(self) -> int:
-        """The descriptor that came with the envelope at hand (they travel in order)."""
+        """The descriptor that came with the envelope at hand (they travel in order); LOST_FD if this process had no
+        number left for it, in which case the kernel has closed it.
+        """
         return self._fds.popleft()
 
     def close(self) -> None:
         self.closed = True
         for fd in self._fds:
-            os.close(fd)
+            if fd != LOST_FD:
+                os.close(fd)
         self._fds.clear()
         self.drop_queue()
         self.sock.close()

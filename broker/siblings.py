@@ -13,7 +13,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.link import Link, LinkClosed
+from broker.link import LOST_FD, Link, LinkClosed
 from broker.owner import Grown, Refused
 from broker.protocol import sibling
 from broker.protocol.errors import Code
@@ -393,6 +393,9 @@ class Siblings:
 
     def _handover(self, link: Link, body: memoryview) -> None:
         fd = link.take_fd()
+        if fd == LOST_FD:
+            log.error("a connection that worker %d passed on is lost: no file descriptor is left for it", link.slot)
+            return
         try:
             sock = socket.socket(fileno=fd)
         except OSError:  # the peer was gone before it came here

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import socket
 from pathlib import Path
 
@@ -128,17 +129,18 @@ def test_one_that_sent_something_already_is_passed_on_with_it(tmp_path: Path) ->
         assert peer.lines == ["ok ack on", "ok pub a 0"] and len(node.workers[1].clients) == 1
 
 
-class ShortOfDescriptors:
-    """A listener that cannot accept for a while."""
+class FailingListener:
+    """A listener whose `accept` fails a few times, with one error number."""
 
-    def __init__(self, listener: socket.socket, refusals: int) -> None:
+    def __init__(self, listener: socket.socket, refusals: int, number: int = errno.EMFILE) -> None:
         self._listener = listener
         self.refusals = refusals
+        self.number = number
 
     def accept(self) -> tuple[socket.socket, tuple[str, int]]:
         if self.refusals:
             self.refusals -= 1
-            raise OSError(errno.EMFILE, "Too many open files")
+            raise OSError(self.number, os.strerror(self.number))
         return self._listener.accept()
 
     def fileno(self) -> int:
@@ -148,13 +150,39 @@ class ShortOfDescriptors:
         self._listener.close()
 
 
+@pytest.mark.parametrize("number", sorted(acceptor_module.CONNECTION_GONE), ids=errno.errorcode.__getitem__)
+def test_a_pending_network_error_of_one_connection_does_not_end_the_worker(tmp_path: Path, number: int) -> None:
+    """As often as it comes, in one turn and in the next."""
+    with world(tmp_path) as node:
+        acceptor = node.workers[0].acceptor
+        failing = FailingListener(acceptor._listener, acceptor_module.ACCEPTS_A_TURN + 3, number)
+        acceptor._listener = failing  # type: ignore[assignment]
+        peer = dial(node)
+        assert node.ask(peer, "ping") == ["ok pong"]
+        assert failing.refusals == 0
+
+
+def test_accept_2_names_no_pending_error_that_is_missing_here() -> None:
+    named = "ENETDOWN EPROTO ENOPROTOOPT EHOSTDOWN ENONET EHOSTUNREACH EOPNOTSUPP ENETUNREACH ECONNABORTED".split()
+    assert {getattr(errno, name) for name in named} <= acceptor_module.CONNECTION_GONE
+
+
+def test_any_other_error_of_accept_is_one_of_this_program(tmp_path: Path) -> None:
+    with world(tmp_path) as node:
+        acceptor = node.workers[0].acceptor
+        failing = FailingListener(acceptor._listener, 1, errno.EINVAL)
+        acceptor._listener = failing  # type: ignore[assignment]
+        with pytest.raises(OSError, match="Invalid argument"):
+            acceptor._on_event(0)
+
+
 def test_when_descriptors_run_out_it_waits_and_tries_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(acceptor_module, "RETRY_S", 1e-9)
     with world(tmp_path) as node:
         acceptor = node.workers[0].acceptor
-        short = ShortOfDescriptors(acceptor._listener, 2)
+        short = FailingListener(acceptor._listener, 2)
         acceptor._listener = short  # type: ignore[assignment]
         peer = dial(node)
         assert node.workers[0].clients == {} and short.refusals == 1, "it does not try in a circle"

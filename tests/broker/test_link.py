@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import socket
 from collections.abc import Iterator
 
 import pytest
 
-from broker.link import Link, LinkClosed
+from broker.link import LOST_FD, Link, LinkClosed
 from broker.protocol.envelope import pack_envelope
 
 BODY_MAX_BYTES = 64 << 20
@@ -162,3 +163,27 @@ def test_descriptors_wait_while_too_many_are_on_their_way(links: tuple[Link, Lin
     assert carry(left, right) == [(9, b"x")]
     os.close(right.take_fd())
     os.close(writer)
+
+
+def test_a_descriptor_that_cannot_be_taken_is_lost_alone(links: tuple[Link, Link]) -> None:
+    """Those that come after it stay with their envelopes."""
+    left, right = links
+    ends = [os.pipe() for _ in range(2)]
+    for place, (reader, writer) in enumerate(ends):
+        os.write(writer, b"%d" % place)
+        left.queue(pack_envelope(9, b"%d" % place), fd=reader)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    left.flush()
+    free = os.dup(0)  # the lowest number that is free: no more than that may be open
+    os.close(free)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
+    try:
+        assert receive(right) == [(9, b"0")]
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert right.take_fd() == LOST_FD
+    assert receive(right) == [(9, b"1")]
+    fd = right.take_fd()
+    assert os.read(fd, 10) == b"1"
+    for each in (fd, *(writer for _reader, writer in ends)):
+        os.close(each)
