@@ -20,8 +20,6 @@ class ConsumedMessage(Message):
     """The name of the consumer."""
     deliveries: int
     """How often a member was given it, this time included."""
-    epoch: int
-    """Of the stream's master that logged it."""
     settled: bool
     """Whether it was acknowledged, or said to have failed."""
     _settle: Callable[[ConsumedMessage, str | None], None]

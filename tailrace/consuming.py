@@ -433,8 +433,8 @@ class Consuming:
             verdict.applied = True
         if self._held.get(place, 0) >= deliveries:
             return None
-        message = tuple.__new__(ConsumedMessage, (self.wish.stream, seq, timestamp_us, payload, metadata))
-        message.consumer, message.deliveries, message.epoch = self.wish.name, deliveries, epoch
+        message = tuple.__new__(ConsumedMessage, (self.wish.stream, seq, timestamp_us, payload, metadata, epoch))
+        message.consumer, message.deliveries = self.wish.name, deliveries
         message.settled, message._settle = False, self.settle
         for each in unheard:
             if each.seq < seq and each.key == message.key and not each.applied:

@@ -13,13 +13,17 @@ SHOWN_BYTES = 40  # of a payload, in a message's repr
 
 
 class Message(NamedTuple):
-    """One message of a stream. `timestamp_us` is since 1970; `metadata` as it lies in the frame, read by `headers`."""
+    """One message of a stream. `timestamp_us` is since 1970; `metadata` as it lies in the frame, read by `headers`.
+
+    `epoch` is the term of the master that logged it: a seq names one message only together with its epoch.
+    """
 
     stream: str
     seq: int
     timestamp_us: int
     payload: bytes
     metadata: bytes = b""
+    epoch: int = 0
 
     @property
     def headers(self) -> Headers:

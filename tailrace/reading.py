@@ -182,8 +182,8 @@ class Reading:
                 return
         stream, make = self.stream, tuple.__new__
         messages = [
-            make(Message, (stream, seq, timestamp_us, payload, metadata))
-            for seq, timestamp_us, _epoch, _flags, metadata, payload in found
+            make(Message, (stream, seq, timestamp_us, payload, metadata, epoch))
+            for seq, timestamp_us, epoch, _flags, metadata, payload in found
         ]
         self._arrived.append(Arrived(messages, nbytes, found[-1][0] + 1))
         self._held_bytes += nbytes

@@ -27,7 +27,7 @@ def render_json(messages: list[Message], *, with_headers: bool = False) -> bytes
     lines = []
     second, second_text = -1, ""
     for message in messages:
-        stream, seq, timestamp_us, payload, _metadata = message
+        stream, seq, timestamp_us, payload, _metadata, _epoch = message
         if timestamp_us // 1_000_000 != second:  # most messages share theirs with the one before
             second = timestamp_us // 1_000_000
             second_text = to_iso(second * 1_000_000).partition(".")[0]

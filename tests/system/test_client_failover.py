@@ -61,7 +61,8 @@ def test_a_change_of_masters_is_an_error_to_nobody(pair: tuple[Node, Node]) -> N
         wait_for(lambda: client.node != first_node, "it looks for the master elsewhere")
         tell(second, "promote s")
         assert waiting.result(PATIENCE_S).seq == 10
-        assert [reading.receive(PATIENCE_S) for _ in range(11)][-1] is not None
+        received = [reading.receive(PATIENCE_S) for _ in range(11)]
+        assert [message.epoch for message in received if message is not None] == [1] * 10 + [2], "each says its master"
     with tailrace.connect(address(second)) as client:
         assert [message.payload for message in client.subscribe("s", end=tailrace.NOW)] == [
             b"%d" % n for n in range(11)

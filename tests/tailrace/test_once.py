@@ -17,8 +17,8 @@ from tailrace.once import JOIN_EVERY, Once
 def make_message(
     seq: int, said: list[str | None] | None = None, *, epoch: int = 1, of: str = "billing"
 ) -> ConsumedMessage:
-    message = tuple.__new__(ConsumedMessage, ("s", seq, 1, b"%d" % seq, b""))
-    message.consumer, message.epoch = of, epoch
+    message = tuple.__new__(ConsumedMessage, ("s", seq, 1, b"%d" % seq, b"", epoch))
+    message.consumer = of
     message._settle = lambda _message, reason: None if said is None else said.append(reason)
     return message
 

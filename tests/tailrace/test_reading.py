@@ -103,7 +103,14 @@ def test_what_a_message_has() -> None:
     pair.model.publish(b"s", b"a", b"b")
     reading = pair.subscribe(Seq(1))
     pair.run()
-    assert pair.read(reading) == [Message("s", 1, FIRST_TIME_US + 1, b"b", b"")]
+    assert pair.read(reading) == [Message("s", 1, FIRST_TIME_US + 1, b"b", b"", 1)]
+
+
+def test_each_message_has_the_epoch_of_the_master_that_logged_it() -> None:
+    reading, before, after = live(), frames_of(0, b"a", b"b"), frames_of(2, b"c")
+    leaf.stamp(after, 2, 1_000, 4, 0)
+    reading.chunk(m.Chunk(1, memoryview(before + after)))
+    assert [(message.seq, message.epoch) for message in pop(reading)] == [(0, 1), (1, 1), (2, 4)]
 
 
 @pytest.mark.parametrize("window_bytes", [1, 40, 100, 1_000])
