@@ -58,7 +58,9 @@ INDEX_WORDS: Final = 5
 # Zeros, which are no word, until the stream's tail is set aside for the first time.
 INDEX_CUTS: Final = 69
 INDEX_CUT_SEQ: Final = 70
-INDEX_WORDS_MAX: Final = 7
+# Zeros, which are no word, unless a sync of the stream has failed and was not made good.
+INDEX_SYNC_FAILED: Final = 71
+INDEX_WORDS_MAX: Final = 8
 
 STATE_OPEN: Final = 1
 STATE_CLOSED: Final = 2
@@ -102,7 +104,8 @@ class ContentWords(NamedTuple):
 
 class IndexWords(NamedTuple):
     """`cuts` grows by one when a tail begins to be cut off the stream and by one when that is done, so that it is odd
-    in between; `cut_seq` is where the last cut was made."""
+    in between; `cut_seq` is where the last cut was made. `sync_failed` is 0, or 1 more than the seq from which on a
+    failed sync has left messages of which nobody knows whether they are on the disk."""
 
     first_seq: int
     next_seq: int
@@ -111,6 +114,7 @@ class IndexWords(NamedTuple):
     state: int
     cuts: int = 0
     cut_seq: int = 0
+    sync_failed: int = 0
 
 
 def tagged(value: int) -> int:
@@ -140,16 +144,16 @@ def read_boot_id() -> str:
 def pack_page(magic: bytes, fixed: FixedHeader, words: tuple[int, ...]) -> bytes:
     """A whole header page; `words` are the values of the mutable words, in their order.
 
-    The words of cuts stay zeros where there was none, so that a program that knows nothing of them reads the page.
+    The words past the first INDEX_WORDS of an index stay zeros where their value is 0, so that a program that does not
+    know them reads the page.
     """
-    if magic == INDEX_MAGIC and not any(words[INDEX_WORDS:]):
-        words = words[:INDEX_WORDS]
     name = fixed.name.encode()
     numbers = (fixed.stream_id, fixed.base_seq, fixed.created_us, len(name))
     body = FIXED.pack(magic, FORMAT_VERSION, HEADER_PAGE_BYTES, *numbers, name, b"", 0)[:-4]
     crc: int = crc32c(body)
     head = body + crc.to_bytes(4, "little")
-    mutable = struct.pack(f"<{len(words)}Q", *map(tagged, words))
+    stored = (tagged(value) if value or i < INDEX_WORDS else 0 for i, value in enumerate(words))
+    mutable = struct.pack(f"<{len(words)}Q", *stored)
     return (head.ljust(WORDS_OFFSET, b"\0") + mutable).ljust(HEADER_PAGE_BYTES, b"\0")
 
 

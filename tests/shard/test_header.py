@@ -9,6 +9,8 @@ from shard.header import (
     HEADER_PAGE_BYTES,
     INDEX_CUTS,
     INDEX_MAGIC,
+    INDEX_SYNC_FAILED,
+    INDEX_WORDS_MAX,
     STATE_CLOSED,
     STATE_OPEN,
     VALUE_MAX,
@@ -29,6 +31,7 @@ FIXED = FixedHeader(0x1122334455667788, 3, 1_700_000_000_000_000, "größe/25")
 CONTENT = ContentWords(5, 4_200, 9_000)
 INDEX = IndexWords(5, 77, 70, 12345, STATE_OPEN)
 CUT = INDEX._replace(cuts=2, cut_seq=60)
+FAILED = INDEX._replace(sync_failed=71)
 
 
 @given(st.integers(0, VALUE_MAX))
@@ -58,12 +61,15 @@ def test_pages_give_back_what_was_packed() -> None:
     assert parse_content(page) == (FIXED, CONTENT)
     assert parse_index(pack_page(INDEX_MAGIC, FIXED, INDEX)) == (FIXED, INDEX)
     assert parse_index(pack_page(INDEX_MAGIC, FIXED, CUT)) == (FIXED, CUT)
+    assert parse_index(pack_page(INDEX_MAGIC, FIXED, FAILED)) == (FIXED, FAILED)
 
 
-def test_a_stream_that_was_never_cut_has_zeros_where_others_have_words() -> None:
+def test_words_that_most_streams_never_have_are_zeros_until_then() -> None:
     page = pack_page(INDEX_MAGIC, FIXED, INDEX)
     assert not any(page[8 * INDEX_CUTS :])
-    assert len(parse_index(page)[1]) == 7
+    assert len(parse_index(page)[1]) == INDEX_WORDS_MAX
+    failed = pack_page(INDEX_MAGIC, FIXED, FAILED)
+    assert not any(failed[8 * INDEX_CUTS : 8 * INDEX_SYNC_FAILED])
 
 
 def test_the_longest_name_fits() -> None:
@@ -71,7 +77,7 @@ def test_the_longest_name_fits() -> None:
     assert parse_content(pack_page(CONTENT_MAGIC, fixed, CONTENT))[0] == fixed
 
 
-@pytest.mark.parametrize("words", [INDEX, CUT], ids=["never cut", "cut"])
+@pytest.mark.parametrize("words", [INDEX, CUT, FAILED], ids=["plain", "cut", "failed"])
 def test_every_flipped_byte_of_a_page_is_found(words: IndexWords) -> None:
     content, index = pack_page(CONTENT_MAGIC, FIXED, CONTENT), pack_page(INDEX_MAGIC, FIXED, words)
     for position in range(HEADER_PAGE_BYTES):
