@@ -37,7 +37,7 @@ def test_a_new_stream_is_two_header_pages(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a%2Fb.content", "a%2Fb.indx"]
     assert all(path.stat().st_size == HEADER_PAGE_BYTES for path in tmp_path.iterdir())
     assert headers.content_words == (7, HEADER_PAGE_BYTES, HEADER_PAGE_BYTES)
-    assert headers.index_words == (7, 7, 7, boot_word(BOOT), STATE_OPEN, 0, 0)
+    assert headers.index_words == (7, 7, 7, boot_word(BOOT), STATE_OPEN, 0, 0, 0)
     assert headers.content_fixed == headers.index_fixed
     assert (headers.content_fixed.name, headers.content_fixed.base_seq) == ("a/b", 7)
 
