@@ -68,6 +68,7 @@ ONCE = {
         "tests/system/test_replication_hostile.py",
         "tests/system/test_replication_hostile_slaves.py",
         "tests/system/test_replication_walkthrough.py",
+        "tests/system/test_soak.py",
         "tests/system/test_tree.py",
         "tests/system/test_tree_check.py",
         "tests/system/test_tree_failover.py",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import socket
 import struct
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ from enum import Enum
 from tests.system.ports import Ports
 
 PIECE_BYTES = 1 << 16
+GREETING_BYTES = 4096  # more than either side's
 
 
 class Way(Enum):
@@ -44,12 +46,24 @@ class Proxy(Ports):
     def __init__(self, target_port: int) -> None:
         super().__init__()
         self._target_port = target_port
+        self.cuts = 0
+        """Connections of `cutting_port` that are over."""
 
     def route(self, way: Way = Way.TO_CLIENT, after_bytes: int = 1 << 62, cut: Cut = Cut.END) -> Route:
         """A new port. Its first connection is cut when so many bytes have gone that way: they arrive, and no more."""
         made = Route(0, way, after_bytes, cut)
         made.port = self.open(lambda reader, writer: self._serve(made, reader, writer))
         return made
+
+    def cutting_port(self, dice: random.Random, mean_bytes: float) -> int:
+        """A port that cuts each of its connections after a random number of bytes one way, the greeting excepted."""
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            after_bytes = GREETING_BYTES + int(dice.expovariate(1 / mean_bytes))
+            await self._serve(Route(0, dice.choice(list(Way)), after_bytes, dice.choice(list(Cut))), reader, writer)
+            self.cuts += 1
+
+        return self.open(serve)
 
     async def _serve(self, route: Route, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         route.connections += 1
@@ -87,6 +101,9 @@ class Proxy(Ports):
 
 
 def reset_on_close(writer: asyncio.StreamWriter) -> None:
-    sock = writer.get_extra_info("socket")
     with contextlib.suppress(OSError):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        set_reset_on_close(writer.get_extra_info("socket"))
+
+
+def set_reset_on_close(sock: socket.socket) -> None:
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -1,0 +1,88 @@
+"""The memory that belongs to each worker alone, over time, and whether it grows."""
+
+from __future__ import annotations
+
+import csv
+import statistics
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.system.node import Node
+from tests.system.processes import worker_pids
+
+FIELDS = ("Rss", "Anonymous", "Private_Dirty")
+
+
+class Sample(NamedTuple):
+    """`at_s` from the start of the soak. `anonymous_bytes` leaves out mapped files, which the kernel can drop."""
+
+    at_s: float
+    slot: int
+    pid: int
+    rss_bytes: int
+    anonymous_bytes: int
+    private_bytes: int
+
+
+def rollup(pid: int) -> list[int]:
+    """FIELDS of /proc/PID/smaps_rollup, in bytes. Raises OSError when the process is gone."""
+    rows = [line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]]
+    found = {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows}
+    return [found[field] for field in FIELDS]
+
+
+class Memory:
+    """Samples of all workers of a node. `take` adds one of each."""
+
+    def __init__(self, node: Node) -> None:
+        self.samples: list[Sample] = []
+        self._node = node
+        self._began_s = time.monotonic()
+
+    def take(self) -> None:
+        at_s = round(time.monotonic() - self._began_s, 1)
+        for slot, pids in worker_pids(self._node).items():
+            for pid in pids:
+                try:
+                    self.samples.append(Sample(at_s, slot, pid, *rollup(pid)))
+                except OSError:  # replaced in this moment
+                    continue
+
+    def write(self, path: Path) -> None:
+        with path.open("w", newline="") as file:
+            writer = csv.writer(file)
+            writer.writerow(Sample._fields)
+            writer.writerows(self.samples)
+
+
+class Growth(NamedTuple):
+    """Anonymous memory of one worker in a window: the median of its first third, and of its last."""
+
+    slot: int
+    pid: int
+    before_bytes: float
+    after_bytes: float
+
+    @property
+    def percent(self) -> float:
+        return 100.0 * (self.after_bytes - self.before_bytes) / self.before_bytes
+
+    def __str__(self) -> str:
+        sizes = f"{self.before_bytes / 1e6:.2f} to {self.after_bytes / 1e6:.2f} MB"
+        return f"worker {self.slot} (pid {self.pid}): {sizes}, {self.percent:+.2f} %"
+
+
+def growths(samples: Sequence[Sample], last_s: float) -> list[Growth]:
+    """Of each worker that lived through the last `last_s` seconds; none where there are fewer than three samples."""
+    end_s = max((sample.at_s for sample in samples), default=0.0)
+    begin_s = end_s - last_s
+    before_window = {sample.pid for sample in samples if sample.at_s <= begin_s}
+    found = []
+    for slot, pid in sorted({(sample.slot, sample.pid) for sample in samples if sample.at_s == end_s}):
+        sizes = [sample.anonymous_bytes for sample in samples if sample.pid == pid and sample.at_s >= begin_s]
+        third = len(sizes) // 3
+        if pid in before_window and third:
+            found.append(Growth(slot, pid, statistics.median(sizes[:third]), statistics.median(sizes[-third:])))
+    return found
