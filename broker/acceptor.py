@@ -8,7 +8,6 @@ replaced passes all its connections to its successor, with what they were in the
 from __future__ import annotations
 
 import errno
-import ipaddress
 import logging
 import select
 import socket
@@ -20,6 +19,7 @@ from broker import handover
 from broker.connection import Connection
 from broker.newcomer import CLIENTS, Newcomer
 from broker.protocol.errors import Code
+from broker.replication.peers import is_loopback
 
 if TYPE_CHECKING:
     from broker.worker import Worker
@@ -165,14 +165,6 @@ def tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address is of this machine's loopback: 127.0.0.0/8, ::1, and the former mapped into IPv6."""
-    address = ipaddress.ip_address(host.partition("%")[0])
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
-        address = address.ipv4_mapped
-    return address.is_loopback
 
 
 def format_peer(address: tuple[Any, ...]) -> str:

@@ -142,15 +142,17 @@ class BinaryClient(Client):
         else:
             self.codec.features = features = FEATURES.intersection(message.features)
             if r.FEATURE in features:
-                self._replicate(message.node or "", message.address or "")
+                knows = bool(settings.replication_token) and _same(settings.replication_token, message.peer_token)
+                self._replicate(message.node or "", message.address or "", knows)
             self.say(pack(self._welcome(features)))
 
-    def _replicate(self, node: str, address: str) -> None:
-        self.follower = Follower(self, node, address)
+    def _replicate(self, node: str, address: str, knows_token: bool) -> None:
+        self.follower = Follower(self, node, address, knows_token)
 
     @property
     def bound(self) -> bool:
-        return self.follower is not None and bool(self.follower.node)
+        """Whether the peer is a node of the tree, and has its privileges."""
+        return self.follower is not None and bool(self.follower.node) and self.follower.trusted
 
     # What a node below says it holds is what publishes wait for, its own and those of others. So it is read on while
     # they wait, and bounded by what it may have under way itself: the windows of its routes.
@@ -436,7 +438,7 @@ class BinaryClient(Client):
         return {
             "codec": self.codec.export_state(),
             "handles": list(self.handles.items()),
-            "follower": None if self.follower is None else [self.follower.node, self.follower.address],
+            "follower": None if self.follower is None else self.follower.export_state(),
             "consumers": None if self._serving is None else self._serving.export_state(),
         }
 

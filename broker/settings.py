@@ -48,6 +48,7 @@ class Kind(StrEnum):
     ADDRESS = "address"
     PLACE = "place"
     SECRET = "secret"
+    PEERS = "peers"
     HOST = "host"
     PATH = "path"
     FLAG = "true or false"
@@ -258,6 +259,23 @@ class Settings:
         Kind.ADDRESS,
         "",
         "HOST:PORT at which other nodes reach this one, as tailrace tree shows it; empty: as they see it connect",
+    )
+
+    replication_peers: tuple[str, ...] = setting(
+        "replication",
+        "peers",
+        Kind.PEERS,
+        (),
+        "machines whose nodes may follow and claim streams here: IP addresses, networks, or IP:PORT of nodes; list"
+        " every node of the tree, with its port, on each; this machine is always one of them",
+    )
+    replication_token: str = setting(
+        "replication",
+        "token",
+        Kind.SECRET,
+        "",
+        "the secret with which a node from any other address may do so too, the same on all nodes; not the one that"
+        " clients show; empty: none may",
     )
 
     metrics_host: str = setting("metrics", "host", Kind.HOST, "127.0.0.1", "address of /metrics, /healthz and /readyz")

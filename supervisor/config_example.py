@@ -57,6 +57,7 @@ _SLAVE_OPENING = """\
 _SECTION_TITLES = {
     "node": "The node and its data.",
     "listen": "Where clients connect.",
+    "replication": "Who may follow and claim streams, besides nodes on this machine.",
     "metrics": "Where Prometheus and probes connect.",
     "limits": "Bounds on what peers and streams may take.",
     "timing": "How long things may take.",
@@ -100,6 +101,8 @@ def _literal(spec: Spec, default: object) -> str:
     if isinstance(default, int | float):
         text = format_number(spec.kind, default)
         return str(default) if text == "0" or "," in text else json.dumps(text)
+    if isinstance(default, tuple):
+        return json.dumps(list(default))
     return json.dumps(str(default) if isinstance(default, Path) else default)
 
 

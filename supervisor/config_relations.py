@@ -13,12 +13,21 @@ def find_conflicts(settings: Settings) -> Iterator[Conflict]:
     """Every relation that does not hold, in no particular order. The defaults hold all of them."""
     yield from _ports(settings)
     yield from _sizes(settings)
+    yield from _tokens(settings)
 
 
 def _ports(settings: Settings) -> Iterator[Conflict]:
     if settings.port and settings.port == settings.metrics_port and settings.host == settings.metrics_host:
         text = f"[listen] and [metrics] are both {settings.host} port {settings.port}; give one of them another port"
         yield ("host", "port", "metrics_host", "metrics_port"), text
+
+
+def _tokens(settings: Settings) -> Iterator[Conflict]:
+    if settings.token and settings.token == settings.replication_token:
+        text = (
+            "[listen] and [replication] have the same token, so that every client could claim streams; choose another"
+        )
+        yield ("token", "replication_token"), text
 
 
 def _sizes(settings: Settings) -> Iterator[Conflict]:

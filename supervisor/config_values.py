@@ -17,6 +17,7 @@ from pathlib import Path
 from broker.protocol.address import split_address
 from broker.protocol.errors import PeerError
 from broker.protocol.grammar import place
+from broker.replication.peers import PEERS_MAX, parse_peer
 from broker.settings import DAY_S, HOUR_S, MINUTE_S, Durability, Kind, Spec
 from shard.names import InvalidName, is_reserved, validate_name
 
@@ -51,7 +52,7 @@ _UNIT_NAMES = {Kind.BYTES: "bytes", Kind.SECONDS: "s", Kind.MILLISECONDS: "ms"}
 _SHOWN_CHARACTERS = 60
 _SHOWN_NUMBER_MAX = 10**24
 
-Value = int | float | bool | str | Path | Durability
+Value = int | float | bool | str | Path | Durability | tuple[str, ...]
 
 
 class WrongValue(ValueError):
@@ -67,6 +68,8 @@ def parse_value(spec: Spec, raw: object, *, whole: bool, from_flag: bool = False
         return _parse_flag(raw)
     if spec.kind is Kind.CHOICE:
         return _parse_choice(spec, raw)
+    if spec.kind is Kind.PEERS:
+        return _parse_peers(raw, from_flag)
     if spec.kind in (Kind.SECRET, Kind.ADDRESS) and raw == "":
         return ""
     if spec.kind is Kind.PLACE and type(raw) is int:
@@ -158,6 +161,24 @@ def _parse_address(text: str) -> str:
         split_address(text)
     except ValueError as error:
         raise WrongValue(f"{show(text)} is no address: {error}") from None
+    return text
+
+
+def _parse_peers(raw: object, from_flag: bool) -> tuple[str, ...]:
+    """An array of texts; on the command line one text, with commas."""
+    entries = [each.strip() for each in raw.split(",") if each.strip()] if from_flag and isinstance(raw, str) else raw
+    if not isinstance(entries, list):
+        raise WrongValue(f'must be an array such as ["10.0.0.1:5050", "10.0.1.0/24"], not {show(raw)}')
+    if len(entries) > PEERS_MAX:
+        raise WrongValue(f"has {len(entries):,} entries; at most {PEERS_MAX} are allowed, and a network is one")
+    return tuple(_parse_peer(_parse_text(each)) for each in entries)
+
+
+def _parse_peer(text: str) -> str:
+    try:
+        parse_peer(text)
+    except ValueError as error:
+        raise WrongValue(f"{show(text)}: {error}") from None
     return text
 
 

@@ -70,7 +70,8 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 class Hello:
     """`client` says what software this is, for the operator; `token` is the secret that the broker may ask for.
 
-    A peer that is itself a node says which (`node`), and the `address` where others reach it.
+    A peer that is itself a node says which (`node`), the `address` where others reach it, and the secret among nodes
+    (`peer_token`), if it has one.
     """
 
     version: int
@@ -79,6 +80,7 @@ class Hello:
     token: str | None = None
     node: str | None = None
     address: str | None = None
+    peer_token: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -144,7 +144,8 @@ def _hello(fields: Fields) -> Hello:
     node = node_id(fields.text("node")) if "node" in fields else None
     address = node_address(fields.text("address")) if "address" in fields else None
     version, features = fields.number("version", U16_MAX), fields.texts("features")
-    return Hello(version, features, fields.text("client"), token, node, address)
+    peer_token = fields.text("peer_token") if "peer_token" in fields else None
+    return Hello(version, features, fields.text("client"), token, node, address, peer_token)
 
 
 def _open(fields: Fields) -> Open:

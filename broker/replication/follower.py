@@ -24,6 +24,7 @@ from broker.replication import lineage, links
 from broker.replication.calls import CALLS_MAX, pack_value, read_args
 from broker.replication.holders import NODES_MAX
 from broker.replication.lineage import Lineage
+from broker.replication.peers import is_loopback
 from broker.subscribing import storage_refusals
 from shard.epochs import History, epoch_at
 from shard.frame import IndexEntry
@@ -37,6 +38,10 @@ ENDS_A_TICK = 64
 """Streams of one connection, of those that are behind, whose end is told at a time."""
 WATCHES_MAX = 1_024
 """Prefixes that one connection watches."""
+UNTRUSTED_TEXT = (
+    "only nodes on this machine, at an address in [replication] peers of this node's configuration, or with its"
+    " [replication] token may do this"
+)
 LEAVING_TEXT = "the worker that was asked is leaving; this may or may not be done, ask again"
 
 
@@ -71,13 +76,30 @@ class Following:
 class Follower:
     """`node` and `address` as its HELLO said; `connection` tells it from others of this worker."""
 
-    __slots__ = ("_called", "_followed", "address", "awaited", "client", "connection", "followings", "node", "watches")
+    __slots__ = (
+        "_called",
+        "_followed",
+        "_knows_token",
+        "address",
+        "awaited",
+        "client",
+        "connection",
+        "followings",
+        "node",
+        "trusted",
+        "watches",
+    )
 
-    def __init__(self, client: BinaryClient, node: str, address: str) -> None:
-        """`address` may be without a host, which is then where the connection comes from."""
+    def __init__(self, client: BinaryClient, node: str, address: str, knows_token: bool) -> None:
+        """`address` may be without a host, which is then where the connection comes from.
+
+        `knows_token`: it has shown the secret among nodes. `trusted`: that, or it comes from a machine of the tree.
+        """
         self.client = client
         self.node = node
         self.address = f"{client.peer.rpartition(':')[0]}{address}" if address.startswith(":") else address
+        self._knows_token = knows_token
+        self.trusted = knows_token or client.local or client.worker.followers.peers.admit(_host_of(client.peer))
         self.connection = client.worker.followers.admit(self)
         self.followings: dict[int, Following] = {}
         self._followed: set[bytes] = set()  # their streams
@@ -85,10 +107,33 @@ class Follower:
         self.awaited = 0  # answers to CLAIM and ASK that are not known yet
         self._called: dict[int, None] = {}  # CALLs that have no answer yet
 
+    def export_state(self) -> list[Any]:
+        """For the constructor, in another worker. A peer with a node's privileges is not moved at all."""
+        return [self.node, self.address, self._knows_token]
+
+    # --- who is believed --------------------------------------------------------------------------------------------
+
+    def _admits(self, op: Op, number: int) -> bool:
+        """Whether the peer may do this; the answer is given if not."""
+        if self.trusted:
+            return True
+        self.client.worker.followers.complain(f"{self.client.peer} may not {op.name} here: it is none of the peers")
+        self.client.refuse_request(op, number, Code.DENIED, UNTRUSTED_TEXT)
+        return False
+
+    def _may_be_followed(self) -> bool:
+        """Whether the address that the peer gives may be the one that streams follow from now on."""
+        client, host = self.client, _host_of(self.address)
+        if self._knows_token or host == _host_of(client.peer):
+            return True
+        return client.worker.followers.peers.admit(host) or (client.local and is_loopback(host))
+
     # --- following --------------------------------------------------------------------------------------------------
 
     def follow(self, message: r.Follow) -> None:
         client, number = self.client, message.id
+        if not self._admits(Op.FOLLOW, number):
+            return
         if not self.node:
             client.refuse_request(Op.FOLLOW, number, Code.USAGE, "who follows says in HELLO which node it is")
             return
@@ -168,6 +213,9 @@ class Follower:
 
     def hear_held(self, message: r.Held) -> None:
         """Rows of streams that are followed no more were on their way when that ended."""
+        if not self.trusted:
+            self.client.end_with(Code.DENIED, UNTRUSTED_TEXT)
+            return
         followers = self.client.worker.followers
         for number, node in message.gone:
             following = self.followings.get(number)
@@ -199,6 +247,8 @@ class Follower:
     # --- what else nodes say ----------------------------------------------------------------------------------------
 
     def watch(self, message: r.Watch) -> None:
+        if not self._admits(Op.WATCH, message.id):
+            return
         if len(self.watches) >= WATCHES_MAX and message.prefix not in self.watches:
             text = f"this connection watches {WATCHES_MAX} prefixes, which is its limit; watch shorter ones"
             self.client.refuse_request(Op.WATCH, message.id, Code.SUBSCRIPTIONS, text)
@@ -211,9 +261,17 @@ class Follower:
         peer where it listens.
         """
         client, number = self.client, message.id
+        if not self._admits(Op.CLAIM, number):
+            return
         if not self.node or not self.address:
             text = "who claims a stream says in HELLO which node it is, and where it listens"
             client.refuse_request(Op.CLAIM, number, Code.USAGE, text)
+            return
+
+        if not self._may_be_followed():
+            text = f"{self.address} is none of the peers of this node, so that no stream may follow it"
+            client.worker.followers.complain(f"{client.peer} claims a stream: {text}")
+            client.refuse_request(Op.CLAIM, number, Code.DENIED, text)
             return
 
         def answer(value: Any) -> None:
@@ -248,6 +306,8 @@ class Follower:
         """What the stream's owner says is answered when it says it; until then the connection may end all the same."""
         number = message.id
         try:
+            if not self.trusted:
+                raise Refused(Code.DENIED, UNTRUSTED_TEXT)
             if not self.node:
                 raise Refused(Code.USAGE, "who calls says in HELLO which node it is")
             if self.client.leaving:
@@ -327,6 +387,11 @@ class Follower:
         self._followed.clear()
         self.client.worker.followers.remove_all(self, list(followings.values()))
         self.client.worker.catalog.forget(self.client)
+
+
+def _host_of(address: str) -> str:
+    """The host of HOST:PORT or [V6]:PORT, without brackets."""
+    return address.rpartition(":")[0].strip("[]")
 
 
 def compare(copy: r.Follow, original: Original, history: History, end_seq: int) -> tuple[r.FollowState, int]:

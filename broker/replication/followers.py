@@ -17,6 +17,7 @@ from broker.protocol import sibling
 from broker.protocol.sibling import HeldRow
 from broker.replication import lineage
 from broker.replication.lineage import LINEAGES_MAX, Lineage
+from broker.replication.peers import Peers
 from shard.meta import Role
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ SLICE_STREAMS = 64
 """Streams that are looked at for others in one go; each may have to be opened for that."""
 FOLLOWED_SLOT = 0
 """Whose worker writes down what the node is to remember of its followers."""
+COMPLAINT_S = 1.0
+"""Between two log lines about peers that are refused."""
 DEPOSED_TEXT = "logged here, but this node is not the stream's master any more"
 
 
@@ -43,6 +46,8 @@ class Followers:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self.nodes: dict[Follower, None] = {}
+        self.peers = Peers(worker.settings.replication_peers)
+        self._complained_s = 0.0
         self._connections = count(1)
         self._expected = False
         self._of: dict[bytes, dict[Following, None]] = {}
@@ -52,11 +57,17 @@ class Followers:
 
     def admit(self, follower: Follower) -> int:
         """The number of its connection. A node that may follow streams of this one is written down for ever."""
-        if follower.node:
+        if follower.node and follower.trusted:
             self.nodes[follower] = None
             if not self._expected and not self._worker.owner.was_followed:
                 self._expect()
         return next(self._connections)
+
+    def complain(self, what: str) -> None:
+        """Log that a peer was refused, at most every COMPLAINT_S."""
+        if self._worker.now_s - self._complained_s >= COMPLAINT_S:
+            self._complained_s = self._worker.now_s
+            log.warning("%s", what)
 
     def _expect(self) -> None:
         self._expected = True

@@ -193,6 +193,7 @@ class Uplink:
             settings.token or None,
             self._owner.directory.node_id,
             self._around.address,
+            settings.replication_token or None,
         )
         wire.queue(pack(hello))
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from broker import acceptor as acceptor_module
-from broker.acceptor import format_peer, is_loopback
+from broker.acceptor import format_peer
 from broker.board import STATE_DRAINING
+from broker.replication.peers import is_loopback
 from tests.broker.world import Peer, World, world
 
 

@@ -67,6 +67,12 @@ def test_values_have_the_types_that_are_declared(file: Path) -> None:
         assert type(getattr(loaded, field.name)) is type(getattr(Settings(), field.name)), field.name
 
 
+def test_peers_are_a_list_in_the_file_and_one_text_in_a_flag(file: Path) -> None:
+    file.write_text('[replication]\npeers = ["10.0.0.1:5050", "fd00::/8"]\n')
+    assert load(file).replication_peers == ("10.0.0.1:5050", "fd00::/8")
+    assert load(file, {"replication_peers": "::1, 10.0.0.0/8"}).replication_peers == ("::1", "10.0.0.0/8")
+
+
 def test_everything_wrong_is_named_at_once_with_its_line(file: Path) -> None:
     text = """port = 1
 [node]
@@ -105,6 +111,12 @@ max_age = 3
         (b"[listen]\nhost = '\xff'", r":2: is not UTF-8: byte 0xff"),
         ("colour = 1", r":1: colour: stands outside any section; known are \[node\], .*"),
         ("listen = 3", r":1: \[listen\] must be a section, not 3"),
+        ("[replication]\npeers = '10.0.0.1'", r":2: \[replication\] peers: must be an array such as .*"),
+        ("[replication]\npeers = [3]", r":2: \[replication\] peers: must be text in quotes, not 3"),
+        ("[replication]\npeers = ['n1:5050']", r':2: \[replication\] peers: "n1:5050": write an IP address, .*'),
+        ("[replication]\npeers = ['10.0.0.1/8']", r":2: \[replication\] peers: .* write the first address .*"),
+        (f"[replication]\npeers = {['::1'] * 257}", r":2: \[replication\] peers: has 257 entries; at most 256 .*"),
+        ("[replication]\ntoken = 'a'\n[listen]\ntoken = 'a'", r":4: \[listen\] and \[replication\] have the same .*"),
         ("[stream]\npattern = 'x'", r":1: \[stream\] must be written \[\[stream\]\], once for each pattern"),
         ("listen = {prt = 3}", r":1: \[listen\] prt: no such key; did you mean port\?"),
         ('[listen]\n"a\\u001b" = 3', r':2: \[listen\] "a\\x1b": no such key; known are host, port, token, advertise'),

@@ -209,8 +209,15 @@ class Upstream:
 class Slave(BinaryPeer):
     """The other end of a master's connection."""
 
-    def __init__(self, port: int, node: str | None = EVIL, address: str | None = "127.0.0.1:1") -> None:
-        super().__init__(port, hello=None)
+    def __init__(
+        self,
+        port: int,
+        node: str | None = EVIL,
+        address: str | None = "127.0.0.1:1",
+        *,
+        host: str = "127.0.0.1",
+    ) -> None:
+        super().__init__(port, hello=None, host=host)
         self._codec = ClientCodec(features=frozenset({FEATURE}))
         self.welcome = self.ask(Hello(VERSION, (FEATURE,), "evil/1", None, node, address), Welcome)
 

@@ -19,6 +19,11 @@ METRICS_PORT = 5051
 ANSWER_S = 1.0  # a node that answers nothing for so long does not serve
 LOG_LINES = 60  # of each node, shown when a test fails
 
+PEERS_SECTION = """
+[replication]
+peers = ["198.18.0.0/15"]
+"""
+"""All machines of `tree_net`, and the test's own address."""
 SLAVE_SECTION = """
 [[slave]]
 streams = "*"
@@ -51,6 +56,7 @@ class MachineNode(Node):
         config: str = "",
         environment: dict[str, str] | None = None,
     ) -> None:
+        config += "" if "[replication]" in config else PEERS_SECTION
         super().__init__(
             data, "--host", "0.0.0.0", *flags, workers=workers, config=config, environment=environment
         )  # its metrics stay on its loopback

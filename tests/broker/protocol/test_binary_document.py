@@ -46,7 +46,7 @@ FEATURES_HEAR = {opcode for readers in FEATURES for opcode in readers.responses}
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "binary-protocol.md").read_text()
 SIZES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q"}
 FULL: dict[str, m.Message] = {
-    "HELLO": m.Hello(1, (), "c", "t", "n", ":1"),
+    "HELLO": m.Hello(1, (), "c", "t", "n", ":1", "p"),
     "WELCOME": m.Welcome(1, (), "s", "n", 0, {}),
     "OPEN": m.Open(1, b"s"),
     "OPENED": m.Opened(1),
