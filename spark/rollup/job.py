@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ SETTINGS: Final = {
 }
 POLL_S: Final = 0.25
 NOTES_MAX: Final = 10_000
-"""Notes that are kept of a run; one more stream that cannot be read is only counted."""
+"""Notes that are kept of a run; further streams that could not be read are only counted."""
 
 
 class Job(NamedTuple):
@@ -63,18 +63,27 @@ class Note(NamedTuple):
 
 @dataclass
 class Outcome:
-    """What a run did. `rows` of each table; `kept` are the streams of which older rows were kept."""
+    """What a run did. `rows` of each table; `kept` are the streams of which older rows were kept; `failed` those that
+    could not be read whole. `notes` has at most NOTES_MAX of them.
+    """
 
     messages: int = 0
     streams: int = 0
     rows: dict[str, int] = field(default_factory=dict)
     kept: list[str] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
+    failed: set[str] = field(default_factory=set)
     was_cleared: bool = False
 
     @property
     def failures(self) -> int:
-        return sum(note.is_failure for note in self.notes)
+        return len(self.failed)
+
+    def add(self, note: Note) -> None:
+        if note.is_failure:
+            self.failed.add(note.stream)
+        if len(self.notes) < NOTES_MAX:
+            self.notes.append(note)
 
 
 def run_job(job: Job, make_session: Callable[[], Any], show: Show) -> Outcome:
@@ -87,7 +96,8 @@ def run_job(job: Job, make_session: Callable[[], Any], show: Show) -> Outcome:
         with closing(open_source(parse_options(job.source).source)) as source:
             plan = plan_day(source, job.day, job.streams, lambda done, total: show("looking at streams", done, total))
         outcome = Outcome(plan.messages, len(plan.first_seqs) + len(plan.bad))
-        outcome.notes += [Note(bad.stream, bad.cause, True) for bad in plan.bad]
+        for bad in plan.bad:
+            outcome.add(Note(bad.stream, bad.cause, True))
         run = store.begin()
         try:
             _Run(job, store, run, plan, outcome, make_session, show).stage()
@@ -157,8 +167,9 @@ class _Run:
     def _take_notes(self) -> set[str]:
         """What the tasks have to tell; gives the streams of which messages could not be read."""
         unreadable = {bad.stream for bad in self._plan.bad}
-        for (stream, text), missing in _read_notes(self._raw / f"level={NOTE}"):
-            self._outcome.notes.append(Note(stream, text, not missing))
+        for (stream, text), missing, damaged in _read_notes(self._raw / f"level={NOTE}"):
+            # A trim that came first is in order; everything else is a failure.
+            self._outcome.add(Note(stream, text, not missing or damaged > 0))
             unreadable.add(stream)
         return unreadable
 
@@ -201,11 +212,12 @@ def count_rows(path: Path) -> int:
     return int(ds.dataset(path, format="parquet", partitioning="hive").count_rows()) if path.is_dir() else 0
 
 
-def _read_notes(path: Path) -> Iterable[tuple[tuple[str, str], int]]:
+def _read_notes(path: Path) -> Iterator[tuple[tuple[str, str], int, int]]:
     if not path.is_dir():
-        return []
-    table = ds.dataset(path, format="parquet").head(NOTES_MAX, columns=["stream", "missing"])
-    return zip(map(parse_note, table["stream"].to_pylist()), table["missing"].to_pylist(), strict=True)
+        return
+    for batch in ds.dataset(path, format="parquet").to_batches(columns=["stream", "missing", "damaged"]):
+        for row in batch.to_pylist():
+            yield parse_note(row["stream"]), row["missing"], row["damaged"]
 
 
 def _watched(session: Any, work: Callable[[], None], show: Callable[[int], None]) -> None:

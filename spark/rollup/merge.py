@@ -29,7 +29,7 @@ NAMES: Final = tuple(column.split()[0] for column in TABLE_COLUMNS.split(", "))
 
 _PERCENTILES: Final = ("size_p50", "size_p99", "gap_p50_us", "gap_p99_us")
 _SAME_ROW: Final = ["stream", "start", "messages", "gaps", "first_seq", "last_seq"]
-_AVERAGES: Final = {"size_avg": "bytes / messages", "gap_avg_us": "gap_sum_us / nullif(gaps, 0)"}
+_AVERAGES: Final = {"size_avg": "bytes / nullif(messages, 0)", "gap_avg_us": "gap_sum_us / nullif(gaps, 0)"}
 _MERGED: Final = {
     **{name: f"sum({name})" for name in ("messages", "bytes", "gaps", "gap_sum_us", "missing", "damaged")},
     **{name: f"min({name})" for name in ("size_min", "gap_min_us", "first_seq")},

@@ -88,6 +88,6 @@ def _figures(job: Job, outcome: Outcome | None, duration_s: float) -> RunFigures
         is_success=outcome is not None,
         messages=done.messages,
         rows=sum(done.rows.values()),
-        failures=len({note.stream for note in done.notes if note.is_failure}),
+        failures=done.failures,
         kept_streams=len(done.kept),
     )

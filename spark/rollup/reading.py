@@ -82,7 +82,7 @@ def run_task(
             yield note_batch(stream, shard, str(error))
             continue
         if done.note:
-            yield note_batch(stream, shard, done.note, done.missing)
+            yield note_batch(stream, shard, done.note, done.missing, done.damaged)
         if isinstance(done.result, Part):
             yield from packs.add(done.result)
         elif done.result is not None:
@@ -91,11 +91,13 @@ def run_task(
 
 
 class Done(NamedTuple):
-    """What became of a unit. `result` is None when nothing of it is there any more."""
+    """What became of a unit. `result` is None when nothing of it is there any more. `missing` counts the messages that
+    were trimmed since the unit was planned."""
 
     result: Part | pa.RecordBatch | None
     note: str
     missing: int = 0
+    damaged: int = 0
 
 
 def _run_whole(unit: Unit, read: Read) -> Done:
@@ -103,8 +105,8 @@ def _run_whole(unit: Unit, read: Read) -> Done:
     damaged = sum(each.damaged + each.damaged_behind for each in segments)
     missing = unit.slice.messages - damaged - sum(len(each.size) for each in segments)
     notes = [f"{damaged:,} messages are damaged"] if damaged else []
-    notes += [f"{missing:,} messages could not be read: trimmed meanwhile, or damaged"] if missing else []
-    return Done(Part(unit, segments) if segments else None, "; ".join(notes), missing)
+    notes += [f"{missing:,} messages were trimmed meanwhile"] if missing else []
+    return Done(Part(unit, segments) if segments else None, "; ".join(notes), missing, damaged)
 
 
 def _run_large(unit: Unit, read: Read) -> Done:

@@ -56,10 +56,10 @@ def to_batch(level: str, rows: Rows, names: Sequence[str], shards: Sequence[int]
     return pa.RecordBatch.from_arrays(columns, schema=RAW_SCHEMA)
 
 
-def note_batch(stream: str, shard: int, text: str, missing: int = 0) -> pa.RecordBatch:
-    """One note."""
+def note_batch(stream: str, shard: int, text: str, missing: int = 0, damaged: int = 0) -> pa.RecordBatch:
+    """One note. It counts no messages of its own: `missing` and `damaged` say what the note is about."""
     row = dict.fromkeys(RAW_SCHEMA.names, 0) | dict.fromkeys(_NULLABLE)
-    row |= {"level": NOTE, "stream": f"{stream}\n{text}", "shard": shard, "missing": missing}
+    row |= {"level": NOTE, "stream": f"{stream}\n{text}", "shard": shard, "missing": missing, "damaged": damaged}
     return pa.RecordBatch.from_pylist([row], schema=RAW_SCHEMA)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from shard.directory import DataDirectory
-from shard.errors import StreamCut
+from shard.errors import StreamCut, StreamDamaged
 from shard.export import Bad, Bounds, read_section, stream_section
 from shard.reader import StreamReader
 from shard.stream_files import stream_paths
@@ -37,11 +37,16 @@ def frame_reader(data: DataDirectory) -> Callable[[Slice], Iterator[Segment]]:
 
 
 def _segments(found: Iterator[Run | Bad], slice_: Slice, previous_us: int, gone: int) -> Iterator[Segment]:
-    """The runs, those that follow damage with the count of it; the last one also with what is damaged behind it."""
+    """The runs, those that follow damage with the count of it; the last one also with what is damaged behind it.
+
+    Raises StreamDamaged where all of the messages are damaged.
+    """
     held: Segment | None = None
+    bad: Bad | None = None
     seq = slice_.first_seq + gone
     for run in found:
         if isinstance(run, Bad):
+            bad = bad or run
             continue
         if held is not None:
             yield held
@@ -52,6 +57,10 @@ def _segments(found: Iterator[Run | Bad], slice_: Slice, previous_us: int, gone:
         seq, previous_us, gone = entries.end_seq, int(times[-1]), 0
     if held is not None:
         yield held._replace(damaged_behind=slice_.end_seq - seq)
+    elif bad is not None:
+        raise StreamDamaged(
+            slice_.stream, bad.file, bad.offset, f"all of {slice_.end_seq - seq:,} messages: {bad.cause}"
+        )
 
 
 def _time_before(reader: StreamReader, seq: int) -> int:

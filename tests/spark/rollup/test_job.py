@@ -213,6 +213,14 @@ def test_which_streams_are_trimmed() -> None:
     ]
 
 
+def test_more_notes_than_are_kept_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job, "NOTES_MAX", 2)
+    outcome = Outcome()
+    for name in "abca":
+        outcome.add(job.Note(name, "why", True))
+    assert (len(outcome.notes), outcome.failures) == (2, 3)
+
+
 def test_data_directories_stay_untouched(tmp_path: Path, roll_up: Run) -> None:
     make_directory(tmp_path / "data", {"a": spread(50)})
     folder = open_data_dir(tmp_path / "data").path

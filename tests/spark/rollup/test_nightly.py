@@ -60,7 +60,9 @@ def test_a_night_that_fails_is_told(tmp_path: Path) -> None:
 
 
 def test_notes_and_kept_streams_are_in_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    outcome = Outcome(kept=["trimmed one"], notes=[Note("bad one", "cannot be read", True), Note("x", "fine", False)])
+    outcome = Outcome(kept=["trimmed one"])
+    outcome.add(Note("bad one", "cannot be read", True))
+    outcome.add(Note("x", "fine", False))
     monkeypatch.setattr(nightly, "run_job", lambda *_: outcome)
     _, report = run_night(night(tmp_path), no_session, show)
     assert report is not None

@@ -89,7 +89,7 @@ def test_policies_are_those_of_the_broker(tmp_path: Path) -> None:
 def test_what_is_told(capsys: Captured) -> None:
     from spark.rollup.job import Note, Outcome
 
-    outcome = Outcome(5, 2, {"minutes": 3}, ["a", "b"], [Note("c", "damaged", True)] * (NOTES_SHOWN + 1), True)
+    outcome = Outcome(5, 2, {"minutes": 3}, ["a", "b"], [Note("c", "damaged", True)] * (NOTES_SHOWN + 1), {"c"}, True)
     tell(outcome, date(2026, 11, 20), None)
     out, err = capsys.readouterr()
     assert err.count("tailrace: c: damaged\n") == NOTES_SHOWN

@@ -1,0 +1,226 @@
+"""`tailrace rollup` over streams of which each has something else wrong: the night's tables are made, of all that can
+be read, and what is wrong is told."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shard.directory import DataDirectory
+from shard.frame import INDEX_ENTRY_BYTES
+from shard.header import HEADER_PAGE_BYTES
+from shard.leaves import interpreted_wanted
+from shard.stream_files import StreamPaths, stream_paths
+from spark.rollup import sessions
+from tailrace.command import main
+from tailrace.command.ending import OK, REFUSED
+from tests.shard.helpers import flip
+from tests.spark.data import make_directory, open_log, plain, trim
+from tests.spark.java import with_quick_java
+from tests.spark.rollup.directories import DAY, DAY_START_US
+from tests.spark.rollup.tables import left_over, read_tables
+from tests.spark.test_beside_a_broker import KEPT, NAMES, PAYLOAD_BYTES, Publisher
+from tests.system.node import Node, running, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.system]
+
+Captured = pytest.CaptureFixture[str]
+Spoil = Callable[[DataDirectory, StreamPaths], None]
+COUNT = 180
+STEP_US = 1_000_000
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def damage_entry(_data: DataDirectory, paths: StreamPaths) -> None:
+    flip(paths.index_file, HEADER_PAGE_BYTES + INDEX_ENTRY_BYTES * 70 + 16)  # a length
+
+
+def damage_frame(_data: DataDirectory, paths: StreamPaths) -> None:
+    flip(paths.content_file, Path(paths.content_file).read_bytes().index(b"message 70"))
+
+
+def damage_every_frame(_data: DataDirectory, paths: StreamPaths) -> None:
+    content = Path(paths.content_file)
+    content.write_bytes(content.read_bytes().replace(b"message", b"damages"))
+
+
+def cut_index(_data: DataDirectory, paths: StreamPaths) -> None:
+    os.truncate(paths.index_file, HEADER_PAGE_BYTES + INDEX_ENTRY_BYTES * 150)
+
+
+def cut_content(_data: DataDirectory, paths: StreamPaths) -> None:
+    os.truncate(paths.content_file, Path(paths.content_file).read_bytes().index(b"message 150"))
+
+
+def fail_reads(_data: DataDirectory, paths: StreamPaths) -> None:
+    """Reading the content fails with an error of the operating system."""
+    Path(paths.content_file).unlink()
+    Path(paths.content_file).mkdir()
+
+
+def trim_part(data: DataDirectory, paths: StreamPaths) -> None:
+    trim(data.path, paths.name, 70)
+
+
+def trim_all(data: DataDirectory, paths: StreamPaths) -> None:
+    trim(data.path, paths.name, COUNT)
+
+
+def damage_and_trim(data: DataDirectory, paths: StreamPaths) -> None:
+    trim(data.path, paths.name, 10)
+    damage_frame(data, paths)
+
+
+def set_tail_aside(data: DataDirectory, paths: StreamPaths) -> None:
+    log = open_log(data, paths.name)
+    log.set_aside(150)
+    log.close()
+
+
+def remove(_data: DataDirectory, paths: StreamPaths) -> None:
+    Path(paths.index_file).unlink()
+    Path(paths.content_file).unlink()
+
+
+def make(folder: Path, *names: str) -> DataDirectory:
+    return make_directory(folder / "data", {name: plain(COUNT, DAY_START_US, STEP_US) for name in names})
+
+
+def spoil(data: DataDirectory, **streams: Spoil) -> None:
+    for name, does in streams.items():
+        does(data, stream_paths(data.stream_directory(name), name))
+
+
+@contextmanager
+def trimming_slowly(node: Node) -> Iterator[None]:
+    """Trims some messages of each stream all the time, and never so many that nothing is left to read."""
+    stop = threading.Event()
+
+    def run() -> None:
+        with node.client() as client:
+            for step in range(1, KEPT):
+                for name in NAMES:
+                    assert client.ask(f"trim {name} #{step}").startswith("ok trim")
+                if stop.wait(0.02):
+                    return
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(run)
+        try:
+            yield
+        finally:
+            stop.set()
+        done.result()
+
+
+def days(out: Path) -> dict[str, tuple[int, int, int]]:
+    """Of each stream of the day: messages, missing, damaged."""
+    rows = read_tables(out, DAY)
+    return {
+        stream: (row["messages"], row["missing"], row["damaged"])
+        for (level, stream, _start), row in rows.items()
+        if level == "day"
+    }
+
+
+@pytest.fixture
+def command(tmp_path: Path, rollup_session: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """The command, with the session of the other tests. `meanwhile` is done when the streams were looked at."""
+
+    def run(*options: str, meanwhile: Callable[[], None] = lambda: None) -> int:
+        def make_session(*_arguments: Any, **_settings: Any) -> Any:
+            meanwhile()
+            return rollup_session
+
+        monkeypatch.setattr(sessions, "make_session", make_session)
+        return main.run(["rollup", str(tmp_path / "data"), str(tmp_path / "out"), "--day", str(DAY), *options])
+
+    return run
+
+
+def test_a_night_with_everything_wrong(tmp_path: Path, command: Callable[..., int], capsys: Captured) -> None:
+    before: dict[str, Spoil] = {"entry": damage_entry, "index": cut_index, "frame": damage_frame}
+    meanwhile: dict[str, Spoil] = {
+        "part": trim_part,
+        "all": trim_all,
+        "aside": set_tail_aside,
+        "gone": remove,
+        "unreadable": fail_reads,
+    }
+    data = make(tmp_path, "good", *before, *meanwhile)
+    spoil(data, **before)
+    assert command(meanwhile=lambda: spoil(data, **meanwhile)) == REFUSED
+    whole = (COUNT, 0, 0)
+    assert days(tmp_path / "out") == {"good": whole, "entry": whole, "frame": whole, "part": (COUNT - 70, 70, 0)}
+    said = capsys.readouterr().err
+    for name in {*before, *meanwhile} - {"frame"}:
+        assert f"tailrace: {name}: " in said, said
+    assert not left_over(tmp_path / "out")
+
+
+def test_a_verified_night(tmp_path: Path, command: Callable[..., int], capsys: Captured) -> None:
+    before: dict[str, Spoil] = {
+        "entry": damage_entry,
+        "frame": damage_frame,
+        "frames": damage_every_frame,
+        "content": cut_content,
+    }
+    data = make(tmp_path, "good", "both", "part", *before)
+    spoil(data, **before)
+    assert command("--verify", meanwhile=lambda: spoil(data, both=damage_and_trim, part=trim_part)) == REFUSED
+    assert days(tmp_path / "out") == {
+        "good": (COUNT, 0, 0),
+        "entry": (COUNT, 0, 0),
+        "frame": (COUNT - 1, 0, 1),
+        "both": (COUNT - 11, 10, 1),
+        "part": (COUNT - 70, 70, 0),
+    }
+    said = capsys.readouterr().err
+    for name in ("frame", "frames", "content", "both", "part"):
+        assert f"tailrace: {name}: " in said, said
+
+
+@pytest.mark.parametrize(("spoils", "ending"), [(trim_part, OK), (damage_and_trim, REFUSED)])
+def test_only_a_trim_is_no_failure(tmp_path: Path, command: Callable[..., int], spoils: Spoil, ending: int) -> None:
+    data = make(tmp_path, "a")
+    assert command("--verify", meanwhile=lambda: spoil(data, a=spoils)) == ending
+
+
+def test_a_broker_that_trims_all_the_time(tmp_path: Path) -> None:
+    """The command as a program of its own: while it starts Spark, what it has planned to read is trimmed."""
+    if interpreted_wanted():
+        pytest.skip("nothing here depends on which build is loaded; the other run has it")
+    with running(tmp_path / "data") as node, Publisher(node).slowly(0.2) as publisher:
+        wait_for(lambda: min(publisher.sent.values()) > 2 * KEPT or publisher.failure, "enough is published")
+        today = datetime.now(UTC).date()
+        command = [sys.executable, "-m", "tailrace.command.main", "rollup", str(node.data), str(tmp_path / "out")]
+        with trimming_slowly(node):
+            done = subprocess.run(
+                [*command, "--day", str(today), "--no-report"],
+                cwd=ROOT,
+                env=with_quick_java(),
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+    assert done.returncode == OK, done.stderr
+    for name in NAMES:
+        assert f"tailrace: {name}: " in done.stderr
+        assert "messages were trimmed meanwhile" in done.stderr
+    rows = {stream: row for (level, stream, _), row in read_tables(tmp_path / "out", today).items() if level == "day"}
+    assert rows.keys() == set(NAMES)
+    for row in rows.values():
+        assert row["missing"] > 0
+        assert row["messages"] == row["last_seq"] - row["first_seq"] + 1
+        assert row["bytes"] == PAYLOAD_BYTES * row["messages"]
