@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
 from types import TracebackType
 from typing import Any
 
 from tailrace.drive import Drive
 from tailrace.errors import OperationTimeout
+from tailrace.forks import watch
 from tailrace.message import Message
 from tailrace.reading import Arrived, Reading, State
 
@@ -28,6 +30,7 @@ class AsyncSubscription:
         self._rest: Iterator[Message] = iter(())
         self._given: Arrived | None = None  # where `_rest` comes from
         reading.waiter = self._news
+        watch(self)
 
     @property
     def stream(self) -> str:
@@ -85,11 +88,19 @@ class AsyncSubscription:
     def cancel(self) -> None:
         """End it: nothing more comes, and whoever iterates comes to the end."""
         self._rest = iter(())
+        if self._drive.is_severed:
+            return
         self._drive.session.cancel(self._reading)
         self._drive.advance()
 
+    def sever(self) -> None:
+        """In a forked child: what was not taken is the parent's, also where an iteration is in the middle of it."""
+        deque(self._rest, maxlen=0)
+
     def __del__(self) -> None:
-        if self._reading.state is not State.OVER and not self._drive.loop.is_closed():
+        if self._reading.state is State.OVER or self._drive.is_severed:
+            return
+        if not self._drive.loop.is_closed():
             self._drive.loop.call_soon_threadsafe(_forget, self._drive, self._reading)
 
     def __repr__(self) -> str:

@@ -346,6 +346,8 @@ class Client(ClientInfo):
 
     def close(self, timeout_s: float | None = None) -> None:
         """Wait until what was published is answered and what consumers finished is told, then close. Iterations end."""
+        if self._pump.is_severed:
+            return
         with self._pump.lock, self._pump.step:
             self._pump.close(self._timeout(timeout_s))
         self._pump.join()

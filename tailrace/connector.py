@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from broker.protocol import messages as m
 from broker.protocol.errors import PeerError
+from tailrace import forks
 from tailrace.address import Address
 from tailrace.dialling import Dialling
 from tailrace.errors import BrokerFault, ClientClosed, ConnectionLost, TailraceError
@@ -51,6 +52,7 @@ class Connector:
         self.welcome: m.Welcome | None = None  # the latest
         self.failure: TailraceError | None = None  # why it is CLOSED, when nobody asked for that
         self.connections = 0  # that were greeted
+        self.is_severed = False  # in a forked child: it is the parent's
         self._dialling = Dialling(addresses, options.reconnect_s, random, now_s)
         self._phase_due_s = math.inf  # when dialling, greeting or closing has taken too long
 
@@ -143,6 +145,8 @@ class Connector:
 
     def check_alive(self) -> None:
         """Raises ConnectionLost, ClientClosed when nothing more can be done."""
+        if self.is_severed:
+            raise ClientClosed(forks.TEXT)
         if self.failure is not None:
             raise ConnectionLost(f"this client has given up: {self.failure}; make another one")
         if self.phase in (Phase.CLOSING, Phase.CLOSED):

@@ -16,6 +16,7 @@ from broker.protocol.messages import Ack
 from tailrace.address import Address
 from tailrace.dialer import why
 from tailrace.errors import OperationTimeout, TailraceError
+from tailrace.forks import SEVERED, let_go, watch
 from tailrace.link import Link
 from tailrace.publications import Publication
 from tailrace.session import Session
@@ -38,6 +39,8 @@ class Drive:
         self._queue: deque[Publication] = deque()  # that the session has no room for yet
         self._waiting: set[asyncio.Future[None]] = set()  # who waits for anything else
         self._is_paused = False  # the transport holds enough already
+        self.is_severed = False  # in a forked child
+        watch(self)
 
     def now_s(self) -> float:
         return self.loop.time()
@@ -183,10 +186,24 @@ class Drive:
             if not paused:
                 self.advance()
 
+    def sever(self) -> None:
+        """In a forked child: see `tailrace.forks`. The loop's selector is shared with the parent, so nothing is told to
+        the transport, which would take the parent's socket out of it.
+        """
+        if not self.is_severed:
+            self.is_severed = True
+            self.session.is_severed = True
+            self.session = self.loop = SEVERED
+            sock = None if self._transport is None else self._transport.get_extra_info("socket")
+            let_go(() if sock is None else (sock.fileno(),))
+            self._transport = self._link = self._timer = self._dialling = None
+
     # --- ending -------------------------------------------------------------------------------------------------------
 
     async def close(self, timeout_s: float) -> None:
         """Let everything be answered that was asked, as long as there is time, then end."""
+        if self.is_severed:
+            return
         session, deadline_s = self.session, self.now_s() + timeout_s
         try:
             if not session.is_over:

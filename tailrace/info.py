@@ -15,7 +15,7 @@ class ClientInfo:
 
     @property
     def is_connected(self) -> bool:
-        return self._session.phase is Phase.READY
+        return self._session.phase is Phase.READY and not self._session.is_severed
 
     @property
     def node(self) -> str:

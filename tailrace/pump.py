@@ -25,6 +25,7 @@ from tailrace.address import Address
 from tailrace.connector import Phase
 from tailrace.dialer import Dialer, DialError, SocketAddress, is_numeric, resolve
 from tailrace.errors import TailraceError
+from tailrace.forks import SEVERED, let_go, watch
 from tailrace.link import Link
 from tailrace.reading import Reading
 from tailrace.session import Session
@@ -96,6 +97,8 @@ class Pump:
         self._alarm, self._alarmed = socket.socketpair()
         self._alarmed.setblocking(False)
         self._buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self.is_severed = False  # in a forked child
+        watch(self)
 
     def start(self) -> None:
         self._keeper.start()
@@ -161,6 +164,15 @@ class Pump:
         """A step was left in its middle by an exception: let the session begin anew with what it can be sure of."""
         self.session.recover(monotonic())
         self.wake()
+
+    def sever(self) -> None:
+        """In a forked child: see `tailrace.forks`. The session is left as it is, for it may be torn."""
+        if not self.is_severed:
+            self.is_severed = True
+            self.session.is_severed = True
+            self.lock = SEVERED
+            socks = (self._sock, self._alarm, self._alarmed, None if self._dialer is None else self._dialer.sock)
+            let_go(sock.fileno() for sock in socks if sock is not None)
 
     def wake(self) -> None:
         """Let all who wait look again."""

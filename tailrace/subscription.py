@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Iterator
 from time import monotonic
 from types import TracebackType
 
 from tailrace.errors import OperationTimeout
+from tailrace.forks import watch
 from tailrace.message import Message
 from tailrace.pump import Pump
 from tailrace.reading import Arrived, Reading, State
@@ -25,6 +27,7 @@ class Subscription:
         self._reading = reading
         self._rest: Iterator[Message] = iter(())
         self._given: Arrived | None = None  # where `_rest` comes from
+        watch(self)
 
     @property
     def stream(self) -> str:
@@ -71,9 +74,15 @@ class Subscription:
     def cancel(self) -> None:
         """End it: nothing more comes, and whoever iterates comes to the end. May be called by any thread."""
         pump, self._rest = self._pump, iter(())
+        if pump.is_severed:
+            return
         with pump.lock, pump.step:
             pump.session.cancel(self._reading)
             pump.push()
+
+    def sever(self) -> None:
+        """In a forked child: what was not taken is the parent's, also where an iteration is in the middle of it."""
+        deque(self._rest, maxlen=0)
 
     def __enter__(self) -> Subscription:
         return self
