@@ -14,7 +14,7 @@ from typing import Any
 
 from broker.owner import OpenStream, Owner, Refused
 from broker.protocol.errors import Code
-from broker.replication import catalog, lineage, roles, ruling
+from broker.replication import catalog, ends, lineage, roles, ruling
 from broker.replication.lag import stat_of_slaves
 from shard.errors import StorageError, StreamDamaged
 from shard.names import is_reserved
@@ -78,6 +78,7 @@ def stat(owner: Owner, args: Args) -> dict[str, int | str]:
         "stream": name.decode(),
         "role": owner.role(name).value,
         "epoch": owner.epoch(name),
+        "last_epoch": ends.last_epoch(owner, stream),
         "first_seq": found.first_seq,
         "next_seq": found.next_seq,
         "messages": found.next_seq - found.first_seq,
@@ -125,6 +126,7 @@ CALLS: Mapping[str, Callable[[Owner, Args], Any]] = {
     "unslave": roles.unslave,
     "claim": roles.claimed,
     "follow": lineage.follow,
+    "ends": ends.ends,
     "names": catalog.names,
     "rule": ruling.rule,
     "rules": ruling.rules,

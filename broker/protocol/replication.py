@@ -28,7 +28,11 @@ NAMES_MAX: Final = 256
 """The most streams that one NAMES tells."""
 LINKS_MAX: Final = 1_024
 """The most links that one TOLD tells."""
-ROWS_MAX: Final = max(HELD_ROWS_MAX, NAMES_MAX, LINKS_MAX, EPOCHS_MAX)
+ASKED_STREAMS_MAX: Final = 32
+"""The most streams whose ends one ASK asks for; each may have to be opened for that."""
+ENDS_MAX: Final = 4 * ASKED_STREAMS_MAX
+"""The most ends in one TOLD: of the streams and their companions."""
+ROWS_MAX: Final = max(HELD_ROWS_MAX, NAMES_MAX, LINKS_MAX, ENDS_MAX, EPOCHS_MAX)
 """The most elements of any array in these messages."""
 
 FollowState: TypeAlias = Literal["following", "parted", "behind", "news"]
@@ -91,10 +95,11 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """How does replication stand: of one stream, or of the whole node (None)."""
+    """How does replication stand: of one stream, or of the whole node (None); or where do `streams` end."""
 
     id: int
     stream: bytes | None = None
+    streams: tuple[bytes, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,9 +166,30 @@ class Link(NamedTuple):
     lag_ms: int
 
 
+class End(NamedTuple):
+    """Where a node's copy of a stream ends.
+
+    epoch: the latest term that the node knows; last_epoch: the term of its last message, 0 if it never had one.
+    """
+
+    stream: str
+    role: str
+    epoch: int
+    last_epoch: int
+    next_seq: int
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Of two copies the one with the higher rank has every message that was replicated to the other."""
+        return self.last_epoch, self.next_seq
+
+
 @dataclass(frozen=True, slots=True)
 class Told:
-    """A node and its links. `masters`, `slaves`, `disabled`: streams that it has in that role."""
+    """A node and its links. `masters`, `slaves`, `disabled`: streams that it has in that role.
+
+    `ends`: of the streams that were asked for by name, and their companions, as far as the node has them.
+    """
 
     id: int
     node: str
@@ -172,6 +198,7 @@ class Told:
     masters: int
     slaves: int
     disabled: int
+    ends: tuple[End, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +256,8 @@ def _claim(message: Claim) -> bytes:
 
 def _ask(message: Ask) -> bytes:
     stream = None if message.stream is None else message.stream.decode()
-    return pack_map(Op.ASK, {"id": message.id, "stream": stream})
+    streams = [name.decode() for name in message.streams]
+    return pack_map(Op.ASK, {"id": message.id, "stream": stream, "streams": streams or None})
 
 
 def _followed(message: Followed) -> bytes:

@@ -14,12 +14,14 @@ from broker.protocol.fields import NUMBER_MAX, U32_MAX, Fields
 from broker.protocol.names import node_address, node_id, readable_name, stream_name
 from broker.protocol.opcodes import Op
 from broker.protocol.replication import (
+    ASKED_STREAMS_MAX,
     ROWS_MAX,
     Ask,
     Call,
     Claim,
     Claimed,
     Direction,
+    End,
     Follow,
     Followed,
     FollowState,
@@ -76,7 +78,12 @@ def _claim(fields: Fields) -> Claim:
 
 
 def _ask(fields: Fields) -> Ask:
-    return Ask(fields.number("id", U32_MAX), fields.readable_stream("stream") if "stream" in fields else None)
+    number = fields.number("id", U32_MAX)
+    names = fields.texts("streams") if "streams" in fields else ()
+    if len(names) > ASKED_STREAMS_MAX:
+        raise _wrong("ASK", f"asks for the ends of {len(names)} streams, of at most {ASKED_STREAMS_MAX} at once")
+    streams = tuple(readable_name(name.encode()) for name in names)
+    return Ask(number, fields.readable_stream("stream") if "stream" in fields else None, streams)
 
 
 def _followed(fields: Fields) -> Followed:
@@ -121,7 +128,17 @@ def _told(fields: Fields) -> Told:
         masters=fields.number("masters"),
         slaves=fields.number("slaves"),
         disabled=fields.number("disabled"),
+        ends=_ends(fields) if "ends" in fields else (),
     )
+
+
+def _ends(fields: Fields) -> tuple[End, ...]:
+    ends = tuple(End(*row) for row in fields.rows("ends", (str, str, int, int, int)))
+    for end in ends:
+        readable_name(end.stream.encode())
+        _check_numbers("TOLD", (end.epoch, end.last_epoch), U32_MAX)
+        _check_numbers("TOLD", (end.next_seq,), NUMBER_MAX)
+    return ends
 
 
 def _call(fields: Fields) -> Call:

@@ -20,7 +20,7 @@ from broker.protocol.errors import Code
 from broker.protocol.messages import Ended, pack
 from broker.protocol.opcodes import Op
 from broker.protocol.places import From
-from broker.replication import lineage, links
+from broker.replication import lineage, status
 from broker.replication.calls import CALLS_MAX, pack_value, read_args
 from broker.replication.holders import NODES_MAX
 from broker.replication.lineage import Lineage
@@ -286,21 +286,14 @@ class Follower:
     def ask(self, message: r.Ask) -> None:
         """Every worker is asked; one that is down makes the answer an error, not one that is wrong."""
         client, number, worker = self.client, message.id, self.client.worker
-        parts: list[Any] = []
 
-        def answer(value: Any) -> None:
-            parts.append(value)
-            if len(parts) < worker.slots:
-                return
-            refused = next((part for part in parts if isinstance(part, Refused)), None)
-            if refused is not None:
-                client.refuse_request(Op.ASK, number, refused.code, refused.text)
-                return
-            found, counts = links.together(parts)
-            client.say(pack(r.Told(number, worker.node_id, worker.address, tuple(found), *counts)))
+        def answer(outcome: r.Told | Refused) -> None:
+            if isinstance(outcome, Refused):
+                client.refuse_request(Op.ASK, number, outcome.code, outcome.text)
+            else:
+                client.say(pack(outcome))
 
-        for slot in range(worker.slots):
-            worker.call_slot(slot, "links", [message.stream], self._awaiting(answer))
+        status.gather(worker, message, self._awaiting(answer))
 
     def call(self, message: r.Call) -> None:
         """What the stream's owner says is answered when it says it; until then the connection may end all the same."""

@@ -27,7 +27,7 @@ Examples:
 
 The node is asked whom it follows and who follows it, then each of those, and so on. Every line is a node: its address,
 its id, what it is to its streams, and how far it is behind the node above it. One that cannot be asked is shown with
-the reason, and with what its neighbours say of it.
+the reason, and with what its neighbours say of it. With --stream, the last line says which of them may be promoted.
 
 Exit codes: 0 done, 2 wrong arguments, 4 the first node cannot be asked.
 """
@@ -57,13 +57,16 @@ def command(server: str | None, stream: str | None, token: str | None) -> int:
         raise CommandError(f"{start}: {found.problem}", NO_CONNECTION)
     from rich.console import Console
 
-    from tailrace.command.tree_view import draw
+    from tailrace.command.tree_view import candidates, draw
 
     console = Console(highlight=False)
     if not console.is_terminal:
         console.width = LINE_CHARACTERS_MAX  # a line is a node, however long, for whoever reads it with a program
     for each in draw(found, stream):
         console.print(each)
+    advice = "" if stream is None else candidates(found, stream)
+    if advice:
+        click.echo(advice)
     if found.is_cut:
         click.echo("tailrace: there are more nodes than are shown", err=True)
     return OK

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rich.filesize import decimal
 from rich.text import Text
 from rich.tree import Tree
 
-from broker.protocol.replication import Told
+from broker.protocol.replication import End, Told
 from tailrace.command.tree_walk import LINK_UP, Found, Node, Tie
 
 DEPTH_MAX = 100
@@ -83,9 +83,45 @@ def _label(node: Node, tie: Tie | None, stream: str | None) -> Text:
 def _roles(told: Told, stream: str | None) -> str:
     roles = {"master": told.masters, "slave": told.slaves, "disabled": told.disabled}
     if stream is not None:
-        return next((role for role, count in roles.items() if count), "does not have it")
+        role = next((role for role, count in roles.items() if count), "does not have it")
+        end = next((end for end in told.ends if end.stream == stream), None)
+        return role if end is None else f"{role}, {_end(end)}"
     named = [f"{role} of {count:,}" for role, count in roles.items() if count]
     return f"{', '.join(named)} {'stream' if sum(roles.values()) == 1 else 'streams'}" if named else "no streams"
+
+
+def _end(end: End) -> str:
+    return f"epoch {end.epoch}, last_epoch {end.last_epoch}, next_seq {end.next_seq:,}"
+
+
+def candidates(found: Found, stream: str) -> str:
+    """Which of the nodes that answered may be promoted to master of the stream without losing what was replicated.
+
+    Those have the highest rank (`End.rank`) in the stream and in its companions. "" if none of them has the stream.
+    """
+    told = {node.name: node.told for node in found.nodes.values() if node.told is not None and node.told.ends}
+    best: dict[str, tuple[int, int]] = {}
+    for end in (end for each in told.values() for end in each.ends):
+        best[end.stream] = max(best.get(end.stream, end.rank), end.rank)
+    if stream not in best:
+        return ""
+    leaders = {
+        name: {node for node, each in told.items() if any(end[0] == name and end.rank == rank for end in each.ends)}
+        for name, rank in best.items()
+    }
+    common = set.intersection(*leaders.values())
+    if common:
+        return f"may be promoted: {_names(found, common)}, with most of {_all_of(best)} among those that answered"
+    parts = [f"most of {name}: {_names(found, nodes)}" for name, nodes in sorted(leaders.items())]
+    return f"no node has most of {_all_of(best)}; {'; '.join(parts)}"
+
+
+def _all_of(streams: Iterable[str]) -> str:
+    return " and ".join(sorted(streams))
+
+
+def _names(found: Found, nodes: Iterable[str]) -> str:
+    return " or ".join(sorted(found.nodes[name].address or name for name in nodes))
 
 
 def _streams(count: int) -> str:

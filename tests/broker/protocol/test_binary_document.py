@@ -44,6 +44,7 @@ FEATURES = (replication_readers.READERS, consuming_readers.READERS)
 FEATURES_SAY = {opcode for readers in FEATURES for opcode in readers.requests}
 FEATURES_HEAR = {opcode for readers in FEATURES for opcode in readers.responses}
 TEXT = (Path(__file__).resolve().parents[3] / "docs" / "binary-protocol.md").read_text()
+END = r.End("s", "slave", 2, 1, 5)
 SIZES = {"u8": "B", "u16": "H", "u32": "I", "u64": "Q"}
 FULL: dict[str, m.Message] = {
     "HELLO": m.Hello(1, (), "c", "t", "n", ":1", "p"),
@@ -62,8 +63,8 @@ FULL: dict[str, m.Message] = {
     "NAMES": r.Names(1, (b"s",)),
     "CLAIM": r.Claim(1, b"s", (EpochStart(1, 0, "n"),)),
     "CLAIMED": r.Claimed(1, "slave", 1, "n", True),
-    "ASK": r.Ask(1, b"s"),
-    "TOLD": r.Told(1, "n", ":1", (r.Link("up", "n", "a:1", "following", 0, 0, 0, 0),), 0, 0, 0),
+    "ASK": r.Ask(1, b"s", (b"s",)),
+    "TOLD": r.Told(1, "n", ":1", (r.Link("up", "n", "a:1", "following", 0, 0, 0, 0),), 0, 0, 0, (END,)),
     "CALL": r.Call(1, b"s", "get", b""),
     "RETURNED": r.Returned(1, b""),
     "CONSUME": c.Consume(1, "create", b"s", b"n", From("seq", 0), 0.5, 1, 3, 1, b"m"),
@@ -253,6 +254,8 @@ def test_what_nodes_say() -> None:
     assert [row[0] for row in table("follow states")] == list(get_args(r.FollowState))
     assert f"feature `{r.FEATURE}`" in TEXT
     assert ", ".join(r.Link._fields) in TEXT
+    assert f"[{', '.join(r.End._fields)}]" in TEXT
+    assert f"at most {r.ASKED_STREAMS_MAX} names" in TEXT
 
 
 def test_what_is_said_of_consumers() -> None:

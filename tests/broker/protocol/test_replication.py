@@ -44,6 +44,7 @@ def test_requests_are_maps_without_what_is_not_said() -> None:
     assert control(r.Claim(1, b"s", HISTORY[:1])) == {"id": 1, "stream": "s", "history": [[1, 0, "n1"]]}
     assert control(r.Ask(1)) == {"id": 1}
     assert control(r.Ask(1, b"s")) == {"id": 1, "stream": "s"}
+    assert control(r.Ask(1, None, (b"s",))) == {"id": 1, "streams": ["s"]}
     assert control(r.Call(1, b"s", "get", b"\x90")) == {"id": 1, "stream": "s", "verb": "get", "args": b"\x90"}
 
 
@@ -58,7 +59,7 @@ def test_responses_are_maps() -> None:
     }  # fmt: skip
     assert control(r.Told(1, "n1", ":1", (r.Link("up", "n2", "a:1", "down", 1, 2, 3, 4),), 5, 6, 7)) == {
         "id": 1, "node": "n1", "address": ":1", "links": [["up", "n2", "a:1", "down", 1, 2, 3, 4]],
-        "masters": 5, "slaves": 6, "disabled": 7,
+        "masters": 5, "slaves": 6, "disabled": 7, "ends": [],
     }  # fmt: skip
     assert control(r.Returned(1, b"\x80")) == {"id": 1, "value": b"\x80"}
     assert control(r.Returned(1, None, "consumer", "none")) == {"id": 1, "code": "consumer", "text": "none"}
@@ -107,6 +108,7 @@ def test_the_longest_history_can_be_claimed() -> None:
 
 def test_the_longest_answers_are_taken() -> None:
     link = r.Link("down", LONG_NODE, "a:1", "following", NUMBER_MAX, NUMBER_MAX, NUMBER_MAX, NUMBER_MAX)
-    told = r.Told(1, LONG_NODE, "", (link,) * r.LINKS_MAX, 0, 0, 0)
+    end = r.End("s" * 200, "disabled", U32_MAX, U32_MAX, NUMBER_MAX)
+    told = r.Told(1, LONG_NODE, "", (link,) * r.LINKS_MAX, 0, 0, 0, (end,) * r.ENDS_MAX)
     names = r.Names(1, tuple(b"%0200d" % each for each in range(r.NAMES_MAX)))
     assert feed_client(client(), [m.pack(told) + m.pack(names)]) == [told, names]

@@ -59,7 +59,18 @@ def test_fields_of_a_later_version_are_passed_over() -> None:
         assert read(opcode, fields | {"later": [{}]}) == read(opcode, fields)
 
 
+def test_a_node_that_reports_no_ends_is_understood() -> None:
+    told = read(m.Op.TOLD, TOLD)
+    assert isinstance(told, r.Told) and told.ends == ()
+
+
 WRONG: list[tuple[m.Op, dict[str, Any], Code, str]] = [
+    (m.Op.ASK, {"id": 1, "streams": ["s"] * 33}, Code.USAGE, "the ends of 33 streams, of at most 32"),
+    (m.Op.ASK, {"id": 1, "streams": ["a b"]}, Code.NAME, "'a b' is not a stream name"),
+    (m.Op.TOLD, TOLD | {"ends": [["a b", "slave", 1, 1, 1]]}, Code.NAME, "'a b' is not a stream name"),
+    (m.Op.TOLD, TOLD | {"ends": [["s", "slave", 2**32, 1, 1]]}, Code.USAGE, "has 4294967296 in a row"),
+    (m.Op.TOLD, TOLD | {"ends": [["s", "slave", 1, 1, -1]]}, Code.USAGE, "has -1 in a row"),
+    (m.Op.TOLD, TOLD | {"ends": [["s", "slave", 1, 1]]}, Code.USAGE, "not an array of rows"),
     (m.Op.FOLLOW, FOLLOW, Code.USAGE, "FOLLOW takes epoch and crc of the copy's last message, or from"),
     (m.Op.FOLLOW, FOLLOW | {"epoch": 1, "crc": 1, "from": ["new", 0]}, Code.USAGE, "FOLLOW takes epoch and crc"),
     (m.Op.FOLLOW, FOLLOW | {"epoch": 1}, Code.USAGE, "FOLLOW: the field crc is missing"),

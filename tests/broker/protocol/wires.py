@@ -42,6 +42,7 @@ from broker.protocol.replication import (
     Call,
     Claim,
     Claimed,
+    End,
     Follow,
     Followed,
     Held,
@@ -109,6 +110,7 @@ REQUESTS: Sequence[Request] = (
     Claim(1, b"news", HISTORY),
     Ask(1),
     Ask(2, b"news"),
+    Ask(3, None, (b"news", b"$cursor/news")),
     Call(1, b"news", "get", b"\x90"),
     Consume(1, "create", b"news", b"billing", FROM_NEW),
     Consume(2, "create", "é".encode(), b"$n", From("time", 17), 0.25, 5, 3, 255),
@@ -159,6 +161,9 @@ RESPONSES: Sequence[Response] = (
     Returned(1, b"\x80"),
     Returned(2**32 - 1, None, "consumer", "é"),
     Told(1, "n1", ":5050", (), 0, 2**63 - 1, 1),
+    Told(
+        1, "n1", ":5050", (), 0, 0, 0, (End("s", "slave", 2**32 - 1, 2, 2**63 - 1), End("$cursor/s", "master", 1, 0, 0))
+    ),
     Told(
         2,
         "n1",

@@ -7,8 +7,8 @@ from itertools import pairwise
 
 from rich.console import Console
 
-from broker.protocol.replication import Link, Told
-from tailrace.command.tree_view import DEPTH_MAX, draw
+from broker.protocol.replication import End, Link, Told
+from tailrace.command.tree_view import DEPTH_MAX, candidates, draw
 from tailrace.command.tree_walk import Found, Node, Tie
 
 
@@ -85,6 +85,41 @@ def test_the_tree_of_one_stream_names_roles() -> None:
         "└── b:5050  B  slave  up  caught up",
         "    └── c:5050  C  does not have it  up  caught up",
     ]
+
+
+def ended(name: str, *ends: tuple[str, int, int, int]) -> Node:
+    """A slave with these ends: stream, epoch, last_epoch, next_seq."""
+    rows = tuple(End(stream, "slave", *numbers) for stream, *numbers in ends)
+    return node(name, Told(1, name, "", (), 0, 1, 0, rows))
+
+
+def test_who_may_be_promoted() -> None:
+    """The returned master A has the most messages, of an earlier term; B has heard of the latest term."""
+    found = Found(start="A")
+    found.nodes = {
+        "A": ended("A", ("s", 2, 1, 900)),
+        "B": ended("B", ("s", 3, 2, 700)),
+        "C": ended("C", ("s", 2, 2, 701)),
+        "D": ended("D", ("s", 2, 2, 701)),
+        "E": node("E", None, "gone"),
+        "F": node("F", told("F")),
+    }
+    assert drawn(found, "s")[2] == "c:5050  C  slave, epoch 2, last_epoch 2, next_seq 701"
+    expected = "may be promoted: c:5050 or d:5050, with most of s among those that answered"
+    assert candidates(found, "s") == expected
+    assert candidates(found, "t") == ""
+
+
+def test_the_cursors_of_a_stream_count_too() -> None:
+    found = Found(start="A")
+    found.nodes = {
+        "A": ended("A", ("s", 1, 1, 10), ("$cursor/s", 1, 1, 4)),
+        "B": ended("B", ("s", 1, 1, 9), ("$cursor/s", 1, 1, 5)),
+    }
+    expected = "no node has most of $cursor/s and s; most of $cursor/s: b:5050; most of s: a:5050"
+    assert candidates(found, "s") == expected
+    found.nodes["A"] = ended("A", ("s", 1, 1, 10), ("$cursor/s", 1, 1, 5))
+    assert candidates(found, "s").startswith("may be promoted: a:5050, with most of $cursor/s and s")
 
 
 def test_nodes_that_follow_each_other_are_drawn_once() -> None:

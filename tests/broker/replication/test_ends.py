@@ -1,0 +1,71 @@
+"""Where a node's copies end, as it reports to those who are to choose the next master."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker.owner import Owner
+from broker.owner_calls import call
+from broker.protocol.replication import End
+from shard.errors import StreamDamaged
+from shard.meta import Role, StreamMeta
+from tests.broker.owning import make_owner, publish
+
+S = b"s"
+
+
+def rows(owner: Owner, *names: bytes) -> list[End]:
+    return [End(*row) for row in call(owner, "ends", [list(names)])]
+
+
+def test_the_term_of_the_last_message_is_not_the_latest_that_is_known(tmp_path: Path) -> None:
+    """A master that comes back has learned of term 5; its messages are of its own term, the first."""
+    owner = make_owner(tmp_path / "data")
+    publish(owner, S, b"a", b"b")
+    owner.set_meta(StreamMeta("s", Role.SLAVE, 5, None, owner.meta(S).history))
+    assert rows(owner, S) == [End("s", "slave", 5, 1, 2)]
+    stat = call(owner, "stat", [S])
+    assert (stat["epoch"], stat["last_epoch"], stat["next_seq"]) == (5, 1, 2)
+    owner.release()
+
+
+def test_a_term_without_a_message_yet_does_not_count(tmp_path: Path) -> None:
+    owner = make_owner(tmp_path / "data")
+    publish(owner, S, b"a")
+    owner.set_meta(StreamMeta("s", Role.SLAVE, 1))
+    assert call(owner, "promote", [S]) == 2
+    assert rows(owner, S) == [End("s", "master", 2, 1, 1)]
+    publish(owner, S, b"b")
+    assert rows(owner, S) == [End("s", "master", 2, 2, 2)]
+    owner.release()
+
+
+def test_the_last_term_outlives_its_messages(tmp_path: Path) -> None:
+    owner = make_owner(tmp_path / "data")
+    owner.create(S)
+    assert rows(owner, S) == [End("s", "master", 1, 0, 0)]
+    publish(owner, S, b"a", b"b")
+    owner.trim(owner.stream(S), 2)
+    assert rows(owner, S) == [End("s", "master", 1, 1, 2)]
+    owner.release()
+    owner = make_owner(tmp_path / "data")
+    assert rows(owner, S) == [End("s", "master", 1, 1, 2)]
+    owner.release()
+
+
+def test_companions_are_reported_and_what_is_not_there_is_left_out(tmp_path: Path) -> None:
+    owner = make_owner(tmp_path / "data")
+    publish(owner, S, b"a")
+    owner.create(b"$cursor/s", by_command=True)
+    owner.create(b"broken")
+    owner.open.pop(b"broken").log.close()
+    owner.note_damage(b"broken", StreamDamaged("broken", tmp_path, 0, "for the test"))
+    found = rows(owner, b"broken", b"other", S)
+    assert found == [End("s", "master", 1, 1, 1), End("$cursor/s", "master", 1, 0, 0)]
+    owner.release()
+
+
+def test_a_longer_copy_of_an_earlier_term_ranks_lower() -> None:
+    returned, heir = End("s", "master", 7, 1, 900), End("s", "slave", 2, 2, 700)
+    assert heir.rank > returned.rank
+    assert End("s", "slave", 2, 2, 701).rank > heir.rank
