@@ -38,7 +38,8 @@ def test_of_one_stream_there_are_links_and_ends(tmp_path: Path) -> None:
 
 def test_a_worker_that_cannot_answer_makes_it_an_error(tmp_path: Path) -> None:
     with world(tmp_path, workers=2) as node:
-        worker, found = node.workers[0], []
+        worker = node.workers[0]
+        found: list[r.Told | Refused] = []
         call_slot = worker.call_slot
 
         def refusing(slot: int, verb: str, args: list[object], done: object) -> None:
@@ -47,7 +48,7 @@ def test_a_worker_that_cannot_answer_makes_it_an_error(tmp_path: Path) -> None:
             else:
                 call_slot(slot, verb, args, done)  # type: ignore[arg-type]
 
-        worker.call_slot = refusing  # type: ignore[method-assign, assignment]
+        worker.call_slot = refusing  # type: ignore[method-assign]
         status.gather(worker, r.Ask(1), found.append)
         (outcome,) = found
         assert isinstance(outcome, Refused) and outcome.code is Code.UNAVAILABLE
