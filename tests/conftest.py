@@ -65,6 +65,7 @@ ONCE = {
         "tests/system/test_consumers.py",
         "tests/system/test_fault_schedule.py",
         "tests/system/test_faults.py",
+        "tests/system/test_nemesis.py",
         "tests/system/test_replication_hostile.py",
         "tests/system/test_replication_hostile_slaves.py",
         "tests/system/test_replication_walkthrough.py",

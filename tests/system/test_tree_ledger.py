@@ -57,6 +57,13 @@ def test_every_broken_promise_is_told(logs: dict[str, dict[int, str]], expected:
         assert any(text in fault for fault in found), found
 
 
+def test_a_message_of_unknown_fate_may_come_late_where_nodes_stand_still() -> None:
+    logs = changed("s", {5: "p/2/4"})
+    assert faults(SENT, logs, may_be_late=True) == []
+    swapped = [told(0, Fate.REFUSED), told(1, Fate.ACKNOWLEDGED, 1)]
+    assert len(faults(swapped, {"s": {1: "p/1/1", 2: "p/1/0"}}, may_be_late=True)) == 2, "refused, and out of order"
+
+
 def test_an_acknowledged_message_that_overtook_another_is_told() -> None:
     """Each of two connections is in order by itself."""
     sent = [told(0, Fate.ACKNOWLEDGED, 1), told(1, Fate.ACKNOWLEDGED, 0, connection=2)]

@@ -120,6 +120,20 @@ def test_a_partition(net: Net) -> None:
     assert reaches(net, "b", "c")
 
 
+def test_one_way(net: Net) -> None:
+    """A connection needs both ways, so that none is made."""
+    try:
+        net.block([("a", "b")])
+    except CannotBuild as error:
+        pytest.skip(str(error))
+    assert not reaches(net, "a", "b", SILENT_S) and not reaches(net, "b", "a", SILENT_S)
+    assert reaches(net, "a", "c") and reaches(net, "b", "c")
+    net.block([("a", "c"), ("c", "b")])
+    assert reaches(net, "a", "b") and not reaches(net, "c", "a", SILENT_S) and not reaches(net, "b", "c", SILENT_S)
+    net.heal()
+    assert reaches(net, "a", "c")
+
+
 def test_a_slow_link(net: Net) -> None:
     assert reaches(net, "a")
     net.impair("a", DELAY_MS, 0.0)

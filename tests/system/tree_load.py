@@ -39,13 +39,14 @@ class Publisher:
     """Publishes bursts to one stream after the other until told to end. `connect` uses one connection."""
 
     def __init__(self, spec: Mapping[str, Any], record: TextIO) -> None:
-        """`spec`: name, addresses, streams, pause_s, options."""
+        """`spec`: name, addresses, streams, pause_s, options, answer_s."""
         self.name: str = spec["name"]
         self.addresses: list[str] = spec["addresses"]
         self.streams: list[str] = spec["streams"]
         self.options: dict[str, Any] = spec["options"]
         self.ending = threading.Event()
         self._record = record
+        self.answer_s: float = spec.get("answer_s", ANSWER_S)
         self._pause_s: float = spec["pause_s"]
         self._dice = random.Random(self.name)
         self._connection = 0
@@ -110,7 +111,7 @@ class LinePublisher(Publisher):
         client.answers.clear()
         client.send(*lines)
         try:
-            client.read_until(lambda: len(client.answers) >= len(lines), ANSWER_S)
+            client.read_until(lambda: len(client.answers) >= len(lines), self.answer_s)
         except AssertionError as late:
             raise TimeoutError(str(late)) from None
 
@@ -134,7 +135,7 @@ class BinaryPublisher(Publisher):
 
     def connect(self) -> None:
         addresses = self._dice.sample(self.addresses, len(self.addresses))
-        with tailrace.connect(addresses, timeout_s=ANSWER_S, connect_timeout_s=ANSWER_S) as client:
+        with tailrace.connect(addresses, timeout_s=self.answer_s, connect_timeout_s=self.answer_s) as client:
             while not self.ending.is_set():
                 self._publish(client, self.burst())
                 self.pause()
@@ -172,11 +173,12 @@ class Load:
         pause_s: float = PAUSE_S,
         kinds: Sequence[str] = KINDS,
         options: Mapping[str, object] | None = None,
+        answer_s: float = ANSWER_S,
     ) -> None:
         folder.mkdir()
         self.folder = folder
         self._specs: dict[str, dict[str, object]] = {}
-        shared = {"streams": list(streams), "pause_s": pause_s, "options": dict(options or {})}
+        shared = {"streams": list(streams), "pause_s": pause_s, "options": dict(options or {}), "answer_s": answer_s}
         for number, (name, known) in enumerate(addresses.items()):
             kind = kinds[number % len(kinds)]
             self._specs[f"{name}-{kind}"] = {"addresses": list(known), "kind": kind, **shared}

@@ -17,6 +17,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
 from pathlib import Path
 from typing import TypeVar
 
@@ -135,20 +136,26 @@ class Net:
 
     def partition(self, some: Iterable[str], others: Iterable[str]) -> None:
         """Nothing goes between the machines of the two sets. Ends the partition there was. Raises CannotBuild."""
+        left, right = list(some), list(others)
+        self.block([pair for a, b in product(left, right) for pair in ((a, b), (b, a))])
+
+    def block(self, pairs: Iterable[tuple[str, str]]) -> None:
+        """Nothing goes from the first machine of a pair to the second. Ends what was blocked. Raises CannotBuild."""
         if shutil.which("nft") is None:
             raise CannotBuild("needs nft (nftables)")
-        left, right = (", ".join(f'"{self.machines[name].port}"' for name in names) for names in (some, others))
-        self.heal()
         nft = [
             f"add table {PARTITION_TABLE}",
+            f"delete table {PARTITION_TABLE}",
+            f"add table {PARTITION_TABLE}",
             f"add chain {PARTITION_TABLE} forward {{ type filter hook forward priority 0; }}",
-            f"add rule {PARTITION_TABLE} forward iifname {{ {left} }} oifname {{ {right} }} drop",
-            f"add rule {PARTITION_TABLE} forward iifname {{ {right} }} oifname {{ {left} }} drop",
         ]
+        for sender, receiver in pairs:
+            ports = f'iifname "{self.machines[sender].port}" oifname "{self.machines[receiver].port}"'
+            nft.append(f"add rule {PARTITION_TABLE} forward {ports} drop")
         self._hub.within(lambda: batch("nft", *nft))
 
     def heal(self) -> None:
-        """End the partition, if there is one."""
+        """End the partition, and whatever is blocked."""
         self._hub.within(lambda: batch("nft", f"add table {PARTITION_TABLE}", f"delete table {PARTITION_TABLE}"))
 
     def impair(self, name: str, delay_ms: int, loss_percent: float) -> None:

@@ -1,0 +1,147 @@
+"""An operator who does what docs/operations.md says, and sees only the nodes that can be reached from one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tests.system.node import LineClient, rows
+from tests.system.tree_node import PORT, Tree
+
+PATIENCE_S = 8.0  # for an answer
+PATH_MAX = 8  # nodes from a slave up to its master
+
+
+class Failed(Exception):
+    """A command was refused, or had no answer in time; the text says which."""
+
+
+class Copy(NamedTuple):
+    """What a node has of a stream, in the order by which the one to promote is chosen."""
+
+    last_epoch: int
+    next_seq: int
+    epoch: int
+    role: str = ""
+    upstream: str = ""
+
+
+NOTHING = Copy(0, 0, 0)
+
+
+class Operator:
+    """`replicas`: how many slaves have what was acknowledged as replicated."""
+
+    def __init__(self, tree: Tree, streams: Sequence[str], replicas: int) -> None:
+        self.tree = tree
+        self.streams = list(streams)
+        self.unfinished = False
+        """Whether a failover was begun and not brought to its end."""
+        self._needed = len(tree.nodes) - replicas
+        self._has_fence: bool | None = None
+
+    def sees_enough(self, reached: Sequence[str]) -> bool:
+        """Whether one of these nodes has everything that was acknowledged as replicated, whoever is away."""
+        return len(reached) >= self._needed
+
+    def fail_over(self, reached: Sequence[str]) -> str:
+        """Promote the best of these nodes for each stream, and let the others follow it; gives what was done.
+
+        Raises Failed when a command fails; then `unfinished` is true, and it has to be done again.
+        """
+        self.unfinished = True
+        heirs = {stream: self._fence(stream, reached) for stream in self.streams}
+        if len(set(heirs.values())) == 1:
+            self._promote("*", heirs[self.streams[0]], reached)
+        else:
+            for stream, heir in heirs.items():
+                self._promote(stream, heir, reached)
+        self.unfinished = False
+        return f"promoted {heirs}"
+
+    def _fence(self, stream: str, reached: Sequence[str]) -> str:
+        """Let these nodes acknowledge nothing of an earlier term any more; the one that has most of the stream."""
+        copies = {name: self.look(name, stream) for name in reached}
+        if self.has_fence(reached[0]):
+            epoch = max(copy.epoch for copy in copies.values()) + 1
+            for name in reached:
+                self.command(name, f"fence {stream} {epoch}")
+            copies = {name: self.look(name, stream) for name in reached}
+        return max(reached, key=lambda name: copies[name][:2])
+
+    def _promote(self, stream: str, heir: str, reached: Sequence[str]) -> None:
+        self.command(heir, f"promote {stream}")
+        for name in reached:
+            if name != heir:
+                self.command(name, f"slave {self.tree.nodes[heir].host} {PORT} {stream} 0")
+
+    def re_parent(self, name: str, parent: str, reached: Sequence[str]) -> bool:
+        """Let a slave follow another node, unless that would be below it; whether it was done. Raises Failed."""
+        if name not in reached or parent not in reached:
+            return False
+        for stream in self.streams:
+            if self.look(name, stream).role != "slave" or not self._is_clear(stream, parent, name, reached):
+                return False
+        self.command(name, f"slave {self.tree.nodes[parent].host} {PORT} * 0")
+        return True
+
+    def _is_clear(self, stream: str, start: str, name: str, reached: Sequence[str]) -> bool:
+        """Whether the way up from `start` is seen up to a master, and does not come by `name`."""
+        by_address = {node.address: each for each, node in self.tree.nodes.items()}
+        for _ in range(PATH_MAX):
+            if start == name or start not in reached:
+                return False
+            copy = self.look(start, stream)
+            if copy.role == "master":
+                return True
+            start = by_address.get(copy.upstream, "")
+        return False
+
+    def look(self, name: str, stream: str) -> Copy:
+        """What `stat` says; NOTHING if the node does not know the stream."""
+        answer = self._ask(name, f"stat {stream}")
+        if answer[0].startswith("err unknown"):
+            return NOTHING
+        if answer[0].startswith("err "):
+            raise Failed(f"{name}: stat {stream}: {answer[0]}")
+        found = {field: value for field, _space, value in (line.partition(" ") for line in answer[1:-1])}
+        epoch = int(found["epoch"])
+        last_epoch = int(found.get("last_epoch", epoch))
+        return Copy(last_epoch, int(found["next_seq"]), epoch, found["role"], found.get("upstream", ""))
+
+    def roles(self, name: str) -> dict[str, str]:
+        """What the node is to each stream."""
+        return {row["stream"]: row["role"] for row in rows(self._ask(name, "streams"))}
+
+    def has_fence(self, name: str) -> bool:
+        if self._has_fence is None:
+            self._has_fence = any(
+                "`fence " in line or line.split()[:1] == ["fence"] for line in self._ask(name, "help")
+            )
+        return self._has_fence
+
+    def command(self, name: str, line: str) -> str:
+        """The answer to a command of one line. Raises Failed."""
+        answer = self._ask(name, line)[0]
+        if not answer.startswith("ok "):
+            raise Failed(f"{name}: {line}: {answer}")
+        return answer
+
+    def _ask(self, name: str, line: str) -> list[str]:
+        """All lines of the answer: a table ends in `.`, anything else is one line."""
+        is_table = line.split()[0] in ("stat", "streams", "help")
+
+        def asked() -> list[str]:
+            with LineClient(PORT) as client:
+                client.send(line)
+                client.read_until(lambda: _is_whole(client.answers, is_table), PATIENCE_S)
+                return client.answers
+
+        try:
+            return self.tree.nodes[name].machine.within(asked)
+        except (OSError, AssertionError) as error:
+            raise Failed(f"{name}: {line}: {error!r}") from None
+
+
+def _is_whole(answers: list[str], is_table: bool) -> bool:
+    return bool(answers) and (not is_table or answers[-1] == "." or answers[0].startswith("err "))

@@ -1,0 +1,99 @@
+"""The nemesis for some rounds, and that it can fail: what it plans, does and checks with, by itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.system.mounts import CannotMount
+from tests.system.nemesis import as_promised, play_round
+from tests.system.nemesis_ground import Ground
+from tests.system.nemesis_operator import Copy
+from tests.system.nemesis_plan import AT_ONCE_MAX, LASTS_S, NODES, Event, Kind, Plan, make_plan, read_plan
+from tests.system.tree_ledger import Fate, Sent
+
+pytestmark = pytest.mark.system
+
+SEEDS = range(200)
+PHASE_S = 12.0
+
+
+def test_the_seed_says_it_all() -> None:
+    assert make_plan(7, 2, PHASE_S) == make_plan(7, 2, PHASE_S) != make_plan(8, 2, PHASE_S)
+
+
+def test_a_plan_is_read_as_it_was_written() -> None:
+    plan = make_plan(7, 2, PHASE_S)
+    assert read_plan(plan.to_json()) == plan
+
+
+def test_what_holds_for_every_plan() -> None:
+    kinds: Counter[Kind] = Counter()
+    for seed in SEEDS:
+        plan = make_plan(seed, 2, PHASE_S)
+        assert NODES[0] <= len(plan.parents) <= NODES[1]
+        assert len(plan.parents) - plan.replicas <= plan.replicas + 1, "two majorities have a node in common"
+        for phase in plan.phases:
+            kinds.update(event.kind for event in phase)
+            check_phase(plan, phase)
+    assert set(kinds) == set(Kind)
+
+
+def check_phase(plan: Plan, phase: tuple[Event, ...]) -> None:
+    assert list(phase) == sorted(phase, key=lambda event: event.at_s)
+    for event in phase:
+        assert (event.lasts_s > 0) == (event.kind in LASTS_S) and event.at_s >= 0 and event.end_s <= PHASE_S + 0.01
+        assert set(event.nodes) <= set(plan.parents) and len(set(event.nodes)) == len(event.nodes)
+        under_way = [other for other in phase if other.lasts_s and other.at_s <= event.at_s < other.end_s]
+        assert len(under_way) <= AT_ONCE_MAX
+        assert event.kind not in (Kind.SPLIT, Kind.ONE_WAY) or len(event.nodes) < len(plan.parents)
+
+
+def test_an_event_reads_well() -> None:
+    assert str(Event(1.5, Kind.SPLIT, ("n1", "n3"), 2.0)) == "  1.50 s: split n1 n3 for 2.00 s"
+
+
+class Bare(Ground):
+    """Knows what is wrong, and does nothing."""
+
+    def __init__(self) -> None:
+        self.names = ["n1", "n2", "n3"]
+        self._active = []
+
+    def wrong(self, *events: Event) -> Bare:
+        self._active = list(events)
+        return self
+
+
+def test_who_is_reached_from_a_node() -> None:
+    bare = Bare()
+    assert bare.reached_from("n2") == ["n2", "n1", "n3"]
+    split = Event(0, Kind.SPLIT, ("n1",), 1)
+    assert bare.wrong(split).reached_from("n2") == ["n2", "n3"]
+    assert bare.reached_from("n1") == ["n1"]
+    assert bare.wrong(Event(0, Kind.ONE_WAY, ("n3",), 1)).reached_from("n1") == ["n1", "n2"], "not both ways"
+    assert bare.wrong(Event(0, Kind.STOP, ("n2",), 1)).reached_from("n2") == []
+    assert bare.wrong(Event(0, Kind.KILL, ("n2",), 1), split).reached_from("n3") == ["n3"]
+
+
+def test_the_copy_to_promote_is_that_of_the_latest_term_then_the_longest() -> None:
+    assert max([Copy(2, 5, 2), Copy(1, 9, 9), Copy(2, 4, 7)]) == Copy(2, 5, 2)
+
+
+def test_what_was_only_appended_promises_nothing() -> None:
+    lines = Sent("p2-lines", 1, 7, "s0", Fate.ACKNOWLEDGED, 3)
+    assert as_promised(lines) == lines._replace(fate=Fate.UNKNOWN, seq=-1)
+    binary = lines._replace(publisher="p0-binary")
+    assert as_promised(binary) == binary
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1])
+def test_a_round(tmp_path: Path, seed: int) -> None:
+    try:
+        outcome = play_round(make_plan(seed, 2, PHASE_S), tmp_path, print)
+    except CannotMount as reason:
+        pytest.skip(str(reason))
+    assert outcome.acknowledged and outcome.promoted
