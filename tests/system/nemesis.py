@@ -8,7 +8,7 @@ A round is a tree of 3 to 5 nodes, each on a machine of its own, and phases of f
 off both ways and one way, reloaded, and their disks filled, while an operator fails over and moves slaves. After each
 phase everything is healed. Then, as the documents promise:
 
-- within 5 s each stream has one master, and every other node is its slave;
+- within 5 s each stream has one master, and every other node is its slave, also one that is made then;
 - publishes go on;
 - every message that was acknowledged as replicated is in the log where its publisher was told, no message is there
   twice, none that was refused is there, and those of a connection are in their order;
@@ -99,6 +99,7 @@ class Round:
                 self._play(phase)
                 self._finish_failover()
                 self.settled_s.append(self._settle())
+                self._make_stream(f"new-{number}")
                 self._progress(load)
             return load.finish()
 
@@ -165,6 +166,17 @@ class Round:
         self._say(f"one master for each stream after {took_s:.2f} s")
         return took_s
 
+    def _make_stream(self, stream: str) -> None:
+        """Publish to a new stream at every node: it has one master like the others."""
+        if self.operator.is_split:
+            return
+        for name in self.place.names:
+            try:
+                self.operator.publish(name, stream)
+            except Failed as error:
+                raise Broken(f"after healing a new stream cannot be published to: {error}") from None
+        self._settle()
+
     def _not_settled(self) -> str:
         """The streams that do not have one master and else slaves; "" if there is none."""
         try:
@@ -172,7 +184,7 @@ class Round:
         except Failed as error:
             return str(error)
         found = []
-        for stream in STREAMS:
+        for stream in {stream for each in roles.values() for stream in each}.union(STREAMS):
             of_stream = {name: each.get(stream, "nothing") for name, each in roles.items()}
             if sorted(of_stream.values()) != ["master", *["slave"] * (len(of_stream) - 1)]:
                 found.append(f"{stream}: {of_stream}")

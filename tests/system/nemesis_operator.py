@@ -37,6 +37,8 @@ class Operator:
         self.streams = list(streams)
         self.unfinished = False
         """Whether a failover was begun and not brought to its end."""
+        self.is_split = False
+        """Whether streams were promoted one by one, on several nodes: then nobody has said where new ones belong."""
         self._needed = len(tree.nodes) - replicas
         self._has_fence: bool | None = None
 
@@ -51,7 +53,8 @@ class Operator:
         """
         self.unfinished = True
         heirs = {stream: self._fence(stream, reached) for stream in self.streams}
-        if len(set(heirs.values())) == 1:
+        self.is_split = len(set(heirs.values())) > 1
+        if not self.is_split:
             self._promote("*", heirs[self.streams[0]], reached)
         else:
             for stream, heir in heirs.items():
@@ -120,6 +123,12 @@ class Operator:
             )
         return self._has_fence
 
+    def publish(self, name: str, stream: str) -> None:
+        """One message, by a client of this node. Raises Failed."""
+        answer = self._ask(name, f"pub {stream} |from {name}", "ack on")[-1]
+        if not answer.startswith(f"ok pub {stream} "):
+            raise Failed(f"{name}: pub {stream}: {answer}")
+
     def command(self, name: str, line: str) -> str:
         """The answer to a command of one line. Raises Failed."""
         answer = self._ask(name, line)[0]
@@ -127,12 +136,15 @@ class Operator:
             raise Failed(f"{name}: {line}: {answer}")
         return answer
 
-    def _ask(self, name: str, line: str) -> list[str]:
-        """All lines of the answer: a table ends in `.`, anything else is one line."""
+    def _ask(self, name: str, line: str, before: str = "") -> list[str]:
+        """All lines of the answer: a table ends in `.`, anything else is one line. `before`: a line to send first."""
         is_table = line.split()[0] in ("stat", "streams", "help")
 
         def asked() -> list[str]:
             with LineClient(PORT) as client:
+                if before:
+                    client.ask(before)
+                    client.answers.clear()
                 client.send(line)
                 client.read_until(lambda: _is_whole(client.answers, is_table), PATIENCE_S)
                 return client.answers
