@@ -137,11 +137,9 @@ class Round:
             return f": {error}"
 
     def _fail_over(self, reached: Sequence[str]) -> str:
-        if not self.operator.sees_enough(reached):
-            return f"too few nodes are reached: {reached}"
         done = self.operator.fail_over(reached)
         self.promoted += 1
-        return f"{done}, seen {reached}"
+        return done
 
     def _finish_failover(self) -> None:
         """What a fault has interrupted. A stream whose nodes were fenced has no master until then."""

@@ -14,6 +14,7 @@ from tests.system.tree_net import network
 from tests.system.tree_node import Tree
 
 DISK_BYTES = 256 << 20
+HTTP_OK = 200
 BALLAST = "ballast"
 BALLAST_PIECE_BYTES = 1 << 20
 CONFIG = """
@@ -52,10 +53,11 @@ class Ground:
             node.wait_ready()
 
     def reload(self, name: str) -> bool:
-        """False if the node does not run now."""
-        if name in self.away():
+        """False if the node does not run now, or has only begun to: before it takes signals, this one would end it."""
+        node = self.tree.nodes[name]
+        if name in self.away() or node.get("/readyz")[0] != HTTP_OK:
             return False
-        self.tree.nodes[name].signal(signal.SIGHUP)
+        node.signal(signal.SIGHUP)
         return True
 
     def away(self) -> set[str]:

@@ -49,18 +49,22 @@ class Operator:
     def fail_over(self, reached: Sequence[str]) -> str:
         """Promote the best of these nodes for each stream, and let the others follow it; gives what was done.
 
-        Raises Failed when a command fails; then `unfinished` is true, and it has to be done again.
+        Raises Failed when too few of them answer, or a command fails. Where `unfinished` is true then, it has to be
+        done again: a node that was fenced acknowledges nothing until it hears of a new master.
         """
+        answering = [name for name in reached if self.answers(name)]
+        if not self.sees_enough(answering):
+            raise Failed(f"too few nodes are reached: {answering}")
         self.unfinished = True
-        heirs = {stream: self._fence(stream, reached) for stream in self.streams}
+        heirs = {stream: self._fence(stream, answering) for stream in self.streams}
         self.is_split = len(set(heirs.values())) > 1
         if not self.is_split:
-            self._promote("*", heirs[self.streams[0]], reached)
+            self._promote("*", heirs[self.streams[0]], answering)
         else:
             for stream, heir in heirs.items():
-                self._promote(stream, heir, reached)
+                self._promote(stream, heir, answering)
         self.unfinished = False
-        return f"promoted {heirs}"
+        return f"promoted {heirs}, seen {answering}"
 
     def _fence(self, stream: str, reached: Sequence[str]) -> str:
         """Let these nodes acknowledge nothing of an earlier term any more; the one that has most of the stream."""
@@ -111,6 +115,13 @@ class Operator:
         epoch = int(found["epoch"])
         last_epoch = int(found.get("last_epoch", epoch))
         return Copy(last_epoch, int(found["next_seq"]), epoch, found["role"], found.get("upstream", ""))
+
+    def answers(self, name: str) -> bool:
+        """Whether the node serves."""
+        try:
+            return self._ask(name, "ping") == ["ok pong"]
+        except Failed:
+            return False
 
     def roles(self, name: str) -> dict[str, str]:
         """What the node is to each stream."""
