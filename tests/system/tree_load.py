@@ -24,7 +24,7 @@ from tests.system.node import LineClient, wait_for
 from tests.system.tree_ledger import MARK, Fate, Sent, read_sent
 
 ROOT = Path(__file__).resolve().parents[2]
-KINDS = ("lines", "binary")
+KINDS = ("lines", "binary")  # in turn, unless a test says others of PUBLISHERS
 ACKNOWLEDGED = f" {Fate.ACKNOWLEDGED.value} ".encode()
 NOTHING_LOGGED = "nothing of"
 BURST_MOST = 12
@@ -32,6 +32,7 @@ PADDING_MOST_BYTES = 300
 PAUSE_S = 0.02
 RETRY_S = 0.1
 ANSWER_S = 10.0  # a publisher gives a connection up that answers nothing for so long
+REPEAT_S = 10.0
 END_S = 60.0
 
 
@@ -157,6 +158,24 @@ class BinaryPublisher(Publisher):
             self.settle(fates)
 
 
+class RepeatingPublisher(BinaryPublisher):
+    """One message in each request, which the client sends again, with its number, until it is acknowledged."""
+
+    def burst(self) -> list[Sent]:
+        return super().burst()[:1]
+
+    def _publish(self, client: tailrace.Client, messages: list[Sent]) -> None:
+        self.options = {"timeout_s": REPEAT_S, **self.options, "retry": True}
+        super()._publish(client, messages)
+
+
+PUBLISHERS: dict[str, type[Publisher]] = {
+    "lines": LinePublisher,
+    "binary": BinaryPublisher,
+    "repeats": RepeatingPublisher,
+}
+
+
 class Load:
     """For the length of a block there is a publisher for each of these names, kinds in turn; `finish` ends them all.
 
@@ -264,7 +283,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("spec", type=json.loads)
     spec = parser.parse_args().spec
-    made = LinePublisher if spec["kind"] == "lines" else BinaryPublisher
+    made = PUBLISHERS[spec["kind"]]
     if "ack" in spec["options"]:
         spec["options"]["ack"] = Ack(spec["options"]["ack"])
     with open(spec["record"], "w") as record:
