@@ -26,6 +26,7 @@ READ_BYTES_MIN, READ_BYTES_MAX = 16 << 10, 1 << 20
 # More of what is for many streams, and is not to be answered: it is appended stream by stream, and an append costs as
 # much as a hundred messages.
 READ_BYTES_SCATTERED_MAX = 4 << 20
+NODE_HELD_UP_MAX = 512  # steps of another node that wait; more than it has FOLLOWs under way
 _BEFORE_A_MOVE = Pause.MOVE | Pause.LEAVING  # the connection is handed over as soon as it is answered
 STREAM_BYTES = 8 << 10  # a read that holds less for each of its streams is scattered
 
@@ -44,6 +45,7 @@ class Client(Connection):
         "current",
         "cursors",
         "delivery",
+        "held_up",
         "life_s",
         "moved_s",
         "queued",
@@ -61,6 +63,7 @@ class Client(Connection):
         self.current: Cursor | None = None
         self.created = 0
         self.queued = False
+        self.held_up = 0  # steps that it asked for and that wait
         self.life_s = worker.now_s
         self.moved_s = float("-inf")
         self.window_slot = -1  # the sibling most published to, see `broker.affinity`
@@ -169,6 +172,21 @@ class Client(Connection):
 
     def resume_from_link(self) -> None:
         self.resume(Pause.LINK)
+
+    def hold_up(self) -> None:
+        """A step that this peer asked for has to wait (`broker.work`): read no more from it.
+
+        But what another node says that it holds is what publishes wait for: it is read on for longer.
+        """
+        self.held_up += 1
+        if self.held_up > (NODE_HELD_UP_MAX if self.bound else 0) and not self.closed:
+            self.pause(Pause.WORK)
+
+    def go_on(self) -> None:
+        self.held_up -= 1
+        if self.held_up <= (NODE_HELD_UP_MAX // 2 if self.bound else 0) and not self.closed:
+            self.resume(Pause.WORK)
+            self.worker.note_answered(self)
 
     def note_awaited(self) -> None:
         """One answer more is not known yet."""

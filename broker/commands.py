@@ -233,7 +233,7 @@ class Commands:
         def done(value: Any) -> None:
             pending.settle(self._refusal(value) if isinstance(value, Refused) else render(value))
 
-        self.worker.router.call(stream, verb, [stream, *args], done)
+        self.worker.router.call(stream, verb, [stream, *args], done, client)
 
     def _ask_many(
         self, client: LineClient, pattern: bytes, verb: str, upstream: list[Any], fields: list[bytes | str]

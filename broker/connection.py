@@ -35,6 +35,7 @@ class Pause(IntFlag):
     ANSWERS = 2  # it does not read its answers, or they are not known yet
     LEAVING = 4  # its worker is being replaced: it follows when it is answered
     MOVE = 8  # it is about to be handed over
+    WORK = 16  # something that it asked for waits until this worker has time for it (`broker.work`)
 
 
 class Connection(ABC):

@@ -11,6 +11,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from broker.client import Client
+from broker.connection import Pause
 from broker.consumers.line_serving import LineServing
 from broker.cursor import Cursor
 from broker.protocol import answers
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 class LineClient(Client):
     protocol = "line"
 
-    __slots__ = ("answers", "codec", "subscribing")
+    __slots__ = ("answers", "backlog", "codec", "subscribing")
 
     def __init__(self, worker: Worker, sock: socket.socket, peer: str, local: bool) -> None:
         super().__init__(worker, sock, peer, local)
@@ -37,6 +38,7 @@ class LineClient(Client):
         self.codec = LineCodec(worker.settings.max_line_bytes, worker.settings.max_message_bytes)
         self.answers: deque[Pending] = deque()  # the first is not known yet; the others wait behind it
         self.subscribing: deque[Turn] = deque()  # the first waits for a stream's owner; see `broker.commands`
+        self.backlog: deque[object] = deque()  # the rest of a read, behind a command that waits (`broker.work`)
 
     def admitted(self) -> bool:
         if not self.worker.settings.token or self.local:
@@ -49,13 +51,16 @@ class LineClient(Client):
     def take(self, count: int) -> None:
         worker = self.worker
         command: object = None
-        for command in self.codec.feed(worker.receive_view, count):
+        commands = iter(self.codec.feed(worker.receive_view, count))
+        for command in commands:
             if type(command) is Staged:
                 worker.router.publish(self, command)
             else:
                 self._execute(command)
                 if self.closed or self.lingering_since_s:
                     return
+                if self.held_up:
+                    self.backlog.extend(commands)
         if count == self._read_bytes or self.codec.pending_bytes != self._pending_bytes:
             self.read_more(count, _streams_of(command))
 
@@ -63,7 +68,9 @@ class LineClient(Client):
         """Any command but a publish, after everything this connection published before it."""
         self.worker.router.flush()
         self.read_less()
-        if type(command) is Invalid:
+        if self.held_up:
+            self.backlog.appendleft(command)
+        elif type(command) is Invalid:
             error = command.error
             if error.fatal:
                 self.end_with(error.code, error.text)
@@ -77,6 +84,19 @@ class LineClient(Client):
         else:
             self.worker.commands.execute(self, command)
 
+    def go_on(self) -> None:
+        """What waited is done: go on with the rest of the read, up to the next command that has to wait."""
+        self.held_up -= 1
+        while self.backlog and not self.held_up and not (self.closed or self.lingering_since_s):
+            command = self.backlog.popleft()
+            if type(command) is Staged:
+                self.worker.router.publish(self, command)
+            else:
+                self._execute(command)
+        if not self.held_up and not self.closed:
+            self.resume(Pause.WORK)
+            self.worker.note_answered(self)
+
     @property
     def pending_bytes(self) -> int:
         return self.codec.pending_bytes
@@ -87,6 +107,10 @@ class LineClient(Client):
 
     def forget_input(self) -> None:
         self.codec.feed_eof()
+        self.backlog.clear()
+
+    def has_unread(self) -> bool:
+        return bool(self.backlog) or super().has_unread()
 
     @property
     def consumers(self) -> LineServing:
@@ -99,7 +123,7 @@ class LineClient(Client):
 
     @property
     def awaited(self) -> int:
-        return len(self.answers)
+        return len(self.answers) + self.held_up + len(self.backlog)
 
     def answer(self, text: bytes) -> None:
         """Put an answer in its place: at once, or behind those that are not known yet."""

@@ -357,7 +357,15 @@ class Owner:
             return self.settings.async_sync_s
         return policy.interval_ms / 1000 if policy.durability is Durability.INTERVAL else 0.0
 
-    def _for_publish(self, batches: list[Batch]) -> OpenStream:
+    def open_for(self, batches: Sequence[Batch]) -> None:
+        """Open the stream of these batches, or make it, and refuse them where that cannot be done."""
+        try:
+            self._for_publish(batches)
+        except Refused as refused:
+            for batch in batches:
+                batch.refused(refused.code, refused.text)
+
+    def _for_publish(self, batches: Sequence[Batch]) -> OpenStream:
         """Raises Refused."""
         name = batches[0].name
         if name not in self.names:

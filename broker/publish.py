@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from broker.protocol import answers
 from broker.protocol.errors import Code
+from broker.work import Asker
 
 if TYPE_CHECKING:
     from broker.routes import Route
@@ -21,6 +22,10 @@ Frames: TypeAlias = bytearray | memoryview
 
 class Sink(Protocol):
     """Somebody who waits for the outcome of a part of a batch; `key` is what the sink gave with the part."""
+
+    @property
+    def asker(self) -> Asker:
+        """Who is held up while the batch waits for its stream to be opened."""
 
     def published(self, key: int, first_seq: int, subscribers: int) -> None: ...
 
@@ -33,7 +38,7 @@ class Sink(Protocol):
     def count_created(self) -> None: ...
 
 
-class QuietPublisher(Protocol):
+class QuietPublisher(Asker, Protocol):
     """A publisher that hears nothing unless its publish fails."""
 
     def publish_refused(self, name: bytes, count: int, code: Code, text: str) -> None: ...
@@ -126,6 +131,17 @@ class Batch:
                 return sink
         return None
 
+    def askers(self) -> tuple[Asker, ...]:
+        """Each of its publishers once."""
+        found: dict[Asker, None] = {publisher: None for publisher, _count in self.quiet}
+        for sink, _key, _base in self.parts:
+            found[sink.asker] = None
+        return tuple(found)
+
+    def give_back(self, resubmit: Callable[[Batch], None]) -> None:
+        """The worker gives up its shards and has not appended this: it goes to the successor."""
+        resubmit(self)
+
     def published(self, first_seq: int, subscribers: int) -> None:
         for sink, key, base in self.parts:
             sink.published(key, first_seq + base, subscribers)
@@ -159,7 +175,7 @@ class Pending:
             self._ready()
 
 
-class FramePublisher(Protocol):
+class FramePublisher(Asker, Protocol):
     """A publisher that hears how each request of its went."""
 
     def publish_done(self, publication: FramePublication) -> None: ...
@@ -190,6 +206,10 @@ class FramePublication:
         self.results: list[tuple[int, int, int]] = [(0, 0, 0)] * len(names)
         self.refusals: dict[int, tuple[Code, str]] = {}
 
+    @property
+    def asker(self) -> Asker:
+        return self._client
+
     def published(self, key: int, first_seq: int, subscribers: int) -> None:
         self.results[key] = first_seq, self.count, subscribers
         self._count_down()
@@ -214,7 +234,7 @@ class FramePublication:
             self._client.publish_done(self)
 
 
-class Creator(Protocol):
+class Creator(Asker, Protocol):
     def may_create(self) -> bool: ...
 
     def count_created(self) -> None: ...
@@ -240,6 +260,10 @@ class Publication(Pending):
         self._first_seqs = [0] * len(groups)
         self._refusals: dict[int, tuple[Code, str]] = {}
         self._waiting = len(groups)
+
+    @property
+    def asker(self) -> Asker:
+        return self._creator
 
     def published(self, key: int, first_seq: int, _subscribers: int) -> None:
         self._first_seqs[key] = first_seq

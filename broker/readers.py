@@ -31,6 +31,10 @@ class Readers:
             self._open.popitem(last=False)[1].close()
         return reader
 
+    def __contains__(self, name: bytes) -> bool:
+        """Whether the stream's files are open."""
+        return name in self._open
+
     def path(self, name: bytes) -> Path:
         """The folder of the stream's shard."""
         return self._directory.shard_path(shard_of(name, self._directory.shards))

@@ -20,6 +20,7 @@ from broker.protocol.commands import Staged
 from broker.protocol.errors import Code
 from broker.publish import Batch, FramePublication, Frames, Pending, Publication, QuietPublisher
 from broker.routes import Request, Route
+from broker.work import NOBODY, Asker, Work
 from shard.names import shard_of
 
 WINDOW_MESSAGES = 64  # of one client, over which it is seen where its streams live
@@ -30,6 +31,12 @@ AWAY_SHARE = 0.75  # of a window, to one sibling: the client belongs there
 FORWARD_BYTES = 512 << 10  # about, of one request: the owner appends its first streams while the others are on the way
 BATCHES_A_BEAT = 256  # a turn may make tens of thousands of streams, which takes longer than a silent worker may live
 CALL_BYTES = 256  # what a call counts for in its route's window
+# Calls that concern one stream, their first argument, and may have to open it; and those of them that are long even
+# where it is open, since they read its history or change its role.
+OF_A_STREAM = frozenset(
+    {"ensure", "master", "promote", "unmaster", "slave", "unslave", "claim", "follow", "trim", "stat", "consume", "get"}
+)
+LONG = OF_A_STREAM - {"ensure", "consume", "get"}
 
 Done = Callable[[Any | Refused], None]
 Later = Callable[[list[Any], Done], None]
@@ -55,21 +62,38 @@ class Publisher(Publishing, QuietPublisher, Protocol):
 
 
 class Forward(Request):
-    """The batches of one turn for one owner."""
+    """The batches of one turn for one owner.
+
+    The owner may answer a part of them earlier (PARTLY), while the others wait for their streams to be opened.
+    """
 
     def __init__(self, request_id: int, batches: list[Batch]) -> None:
         self.request_id = request_id
         self.since_s = 0.0
         self.nbytes = sum(batch.nbytes for batch in batches)
-        self._batches = batches
+        self._batches: dict[int, Batch] = dict(enumerate(batches))  # not answered, by their place in what was sent
+        self._held_up: dict[Batch, tuple[Asker, ...]] | None = None  # once some are known to wait
         self._frames = [frames for batch in batches for frames in batch.frames]
 
     def send(self, link: Link) -> None:
         groups = [
             (batch.name, batch.count, batch.nbytes, batch.creator() is not None, batch.sync, batch.replicas)
-            for batch in self._batches
+            for batch in self._batches.values()
         ]
+        self._batches = dict(enumerate(self._batches.values()))
         link.queue(sibling.pack_forward(self.request_id, groups), *self._frames)
+
+    def partly(self, rows: list[tuple[int, sibling.Result]]) -> int:
+        """These are answered, the others wait: their publishers are held up. Gives the bytes it counts for now."""
+        for place, result in rows:
+            self._answered(self._batches.pop(place), result)
+        self._frames = [frames for batch in self._batches.values() for frames in batch.frames]
+        if self._held_up is None:
+            self._held_up = {batch: batch.askers() for batch in self._batches.values()}
+            for askers in self._held_up.values():
+                for asker in askers:
+                    asker.hold_up()
+        return CALL_BYTES
 
     def taken(self) -> int:
         """The owner has logged it: nothing of it need be sent again. Gives the bytes it counts for from now on."""
@@ -77,32 +101,45 @@ class Forward(Request):
         return CALL_BYTES
 
     def fail(self, code: Code, text: str) -> None:
-        for batch in self._batches:
+        for batch in self._batches.values():
             batch.refused(code, text)
+            self._let_go(batch)
 
     def answered(self, results: list[sibling.Result]) -> None:
-        for batch, (first_seq, subscribers, created, code, text) in zip(self._batches, results, strict=True):
-            creator = batch.creator() if created else None
-            if creator is not None:
-                creator.count_created()
-            if code == Code.UNREPLICATED:
-                batch.unreplicated(first_seq, text)
-            elif code:
-                batch.refused(Code(code), text)
-            else:
-                batch.published(first_seq, subscribers)
+        for batch, result in zip(self._batches.values(), results, strict=True):
+            self._answered(batch, result)
+
+    def _answered(self, batch: Batch, result: sibling.Result) -> None:
+        first_seq, subscribers, created, code, text = result
+        creator = batch.creator() if created else None
+        if creator is not None:
+            creator.count_created()
+        if code == Code.UNREPLICATED:
+            batch.unreplicated(first_seq, text)
+        elif code:
+            batch.refused(Code(code), text)
+        else:
+            batch.published(first_seq, subscribers)
+        if self._held_up is not None:
+            self._let_go(batch)
+
+    def _let_go(self, batch: Batch) -> None:
+        for asker in self._held_up.pop(batch, ()) if self._held_up else ():
+            asker.go_on()
 
 
 class Call(Request):
-    """One verb for one owner."""
+    """One verb for one owner. `asker` is held up while the owner has no time for it."""
 
-    def __init__(self, request_id: int, verb: str, args: list[Any], done: Done) -> None:
+    def __init__(self, request_id: int, verb: str, args: list[Any], done: Done, asker: Asker = NOBODY) -> None:
         self.request_id = request_id
         self.since_s = 0.0
         self.nbytes = CALL_BYTES
         self._verb = verb
         self._args = args
         self._done = done
+        self._asker = asker
+        self._held_up = False
 
     def send(self, link: Link) -> None:
         link.queue(sibling.pack_call(self.request_id, self._verb, self._args))
@@ -111,19 +148,40 @@ class Call(Request):
         """The owner has it in hand, and may be long about it: whoever else goes this way need not wait for that."""
         return 0
 
+    def partly(self, _rows: list[tuple[int, sibling.Result]]) -> int:
+        """It waits for its stream to be opened. Gives the bytes it counts for now."""
+        if not self._held_up:
+            self._held_up = True
+            self._asker.hold_up()
+        return 0
+
     def fail(self, code: Code, text: str) -> None:
-        self._done(Refused(code, text))
+        self._settle(Refused(code, text))
 
     def answered(self, value: Any, code: str, text: str) -> None:
-        self._done(Refused(Code(code), text) if code else value)
+        self._settle(Refused(Code(code), text) if code else value)
+
+    def _settle(self, value: Any) -> None:
+        self._done(value)
+        if self._held_up:
+            self._asker.go_on()
 
 
 class Router:
     """One a worker. `owner_slots` maps a shard to the slot that owns it: shard % slots."""
 
-    def __init__(self, owner: Owner, routes: dict[int, Route], slots: int, shards: int, metrics: WorkerMetrics) -> None:
+    def __init__(
+        self,
+        owner: Owner,
+        routes: dict[int, Route],
+        slots: int,
+        shards: int,
+        metrics: WorkerMetrics,
+        work: Work,
+    ) -> None:
         self.owner = owner
         self.routes = routes
+        self._work = work
         self._slots = slots
         self._shards = shards
         self._metrics = metrics
@@ -168,6 +226,10 @@ class Router:
     def batch_for(self, name: bytes, frames: Frames, replicas: int = 0) -> Batch:
         """The batch that these frames go into: with numbered ones only where they are numbered."""
         return self.batch(name, replicas, numbered=is_numbered(frames))
+
+    def alone(self, batch: Batch) -> None:
+        """Take a batch of this turn that no other publisher's messages are to join."""
+        self._full.append(batch)
 
     def _new_batch(self, name: bytes, replicas: int) -> Batch:
         slot = self.slot_of(name)
@@ -258,7 +320,7 @@ class Router:
 
     def flush(self) -> None:
         """Append what is staged for this worker's streams, forward the rest. Nothing stays staged."""
-        if not self._staged:
+        if not self._staged and not self._full:
             return
         alone = not self._full
         staged, self._staged = [*self._full, *self._staged.values()], {}
@@ -268,6 +330,7 @@ class Router:
         now_s = time.monotonic()
         remote: dict[int, list[Batch]] = {}
         rows: dict[bytes, list[Batch]] = {}
+        opened, waiting = self.owner.open, self._work.waiting
         messages = 0
         nbytes = 0
         for place, batch in enumerate(staged, start=1):
@@ -278,7 +341,7 @@ class Router:
             elif batch.name in self.owner.uproutes:  # now, whatever it was when this was staged
                 for each in batch.apart() if batch.numbered else (batch,):
                     self.owner.send_up(each)
-            else:
+            elif (batch.name in opened and not (waiting and batch.name in waiting)) or self._opened_for(batch):
                 messages += batch.count
                 nbytes += batch.nbytes
                 if alone and not batch.numbered:
@@ -296,6 +359,36 @@ class Router:
         for slot, batches in remote.items():
             self._forward(slot, batches)
 
+    def _opened_for(self, batch: Batch) -> bool:
+        """Whether the stream of a batch is open now. If not, the batch was refused, or waits for a later turn."""
+        if self._work.may_begin(batch.name):
+            self._work.timed(lambda: self.owner.open_for([batch]))
+            return batch.name in self.owner.open
+        self._work.later(
+            batch.name,
+            batch.askers(),
+            lambda: self._submit(batch),
+            lambda: batch.give_back(self._submit),
+        )
+        return False
+
+    def _submit(self, batch: Batch) -> None:
+        """Append or pass on a batch that waited, to whom it belongs now."""
+        if batch.slot in self.routes:
+            self._forward(batch.slot, batch.apart() if batch.numbered else [batch])
+        elif batch.name in self.owner.uproutes:
+            for each in batch.apart() if batch.numbered else (batch,):
+                self.owner.send_up(each)
+        else:
+            self._metrics.appended_messages += batch.count
+            self._metrics.appended_bytes += batch.nbytes
+            self.owner.append_row([batch], time.monotonic())
+
+    def give_back(self) -> None:
+        """This worker owns its shards no more: what waited for them goes to the successor."""
+        for step in self._work.take_all():
+            step.give_back()
+
     def _forward(self, slot: int, batches: list[Batch]) -> None:
         for together in _answered_together(batches):
             forward = Forward(next(self._ids), together)
@@ -305,17 +398,35 @@ class Router:
 
     # --- calls ------------------------------------------------------------------------------------------------------
 
-    def call(self, name: bytes, verb: str, args: list[Any], done: Done) -> None:
+    def call(self, name: bytes, verb: str, args: list[Any], done: Done, asker: Asker = NOBODY) -> None:
         """Ask the owner of the stream `name`; `done` gets the value or a `Refused`, at once when the stream is here
-        and the call is none of `answered_later`.
+        and open and the call is none of `answered_later`. `asker` is held up while the owner has no time for it.
         """
-        self.call_slot(self.slot_of(name), verb, args, done)
+        self.call_slot(self.slot_of(name), verb, args, done, asker)
 
-    def call_slot(self, slot: int, verb: str, args: list[Any], done: Done) -> None:
+    def call_slot(
+        self,
+        slot: int,
+        verb: str,
+        args: list[Any],
+        done: Done,
+        asker: Asker = NOBODY,
+        give_back: Callable[[], None] | None = None,
+    ) -> None:
+        """`give_back`: what to do where the shards were given up before the call was done; else it is asked again."""
         route = self.routes.get(slot)
         if route is not None:
-            route.submit(Call(next(self._ids), verb, args, done))
-            return
+            route.submit(Call(next(self._ids), verb, args, done, asker))
+        elif verb in OF_A_STREAM and self._is_work(verb, args[0]):
+            again = give_back or (lambda: self.call_slot(slot, verb, args, done, asker))
+            self._work.do(args[0], (asker,), lambda: self._call_here(verb, args, done), again)
+        else:
+            self._call_here(verb, args, done)
+
+    def _is_work(self, verb: str, name: bytes) -> bool:
+        return verb in LONG or name not in self.owner.open or name in self._work.waiting
+
+    def _call_here(self, verb: str, args: list[Any], done: Done) -> None:
         later = self.answered_later.get(verb)
         if later is not None:
             later(args, done)

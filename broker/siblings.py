@@ -14,12 +14,14 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from broker.link import LOST_FD, Link, LinkClosed
+from broker.numbered import is_numbered
 from broker.owner import Grown, Refused
 from broker.protocol import sibling
 from broker.protocol.errors import Code
 from broker.publish import Batch
 from broker.router import Call, Forward
 from broker.routes import Route
+from broker.work import Asker
 
 if TYPE_CHECKING:
     from broker.cursor import Feed
@@ -34,24 +36,33 @@ LOOK = 0  # in GREW: not told how far, look yourself
 class ForwardedPart:
     """One stream of a forwarded publish, on the owner's side."""
 
-    __slots__ = ("_forwarded", "_may_create", "code", "created", "first_seq", "subscribers", "text")
+    __slots__ = ("_forwarded", "_may_create", "code", "created", "first_seq", "place", "subscribers", "text")
 
-    def __init__(self, forwarded: Forwarded, may_create: bool) -> None:
+    def __init__(self, forwarded: Forwarded, place: int, may_create: bool) -> None:
         self._forwarded = forwarded
         self._may_create = may_create
+        self.place = place
         self.first_seq = 0
         self.subscribers = 0
         self.created = False
         self.code = ""
         self.text = ""
 
+    @property
+    def asker(self) -> Asker:
+        return self._forwarded
+
+    @property
+    def result(self) -> sibling.Result:
+        return self.first_seq, self.subscribers, self.created, self.code, self.text
+
     def published(self, _key: int, first_seq: int, subscribers: int) -> None:
         self.first_seq, self.subscribers = first_seq, subscribers
-        self._forwarded.part_done()
+        self._forwarded.part_done(self)
 
     def refused(self, _key: int, code: Code, text: str) -> None:
         self.code, self.text = code.value, text
-        self._forwarded.part_done()
+        self._forwarded.part_done(self)
 
     def unreplicated(self, key: int, first_seq: int, text: str) -> None:
         self.first_seq = first_seq
@@ -65,30 +76,97 @@ class ForwardedPart:
 
 
 class Forwarded:
-    """A forwarded publish, answered when each of its streams has an outcome."""
+    """A forwarded publish, answered when each of its streams has an outcome.
 
-    __slots__ = ("_done", "_link", "_request_id", "_waiting", "parts")
+    While some of them wait to be opened, those that have an outcome are answered at the end of the turn (`tell_some`).
+    """
 
-    def __init__(self, link: Link, request_id: int, done: Callable[[Link], None]) -> None:
-        self._link = link
-        self._request_id = request_id
-        self._done = done
+    __slots__ = ("_held_up", "_moved", "_news", "_siblings", "_waiting", "link", "parts", "request_id")
+
+    def __init__(self, siblings: Siblings, link: Link, request_id: int) -> None:
+        self.link = link
+        self.request_id = request_id
+        self._siblings = siblings
         self._waiting = 0
+        self._held_up = self._moved = False
+        self._news: list[ForwardedPart] = []  # that have an outcome and are not answered
         self.parts: list[ForwardedPart] = []
 
     def part(self, may_create: bool) -> ForwardedPart:
-        part = ForwardedPart(self, may_create)
+        part = ForwardedPart(self, len(self.parts), may_create)
         self.parts.append(part)
         self._waiting += 1
         return part
 
-    def part_done(self) -> None:
+    def hold_up(self) -> None:
+        self._held_up = True
+        self._siblings.note_partly(self)
+
+    def go_on(self) -> None:
+        """The other end sees that from the answers."""
+
+    def part_done(self, part: ForwardedPart) -> None:
         self._waiting -= 1
-        if self._waiting or self._link.closed:
+        self._news.append(part)
+        if self.link.closed:
             return
-        results = [(part.first_seq, part.subscribers, part.created, part.code, part.text) for part in self.parts]
-        self._link.queue(sibling.pack_forwarded(self._request_id, results))
-        self._done(self._link)
+        if self._held_up and self._waiting:
+            self._siblings.note_partly(self)
+        elif not self._waiting:
+            # What was not answered yet, in the order of the streams.
+            results = [each.result for each in sorted(self._news, key=lambda part: part.place)]
+            self.link.queue(sibling.pack_forwarded(self.request_id, results))
+            self._siblings.touch(self.link)
+
+    def tell_some(self) -> None:
+        """Answer what has an outcome, if others have none."""
+        if self._waiting and not self.link.closed:
+            news, self._news = self._news, []
+            self.link.queue(sibling.pack_partly(self.request_id, [(part.place, part.result) for part in news]))
+            self._siblings.touch(self.link)
+
+    def move(self) -> None:
+        """What has no outcome goes to the successor of this worker."""
+        if not self._moved and not self.link.closed:
+            self._moved = True
+            self.tell_some()
+            self._siblings.say_moved(self.link, self.request_id)
+
+
+class LoneBatch(Batch):
+    """A part of a forwarded publish to a stream that is not open here, apart from what others publish to it."""
+
+    __slots__ = ("_forwarded",)
+
+    def __init__(self, name: bytes, slot: int, forwarded: Forwarded, replicas: int) -> None:
+        super().__init__(name, slot, None, replicas)
+        self._forwarded = forwarded
+
+    def give_back(self, _resubmit: Callable[[Batch], None]) -> None:
+        self._forwarded.move()
+
+
+class Called:
+    """A call of a sibling: the other end is told that it waits, so that it holds up whoever asked."""
+
+    __slots__ = ("_link", "_request_id", "_siblings")
+
+    def __init__(self, siblings: Siblings, link: Link, request_id: int) -> None:
+        self._siblings = siblings
+        self._link = link
+        self._request_id = request_id
+
+    def hold_up(self) -> None:
+        if not self._link.closed:
+            self._link.queue(sibling.pack_partly(self._request_id, []))
+            self._siblings.touch(self._link)
+
+    def go_on(self) -> None:
+        """The other end sees that from the answer."""
+
+    def move(self) -> None:
+        if not self._link.closed:
+            self._siblings.say_moved(self._link, self._request_id)
 
 
 class Siblings:
@@ -99,12 +177,14 @@ class Siblings:
         self._recounted: dict[bytes, int] = {}  # streams of siblings whose subscribers here have changed in this turn
         self._replicated: list[tuple[Link, int, Batch]] = []  # publishes for replicas that came in this turn
         self._called: dict[tuple[Link, int], None] = {}  # calls that came in this turn and have no answer yet
+        self._partly: dict[Forwarded, None] = {}  # publishes of which some wait, with news for the other end
         self.switched: set[Link] = set()  # whose other end counts on this worker for nothing any more
         self._touched: dict[Link, None] = {}  # links with something to send, flushed at the end of the turn
         self._handlers: Mapping[int, Callable[[Link, memoryview], None]] = {
             sibling.FORWARD: self._forward,
             sibling.FORWARDED: self._forwarded,
             sibling.TAKEN: self._taken,
+            sibling.PARTLY: self._answered_partly,
             sibling.CALL: self._call,
             sibling.REPLY: self._reply,
             sibling.MOVED: self._moved,
@@ -165,6 +245,8 @@ class Siblings:
     def flush(self) -> None:
         """Send what this turn queued for the siblings."""
         self.worker.followers.flush()
+        while self._partly:
+            self._partly.popitem()[0].tell_some()
         if self._replicated or self._called:
             self._tell_taken()
         if self._recounted:
@@ -228,15 +310,20 @@ class Siblings:
     def _forward(self, link: Link, body: memoryview) -> None:
         request_id, groups, frames = sibling.unpack_forward(body)
         if not self.worker.owner.owning:
-            self._say_moved(link, request_id)
+            self.say_moved(link, request_id)
             return
-        router = self.worker.router
-        forwarded = Forwarded(link, request_id, self.touch)
+        router, opened, waiting = self.worker.router, self.worker.owner.open, self.worker.work.waiting
+        forwarded = Forwarded(self, link, request_id)
         start = 0
         for name, count, nbytes, may_create, sync, replicas in groups:
             piece = bytearray(frames[start : start + nbytes])
             start += nbytes
-            batch = router.batch_for(name, piece, replicas)
+            if name in opened and name not in waiting:
+                batch = router.batch_for(name, piece, replicas)
+            else:
+                batch = LoneBatch(name, self.worker.slot, forwarded, replicas)
+                batch.numbered = is_numbered(piece)
+                router.alone(batch)
             batch.add(forwarded.part(may_create), 0, count, piece)
             batch.sync |= sync
             if replicas:
@@ -267,6 +354,16 @@ class Siblings:
             if isinstance(request, Forward | Call):
                 route.lighten(request_id, request.taken())
 
+    def note_partly(self, forwarded: Forwarded) -> None:
+        self._partly[forwarded] = None
+
+    def _answered_partly(self, link: Link, body: memoryview) -> None:
+        request_id, rows = sibling.unpack_partly(body)
+        route = self.worker.routes[link.slot]
+        request = route.inflight.get(request_id)
+        if isinstance(request, Forward | Call):
+            route.lighten(request_id, request.partly(rows))
+
     def _forwarded(self, link: Link, body: memoryview) -> None:
         request_id, results = sibling.unpack_forwarded(body)
         request = self.worker.routes[link.slot].settle(request_id)
@@ -276,7 +373,7 @@ class Siblings:
     def _call(self, link: Link, body: memoryview) -> None:
         request_id, verb, args = sibling.unpack_call(body)
         if not self.worker.is_own_business(verb) and not self.worker.owner.owning:
-            self._say_moved(link, request_id)
+            self.say_moved(link, request_id)
             return
         self.worker.router.flush()  # what came over this link before it comes first
         called = link, request_id
@@ -292,7 +389,13 @@ class Siblings:
                 link.queue(sibling.pack_reply(request_id, value, "", ""))
             self.touch(link)
 
-        self.worker.call_slot(self.worker.slot, verb, args, done)
+        asked = Called(self, link, request_id)
+
+        def move() -> None:
+            self._called.pop(called, None)
+            asked.move()
+
+        self.worker.call_slot(self.worker.slot, verb, args, done, asked, move)
 
     def _reply(self, link: Link, body: memoryview) -> None:
         request_id, value, code, text = sibling.unpack_reply(body)
@@ -303,7 +406,7 @@ class Siblings:
     def _moved(self, link: Link, body: memoryview) -> None:
         self.worker.routes[link.slot].moved(sibling.unpack_moved(body))
 
-    def _say_moved(self, link: Link, request_id: int) -> None:
+    def say_moved(self, link: Link, request_id: int) -> None:
         link.queue(sibling.pack_moved(request_id))
         self.touch(link)
 

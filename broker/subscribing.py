@@ -44,16 +44,26 @@ class Subscribing:
     def ensure(self, client: Client, name: bytes, done: Callable[[int | Refused], None], *, ask_end: bool) -> None:
         """See that the stream is there. `done` hears where it ends, if that was asked, or why there is none."""
 
+        def begin() -> None:
+            if not ask_end and self._readable(name):
+                done(0)
+            else:
+                self._worker.router.call(name, "ensure", [name, client.may_create()], answered, client)
+
         def answered(value: Any) -> None:
             if not isinstance(value, Refused) and value < 0:  # it was made just now
                 client.count_created()
                 value = 0
-            done(value)
+            self._after_opening(client, name, lambda: done(value))
 
-        if not ask_end and self._readable(name):
-            done(0)
+        self._after_opening(client, name, begin)
+
+    def _after_opening(self, client: Client, name: bytes, step: Callable[[], None]) -> None:
+        """Do what may have to open the stream's files to read them, now or when this worker has time for that."""
+        if name in self._worker.readers and name not in self._worker.work.waiting:
+            step()
         else:
-            self._worker.router.call(name, "ensure", [name, client.may_create()], answered)
+            self._worker.work.do(name, (client,), step)
 
     def place(self, client: Client, wanted: Wanted, key: Any, end_seq: int) -> Cursor:
         """A cursor where the subscription begins, parked until `start`. `end_seq` is `ensure`'s. Raises Refused."""

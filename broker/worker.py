@@ -57,6 +57,7 @@ from broker.subscribing import Subscribing
 from broker.syncer import Syncer
 from broker.timers import Timers, now_us
 from broker.upkeep import Upkeep
+from broker.work import NOBODY, Asker, Work
 from shard.directory import DataDirectory
 from shard.errors import DirectoryError, ShardLocked
 
@@ -140,6 +141,7 @@ class Worker:
     def _build(self, boot: WorkerBoot) -> None:
         settings = boot.settings
         self.poller = Poller()
+        self.work = Work(time.monotonic)
         self.routes: dict[int, Route] = make_routes(
             boot.slots, boot.slot, settings.link_window_bytes, time.monotonic, lambda link: self.siblings.touch(link)
         )
@@ -154,7 +156,7 @@ class Worker:
             clock_us=now_us,
         )
         self.owner.on_create = self._note_created
-        self.router = Router(self.owner, self.routes, boot.slots, boot.directory.shards, boot.metrics)
+        self.router = Router(self.owner, self.routes, boot.slots, boot.directory.shards, boot.metrics, self.work)
         self.desk = Desk(self.owner, time.monotonic)
         self.router.answered_later = {
             "await": partial(awaiting.wait_on, self.owner),
@@ -211,7 +213,8 @@ class Worker:
         self._leave()
 
     def turn(self) -> None:
-        busy = self.fanout.runnable or self._answered or self.followers.busy or self.desk.pending
+        busy = self.fanout.runnable or self._answered or self.followers.busy or self.desk.pending or self.work.busy
+        self.work.begin_turn()
         events = self.poller.poll(0 if busy else self._wait_s())
         self._handle(events)
         if self.pongs:
@@ -247,6 +250,8 @@ class Worker:
             self.siblings.flush()
         if self.fanout.runnable or self.fanout.fresh:
             self.fanout.run(PUMP_BYTES)
+        if self.work.waiting:
+            self.work.run()
         self.timers.run_due(self.now_s)
         self._beat.beat()
 
@@ -404,6 +409,7 @@ class Worker:
         for feed in self.fanout.feeds.values():
             feed.remote = feed.remote or self.router.slot_of(feed.name) == self.slot
         ask_successor()
+        self.router.give_back()
         self.control.send("released")
 
     def _drain(self) -> None:
@@ -483,18 +489,29 @@ class Worker:
     def is_own_business(self, verb: str) -> bool:
         return verb in OWN_BUSINESS
 
-    def call_slot(self, slot: int, verb: str, args: list[Any], done: Done) -> None:
-        """Ask the worker of a slot; some is every worker's own business (`OWN_BUSINESS`), the rest its owner's."""
+    def call_slot(
+        self,
+        slot: int,
+        verb: str,
+        args: list[Any],
+        done: Done,
+        asker: Asker = NOBODY,
+        give_back: Callable[[], None] | None = None,
+    ) -> None:
+        """Ask the worker of a slot; some is every worker's own business (`OWN_BUSINESS`), the rest its owner's. As
+        `Router.call_slot`.
+        """
         if verb in OWN_BUSINESS and slot == self.slot:
             done(OWN_BUSINESS[verb](self, *args))
         else:
-            self.router.call_slot(slot, verb, args, done)
+            self.router.call_slot(slot, verb, args, done, asker, give_back)
 
     def _leave(self) -> None:
         self.acceptor.stop()
         for client in list(self.clients.values()):
             client.close("stopped")
         self.router.flush()
+        self.work.finish(self.owner.on_pause)
         self.desk.retire()
         self.uplinks.stop("this node stops")
         self.upkeep.finish_syncs()

@@ -17,6 +17,7 @@ from broker.owner import Owner
 from broker.protocol.errors import Code
 from broker.publish import Batch, Sink
 from broker.refused import Refused
+from broker.work import Nobody
 from shard.errors import StreamDamaged
 from shard.frame import pack_frame
 from shard.leaves import load
@@ -73,7 +74,7 @@ def log_name(name: bytes) -> bytes:
         raise Refused(Code.USAGE, f"this stream can have no consumers: {error}") from error
 
 
-class CursorLog:
+class CursorLog(Nobody):
     """That of one stream, at its owner. `failure`: why something that was staged was not appended."""
 
     __slots__ = ("_checkpoint_bytes", "_compacted_offset", "_owner", "_row", "checkpoint", "failure", "name")

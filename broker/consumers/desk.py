@@ -26,6 +26,7 @@ from broker.owner_calls import refusals
 from broker.protocol.errors import Code
 from broker.publish import Sink
 from broker.refused import Refused
+from broker.work import NOBODY, Asker
 from shard.errors import StorageError
 from shard.meta import Role
 from shard.names import CURSOR_PREFIX
@@ -47,6 +48,8 @@ class Answer:
     """Hears how far a decision is logged, and answers with its value."""
 
     __slots__ = ("_done", "_value")
+
+    asker: Asker = NOBODY
 
     def __init__(self, done: Done, value: Any) -> None:
         self._done = done

@@ -16,6 +16,7 @@ from broker.consumers.dead_letter import make_frame
 from broker.protocol.errors import Code
 from broker.publish import Batch
 from broker.refused import Refused
+from broker.work import NOBODY, Asker
 from shard.errors import StorageError
 from shard.frame import unpack_header
 from shard.names import dead_name
@@ -33,6 +34,8 @@ class Posted:
     """Hears how the publish of a letter went."""
 
     __slots__ = ("_book", "_letter", "_post")
+
+    asker: Asker = NOBODY
 
     def __init__(self, post: Post, book: Book, letter: DeadLetter) -> None:
         self._post = post

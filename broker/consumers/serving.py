@@ -235,7 +235,7 @@ class Serving:
         self._call(stream, "consume", [stream, deed], lambda _value: None)
 
     def _call(self, stream: bytes, verb: str, args: list[Any], done: Callable[[Any], None]) -> None:
-        self.client.worker.router.call(stream, verb, args, done)
+        self.client.worker.router.call(stream, verb, args, done, self.client)
 
     # --- moving -----------------------------------------------------------------------------------------------------
 

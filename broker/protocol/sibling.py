@@ -3,6 +3,9 @@
     FORWARD     u32 head length, [request id, [[stream, messages, frame bytes, may create, sync, replicas], …]], then
                 the raw frames of all streams back to back: publishes for streams that the receiver owns
     FORWARDED   [request id, [[first seq, subscribers, created, code, text], …]]: how each went; code "" for done
+    PARTLY      [request id, [[place, result], …]]: of a FORWARD, these streams are answered, by their place in it; the
+                others wait for their streams to be opened, and FORWARDED will answer those that are left then, in
+                order. Of a CALL, it waits so, and there are no rows. Whoever asked is not read meanwhile
     CALL        [request id, verb, arguments]: anything else asked of an owner
     REPLY       [request id, value, code, text]: its answer; code "" for done
     MOVED       request id: not done, the receiver of the request no longer owns its shards; ask its successor
@@ -50,6 +53,7 @@ NEWS: Final = 76
 TAKEN: Final = 78
 WANT: Final = 79
 CUT: Final = 77
+PARTLY: Final = 80
 
 Group: TypeAlias = tuple[bytes, int, int, bool, bool, int]
 """stream, messages, frame bytes, whether the publisher may make the stream, whether it is to be on the disk, and on how
@@ -107,6 +111,16 @@ def pack_forwarded(request_id: int, results: Sequence[Result]) -> bytes:
 def unpack_forwarded(body: Body) -> tuple[int, list[Result]]:
     request_id, results = msgpack.unpackb(body)
     return request_id, [tuple(result) for result in results]
+
+
+def pack_partly(request_id: int, rows: Sequence[tuple[int, Result]]) -> bytes:
+    return pack_envelope(PARTLY, msgpack.packb([request_id, rows]))
+
+
+@_reader
+def unpack_partly(body: Body) -> tuple[int, list[tuple[int, Result]]]:
+    request_id, rows = msgpack.unpackb(body)
+    return request_id, [(place, tuple(result)) for place, result in rows]
 
 
 def pack_taken(request_ids: Sequence[int]) -> bytes:

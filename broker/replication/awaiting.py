@@ -13,6 +13,7 @@ from broker.owner import Owner, Refused
 from broker.protocol.errors import Code
 from broker.publish import Batch
 from broker.replication.holders import Wait
+from broker.work import NOBODY, Asker
 from shard.errors import StorageError
 from shard.meta import Role
 
@@ -72,6 +73,8 @@ class _Sink:
     """Hears for the predecessor how its batch went."""
 
     __slots__ = ("_done",)
+
+    asker: Asker = NOBODY
 
     def __init__(self, done: Done) -> None:
         self._done = done

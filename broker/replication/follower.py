@@ -143,7 +143,7 @@ class Follower:
             return
         client.asked[number] = message
         args = [message.stream, message.term, message.term_master]
-        client.worker.router.call(message.stream, "follow", args, lambda value: self._answered(message, value))
+        client.worker.router.call(message.stream, "follow", args, lambda value: self._answered(message, value), client)
         client.note_awaited()
 
     def _answered(self, message: r.Follow, value: Any) -> None:
@@ -281,7 +281,7 @@ class Follower:
                 client.say(pack(r.Claimed(number, *value)))
 
         args = [message.stream, message.history, *split_address(self.address)]
-        client.worker.router.call(message.stream, "claim", args, self._awaiting(answer))
+        client.worker.router.call(message.stream, "claim", args, self._awaiting(answer), client)
 
     def ask(self, message: r.Ask) -> None:
         """Every worker is asked; one that is down makes the answer an error, not one that is wrong."""
@@ -320,7 +320,7 @@ class Follower:
                 del self._called[number]
                 self._return(number, message.verb, args, value)
 
-        self.client.worker.router.call(message.stream, message.verb, [message.stream, *args], done)
+        self.client.worker.router.call(message.stream, message.verb, [message.stream, *args], done, self.client)
 
     def _return(self, number: int, verb: str, args: list[Any], value: Any) -> None:
         if isinstance(value, Refused):  # raised here, its traceback would hold this frame, and that holds it

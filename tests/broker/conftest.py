@@ -17,6 +17,12 @@ def _owners_give_back() -> Iterator[None]:
     release_all()
 
 
+@pytest.fixture(autouse=True)
+def _no_step_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A turn does all that there is to do, however slow the machine is, unless a test says otherwise."""
+    monkeypatch.setattr("broker.work.TURN_WORK_S", float("inf"))
+
+
 @pytest.fixture
 def refusals_left() -> Iterator[Callable[[], list[Refused]]]:
     """Those made in the test that are still there; the collector of cycles takes none away."""

@@ -9,6 +9,7 @@ from broker.owner import Owner
 from broker.protocol.errors import Code
 from broker.publish import Batch
 from broker.settings import Durability, Settings, StreamPolicy
+from broker.work import NOBODY, Asker
 from shard.directory import data_dir_exists, make_data_dir, open_data_dir
 from shard.frame import pack_frame
 
@@ -20,6 +21,8 @@ _made: list[Owner] = []
 
 class Sink:
     """Remembers what became of each part of a publish."""
+
+    asker: Asker = NOBODY
 
     def __init__(self, may_create: bool = True) -> None:
         self.published_at: dict[int, int] = {}

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from broker.protocol.errors import Code
 from broker.publish import Batch, Pending, Publication
+from broker.work import NOBODY, Asker, Nobody
 from shard.frame import pack_frame
 
 
@@ -14,8 +15,10 @@ def frames(*payloads: bytes) -> bytearray:
 
 
 @dataclass
-class FakePublisher:
+class FakePublisher(Nobody):
     """Both kinds of publisher: one that hears nothing, and one that hears how each part went."""
+
+    asker: Asker = NOBODY
 
     may: bool = True
     created: int = 0

@@ -16,11 +16,12 @@ from broker.protocol.errors import Code
 from broker.publish import Batch, FramePublication, Pending
 from broker.router import BATCHES_A_BEAT, FORWARD_BYTES, WINDOW_MESSAGES, Router
 from broker.routes import Route
+from broker.work import Nobody
 from shard.frame import pack_frame
 from tests.broker.world import World, world
 
 
-class FakePublisher:
+class FakePublisher(Nobody):
     """A client as the router sees it."""
 
     def __init__(self, may_create: int = 100) -> None:
@@ -227,7 +228,7 @@ def test_who_publishes_mostly_to_one_sibling_is_named(node: World, router: Route
 # --- publishes for replicas, and to streams of other nodes ------------------------------------------------------------
 
 
-class FrameSink:
+class FrameSink(Nobody):
     """A binary client: what became of each of its requests."""
 
     def __init__(self) -> None:

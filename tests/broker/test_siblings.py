@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -156,18 +157,18 @@ def test_a_forwarded_publish_is_answered_when_all_its_streams_are() -> None:
         def queue(self, data: bytes) -> None:
             sent.append(data)
 
-    link = FakeLink()
-    done: list[object] = []
-    forwarded = Forwarded(link, 7, done.append)  # type: ignore[arg-type]
+    link, siblings = FakeLink(), Mock()
+    forwarded = Forwarded(siblings, link, 7)  # type: ignore[arg-type]
     first, second = forwarded.part(True), forwarded.part(False)
     batch = Batch(b"s", 0)
     batch.add(second, 0, 1, bytearray(40))
     assert batch.creator() is None
     first.published(0, 5, 9)
-    assert sent == [] and done == []
+    assert sent == [] and not siblings.touch.called
     batch.refused(Code.STREAMS, "no more")
-    assert len(sent) == 1 and done == [link]
-    late = Forwarded(link, 8, done.append)  # type: ignore[arg-type]
+    assert len(sent) == 1
+    siblings.touch.assert_called_once_with(link)
+    late = Forwarded(siblings, link, 8)  # type: ignore[arg-type]
     part = late.part(True)
     link.closed = True
     part.published(0, 1, 0)

@@ -230,7 +230,7 @@ class World:
 
 
 def busy(worker: Worker) -> bool:
-    return bool(worker.fanout.runnable or worker._answered or worker.movers)
+    return bool(worker.fanout.runnable or worker._answered or worker.movers or worker.work.busy)
 
 
 @contextlib.contextmanager

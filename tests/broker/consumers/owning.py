@@ -33,9 +33,9 @@ class Owners:
             self._watch(worker.router.call, worker.router)
 
     def _watch(self, call: Callable[..., None], router: Any) -> None:
-        def asked(name: bytes, verb: str, args: list[Any], done: Callable[[Any], None]) -> None:
+        def asked(name: bytes, verb: str, args: list[Any], done: Callable[[Any], None], *asker: Any) -> None:
             if verb not in ("get", "consume"):
-                call(name, verb, args, done)
+                call(name, verb, args, done, *asker)
             elif verb == "consume" and args[1]["do"] in ("wake", "away"):
                 self.told.append(args[1])
             else:

@@ -232,7 +232,7 @@ def test_a_row_of_many_that_are_answered_at_once(node: World, monkeypatch: pytes
     """As those of an owner in this very worker are."""
     peer = node.connect()
 
-    def call(_name: bytes, verb: str, _args: list[object], done: object) -> None:
+    def call(_name: bytes, verb: str, _args: list[object], done: object, _asker: object) -> None:
         assert verb == "get" and callable(done)
         done(GIVEN_NOTHING)
 
