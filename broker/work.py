@@ -14,8 +14,8 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple, Protocol
 
-TURN_WORK_S: Final = 0.004
-"""Of one turn. A single step may take longer, and is not interrupted."""
+TURN_WORK_S: Final = 0.002
+"""Of one turn. A single step may take longer, and is not interrupted: making a stream takes a millisecond or two."""
 
 
 class Asker(Protocol):

@@ -213,7 +213,7 @@ def test_close_ends_after_its_answer_whatever_is_still_sent(tmp_path: Path) -> N
         peer.close()
         node.settle()
         assert node.workers[0].clients == {}
-        assert node.ask(node.connect(), "stat a")[6] == "messages 1"
+        assert "messages 1" in node.ask(node.connect(), "stat a")
 
 
 def test_close_in_the_middle_of_a_chunk_lets_it_end(tmp_path: Path) -> None:

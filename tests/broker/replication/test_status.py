@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from broker.owner import Refused
 from broker.protocol import replication as r
@@ -42,13 +44,13 @@ def test_a_worker_that_cannot_answer_makes_it_an_error(tmp_path: Path) -> None:
         found: list[r.Told | Refused] = []
         call_slot = worker.call_slot
 
-        def refusing(slot: int, verb: str, args: list[object], done: object) -> None:
+        def refusing(slot: int, verb: str, args: list[Any], done: Callable[[Any], None], *rest: Any) -> None:
             if slot:
-                done(Refused(Code.UNAVAILABLE, "down"))  # type: ignore[operator]
+                done(Refused(Code.UNAVAILABLE, "down"))
             else:
-                call_slot(slot, verb, args, done)  # type: ignore[arg-type]
+                call_slot(slot, verb, args, done, *rest)
 
-        worker.call_slot = refusing  # type: ignore[method-assign]
+        worker.call_slot = refusing  # type: ignore[assignment, method-assign]
         status.gather(worker, r.Ask(1), found.append)
         (outcome,) = found
         assert isinstance(outcome, Refused) and outcome.code is Code.UNAVAILABLE
