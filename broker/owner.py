@@ -388,7 +388,7 @@ class Owner:
             raise Refused(Code.DISABLED, "no such stream, and this node makes none by itself; an administrator can")
         if self._total_streams() >= self.settings.max_streams:
             raise Refused(Code.NODESTREAMS, f"this node has {self.settings.max_streams} streams, which is its limit")
-        self._open(name, create=True)
+        self._open(name)
         self.names[name] = None
         self.companions.note([name])
         self.on_create()
@@ -402,7 +402,7 @@ class Owner:
             return stream
         if name not in self.names:
             raise Refused(Code.UNKNOWN, "no such stream here")
-        return self._open(name, create=False)
+        return self._open(name)
 
     def meta(self, name: bytes) -> StreamMeta:
         """What is written down of the stream, or else what the node's rules and the defaults say."""
@@ -456,14 +456,15 @@ class Owner:
             except OSError as error:
                 raise Refused(Code.FULL, f"the roles could not be written down: {error.strerror}") from error
 
-    def _open(self, name: bytes, *, create: bool) -> OpenStream:
+    def _open(self, name: bytes) -> OpenStream:
+        """Open or make. A stream that is known may have no files: its making was interrupted. Raises Refused."""
         if not self.owning:
             raise Refused(Code.UNAVAILABLE, "this worker does not own the stream; nothing of this was logged")
         if name in self.damaged:
             raise Refused(Code.DAMAGED, str(self.damaged[name]))
         text = name.decode()
         try:
-            stream_log = StreamLog.open(self.shard_path(name), text, create=create, boot_id=self.boot_id)
+            stream_log = StreamLog.open(self.shard_path(name), text, create=True, boot_id=self.boot_id)
         except StreamDamaged as damage:
             self.note_damage(name, damage)
             raise Refused(Code.DAMAGED, str(damage)) from damage

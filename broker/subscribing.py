@@ -84,9 +84,10 @@ class Subscribing:
         machine.
         """
         try:
-            return self._worker.readers.get(name).recovered
-        except StreamMissing:
-            return False
+            reader = self._worker.readers.get(name)
+            return reader.recovered and reader.has_place
+        except (StreamMissing, StreamDamaged):
+            return False  # its owner makes it, or takes up what a loss of power has left of it
         except (StorageError, OSError):
             return True  # let the subscription meet it, and say what it is
 

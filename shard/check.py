@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
@@ -40,11 +41,12 @@ from shard.header import (
 )
 from shard.index import entry_offset, read_entry
 from shard.meta import Role, meta_path, read_meta
+from shard.newborn import Left, left_of_newborn
 from shard.reader import this_boot
 from shard.report import Fault, StreamReport
-from shard.stream_files import StreamPaths, check_identity, is_begun_anew, is_unborn, open_fds, stream_paths
+from shard.stream_files import StreamPaths, check_identity, is_begun_anew, open_fds, stream_paths
 from shard.torn import data_end
-from shard.walk import FrameWalk, Run, fault_text, frame_seq, index_entries
+from shard.walk import FrameWalk, Run, fault_text, frame_seq, index_entries, looks_torn
 
 FAULTS_MAX: Final = 16
 """Faults named for one stream; there may be more."""
@@ -53,6 +55,10 @@ TAILS_MAX: Final = 1_000
 ATTEMPTS_MAX: Final = 3
 """How often a stream that changes meanwhile is looked at before its faults are believed."""
 
+_NEWBORN: Final = {
+    Left.NOTHING: "the stream was just being made; it has no message",
+    Left.FRAMES: "power was lost soon after the stream was made; its owner takes up the messages when it opens it",
+}
 _Words = TypeVar("_Words")
 
 
@@ -235,17 +241,37 @@ class _Checker:
         return read_all(self._content_fd, HEADER_PAGE_BYTES, 0), index_page
 
     def _missing(self, error: StreamMissing | StreamDamaged) -> None:
-        if is_unborn(self._paths):
-            self.notes.append("the stream was just being made; it has no message")
-        elif isinstance(error, StreamDamaged):
+        if not self._is_newborn() and isinstance(error, StreamDamaged):
             self._fault(str(error.file), error.offset, error.cause)
+
+    def _is_newborn(self) -> bool:
+        """Whether the files are what a loss of power may leave of a new stream; the notes say so."""
+        left = left_of_newborn(self._paths, self._boot)
+        if left is not None:
+            self.faults.clear()
+            self.notes.append(_NEWBORN[left])
+        if left is Left.FRAMES:
+            self._look_at_newborn()
+        return left is not None
+
+    def _look_at_newborn(self) -> None:
+        """The frames that its owner will take up: do they end where they look torn?"""
+        with open(self._paths.content_file, "rb") as file:
+            fd, start, first_seq = file.fileno(), HEADER_PAGE_BYTES, 0
+            with suppress(HeaderFault):
+                _, words = parse_content(read_all(fd, HEADER_PAGE_BYTES, 0))
+                start, first_seq = words.first_offset, words.first_seq
+            size = os.fstat(fd).st_size
+            walk = FrameWalk(fd, start, size, frame_seq(fd, start))
+            for run in walk:
+                self._count(run.seq, run.messages, len(run.frames), first_seq)
+            if walk.fault and not looks_torn(fd, walk.offset, size):
+                self._fault(self._paths.content_file, walk.offset, f"message {walk.seq}: {fault_text(walk.fault)}")
 
     def _look(self, content_page: bytes, index_page: bytes) -> None:
         index = self._parse(self._paths.index_file, index_page, parse_index)
         content = self._parse(self._paths.content_file, content_page, parse_content)
-        if content is None and index is None and is_unborn(self._paths):
-            self.faults.clear()
-            self.notes.append("the stream was just being made; it has no message")
+        if (content is None or index is None) and self._is_newborn():
             return
         if content and index:
             try:
@@ -328,7 +354,7 @@ class _Checker:
     def _walk(self, start: int, end: int, seq: int, trusted_seq: int, first_seq: int) -> int | None:
         """Frames and entries from `seq` to `trusted_seq`; after a bad frame it goes on at the next one by the index."""
         while len(self.faults) < FAULTS_MAX:
-            walk = FrameWalk(self._content_fd, start, end, seq)
+            walk = FrameWalk(self._content_fd, start, end, seq, ordered=False)
             for run in walk:
                 surplus = run.seq + run.messages - trusted_seq
                 place = self._take(run, max(0, surplus), first_seq)

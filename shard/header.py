@@ -60,7 +60,9 @@ INDEX_CUTS: Final = 69
 INDEX_CUT_SEQ: Final = 70
 # Zeros, which are no word, unless a sync of the stream has failed and was not made good.
 INDEX_SYNC_FAILED: Final = 71
-INDEX_WORDS_MAX: Final = 8
+# Zeros, which are no word, if the kernel cannot tell where the file is.
+INDEX_PLACE: Final = 72
+INDEX_WORDS_MAX: Final = 9
 
 STATE_OPEN: Final = 1
 STATE_CLOSED: Final = 2
@@ -105,7 +107,7 @@ class ContentWords(NamedTuple):
 class IndexWords(NamedTuple):
     """`cuts` grows by one when a tail begins to be cut off the stream and by one when that is done, so that it is odd
     in between; `cut_seq` is where the last cut was made. `sync_failed` is 0, or 1 more than the seq from which on a
-    failed sync has left messages of which nobody knows whether they are on the disk."""
+    failed sync has left messages of which nobody knows whether they are on the disk. `place`: see `shard.place`."""
 
     first_seq: int
     next_seq: int
@@ -115,6 +117,7 @@ class IndexWords(NamedTuple):
     cuts: int = 0
     cut_seq: int = 0
     sync_failed: int = 0
+    place: int = 0
 
 
 def tagged(value: int) -> int:

@@ -41,6 +41,8 @@ from shard.header import (
 from shard.heads import read_metadata
 from shard.index import entry_offset, read_entry, seq_at
 from shard.leaves import load
+from shard.mend import take_up
+from shard.newborn import Left, left_of_newborn
 from shard.recovery import OPEN_CHECK_BYTES, Recovered, recover
 from shard.stream_files import (
     FilePair,
@@ -49,7 +51,6 @@ from shard.stream_files import (
     create_pair,
     finish_anew,
     is_begun_anew,
-    is_unborn,
     open_pair,
     stream_paths,
 )
@@ -73,7 +74,8 @@ class StreamLog:
     first_seq, next_seq: the messages there are; synced_seq: up to where they are known to be on the disk;
     end_offset: bytes of the content file in use; last_timestamp_us, last_epoch: of the last message, 0 when there was
     none; torn_bytes, lost_messages: what opening it had to cut after a crash of the machine; new_boot: nobody has had
-    it open since the machine came up, so that messages which others have seen may be lost without a trace; taken_flags:
+    it open since the machine came up, or its volume was lost meanwhile, so that messages which others have seen may be
+    lost without a trace; taken_flags:
     those that any of the frames of the last `take` has.
     """
 
@@ -172,6 +174,7 @@ class StreamLog:
             raise ValueError(f"stream {name!r} cannot begin at {base_seq}: 0 to {VALUE_MAX}")
         paths = stream_paths(directory, name)
         boot = boot_word(boot_id)
+        may_be_lost = False
         try:
             return cls._open_existing(paths, boot, check_bytes)
         except StreamMissing:
@@ -181,11 +184,17 @@ class StreamLog:
             if is_begun_anew(paths):
                 finish_anew(paths, boot)
                 return cls._open_existing(paths, boot, check_bytes)
-            if not is_unborn(paths):
+            left = left_of_newborn(paths, boot)
+            if left is None:
                 raise
+            if left is Left.FRAMES:
+                return cls._open_rebuilt(paths, boot)
             if not create:
                 raise StreamMissing(name, directory) from None
-        return cls(create_pair(paths, boot, base_seq), _empty(base_seq))
+            may_be_lost = True
+        log = cls(create_pair(paths, boot, base_seq), _empty(base_seq))
+        log.new_boot = may_be_lost
+        return log
 
     @classmethod
     def _open_existing(cls, paths: StreamPaths, boot: int, check_bytes: int) -> StreamLog:
@@ -195,6 +204,14 @@ class StreamLog:
         except BaseException:
             pair.close()
             raise
+
+    @classmethod
+    def _open_rebuilt(cls, paths: StreamPaths, boot: int) -> StreamLog:
+        """Take up the frames that a loss of power has left of a new stream."""
+        mended = take_up(paths, boot)
+        log = cls._open_existing(paths, boot, OPEN_CHECK_BYTES)
+        log.torn_bytes, log.new_boot = mended.cut_bytes, True
+        return log
 
     def append(self, frames: bytearray | memoryview, count: int, now_us: int, epoch: int) -> int:
         """Stamp `count` whole unstamped frames, at least one, in place, write and commit them. Gives the first's seq.

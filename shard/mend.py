@@ -11,6 +11,7 @@ import os
 import secrets
 import time
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 from typing import Final
 
@@ -37,7 +38,7 @@ from shard.meta import Role, StreamMeta, meta_path, read_meta, write_meta
 from shard.reader import StreamReader, this_boot
 from shard.stream_files import StreamPaths, stream_paths
 from shard.torn import TORN_SUFFIX, keep_torn
-from shard.walk import FrameWalk, fault_text, index_entries, whole_frame_seq
+from shard.walk import FrameWalk, fault_text, looks_torn, whole_frame_seq
 
 _NO_LIMIT: Final = 1 << 62
 
@@ -53,13 +54,29 @@ class Mended:
     disabled: bool = False
 
 
+class Cut(Enum):
+    """What may be cut off a content: nothing, what a loss of power has torn, or all from the first damage on."""
+
+    NOTHING = "nothing"
+    TORN = "torn"
+    DAMAGED = "damaged"
+
+
 def rebuild_index(directory: Path, name: str, *, boot_id: str | None = None) -> Mended:
     """Make the index anew from the content, whose header page and committed frames must be right.
 
     Frames past the committed end do not come back; they are cut, and kept. Raises StreamMissing, StreamDamaged (nothing
     is changed then), StorageFull, OSError.
     """
-    return _mend(stream_paths(directory, name), boot_id, may_cut=False)
+    return _mend(stream_paths(directory, name), _boot_of(boot_id), Cut.NOTHING)
+
+
+def take_up(paths: StreamPaths, boot: int) -> Mended:
+    """Make a stream of the frames that a loss of power has left of a new one, and header pages where they are lost.
+
+    Raises StreamDamaged if the frames end where it looks as if something else was done to them, StorageFull, OSError.
+    """
+    return _mend(paths, boot, Cut.TORN)
 
 
 def repair(directory: Path, name: str, *, boot_id: str | None = None) -> Mended:
@@ -69,7 +86,7 @@ def repair(directory: Path, name: str, *, boot_id: str | None = None) -> Mended:
     Raises StreamMissing, StreamDamaged when the files are another stream's, StorageFull, OSError.
     """
     paths = stream_paths(directory, name)
-    mended = _mend(paths, boot_id, may_cut=True)
+    mended = _mend(paths, _boot_of(boot_id), Cut.DAMAGED)
     return replace(mended, disabled=mend_meta(directory, name, boot_id=boot_id))
 
 
@@ -172,19 +189,23 @@ class _Source:
         self._oldest_by_index = entry.offset if entry else 0
 
 
-def _mend(paths: StreamPaths, boot_id: str | None, *, may_cut: bool) -> Mended:
-    boot = this_boot() if boot_id is None else boot_word(boot_id)
+def _boot_of(boot_id: str | None) -> int:
+    return this_boot() if boot_id is None else boot_word(boot_id)
+
+
+def _mend(paths: StreamPaths, boot: int, may_cut: Cut) -> Mended:
     if not (os.path.exists(paths.content_file) or os.path.exists(paths.index_file)):
         raise StreamMissing(paths.name, paths.directory)
+    flags = os.O_RDWR | os.O_CLOEXEC | (0 if may_cut is Cut.NOTHING else os.O_CREAT)
     try:
-        content_fd = os.open(paths.content_file, os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if may_cut else 0), 0o644)
+        content_fd = os.open(paths.content_file, flags, 0o644)
     except FileNotFoundError:
         raise paths.damaged(paths.content_file, 0, "the file is missing") from None
     new_index = paths.index_file + NEW_SUFFIX
     try:
         index_fd = os.open(new_index, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
-            mended = _write_anew(_Source(paths, content_fd, boot), index_fd, boot, may_cut=may_cut)
+            mended = _write_anew(_Source(paths, content_fd, boot), index_fd, boot, may_cut)
             os.rename(new_index, paths.index_file)
             sync_directory(paths.directory)
         except BaseException:
@@ -201,14 +222,16 @@ def _mend(paths: StreamPaths, boot_id: str | None, *, may_cut: bool) -> Mended:
     return mended
 
 
-def _write_anew(source: _Source, index_fd: int, boot: int, *, may_cut: bool) -> Mended:
+def _write_anew(source: _Source, index_fd: int, boot: int, may_cut: Cut) -> Mended:
     """Write the entries, cut the content behind the last of them, write both header pages; all of it to the disk."""
-    if source.content is None and not may_cut:
+    if source.content is None and may_cut is Cut.NOTHING:
         raise source.damaged(0, "its header page is damaged: only a repair can write a new one")
-    base_seq, start = _find_start(source, may_cut=may_cut)
+    base_seq, start = _find_start(source, may_cut)
     next_seq, end, fault = _write_entries(source, index_fd, base_seq, start)
     promised_end = source.content.end_offset if source.content and source.index is None else 0
-    if not may_cut and (next_seq < source.required_seq or end < promised_end):
+    if may_cut is Cut.TORN and fault and not looks_torn(source.fd, end, source.size):
+        raise source.damaged(end, fault_text(fault))
+    if may_cut is Cut.NOTHING and (next_seq < source.required_seq or end < promised_end):
         raise source.damaged(end, fault_text(fault) if fault else "the messages end before the committed ones do")
     first_seq = max(base_seq, min(source.first_seq, next_seq))
     cut_bytes = _cut_content(source, end)
@@ -229,18 +252,18 @@ def _write_anew(source: _Source, index_fd: int, boot: int, *, may_cut: bool) -> 
     return Mended(first_seq, next_seq, cut_bytes, kept_in)
 
 
-def _find_start(source: _Source, *, may_cut: bool) -> tuple[int, int]:
+def _find_start(source: _Source, may_cut: Cut) -> tuple[int, int]:
     """The oldest frame there is, as (its seq, its offset); for a content without frames, the next seq and its end."""
     content = source.content
     empty = content is not None and content.first_offset == content.end_offset == HEADER_PAGE_BYTES
     if content and empty and source.required_seq <= content.first_seq:
         return content.first_seq, HEADER_PAGE_BYTES
     candidates = source.start_candidates()
-    for offset in candidates if may_cut else candidates[:1]:
+    for offset in candidates[:1] if may_cut is Cut.NOTHING else candidates:
         seq = _whole_frame_at(source, offset)
         if seq is not None:
             return seq, offset
-    if not may_cut:
+    if may_cut is Cut.NOTHING:
         raise source.damaged(candidates[0], "there is no whole frame where the oldest message should be")
     return source.known_seq, HEADER_PAGE_BYTES
 
@@ -255,7 +278,7 @@ def _write_entries(source: _Source, index_fd: int, base_seq: int, start: int) ->
     walk = FrameWalk(source.fd, start, source.limit_offset, base_seq)
     place = HEADER_PAGE_BYTES
     for run in walk:
-        entries = index_entries(run.frames, 0, len(run.frames), run.offset)
+        entries = walk.entries
         surplus = run.seq + run.messages - source.limit_seq
         if surplus > 0:
             # Frames that were written and never committed: they must not come back.

@@ -26,6 +26,7 @@ from shard.header import (
     INDEX_CUTS,
     INDEX_FIRST_SEQ,
     INDEX_NEXT_SEQ,
+    INDEX_PLACE,
     INDEX_SYNCED_SEQ,
     boot_word,
     map_page,
@@ -34,7 +35,9 @@ from shard.header import (
     untagged,
 )
 from shard.index import Run, cut, entry_offset, read_entry, seq_at
-from shard.stream_files import StreamPaths, is_begun_anew, is_unborn, open_fds, parse_headers, stream_paths
+from shard.newborn import Left, left_of_newborn
+from shard.place import place_word
+from shard.stream_files import StreamPaths, is_begun_anew, open_fds, parse_headers, stream_paths
 
 _NO_WORD = -1
 _this_boot: list[int] = []
@@ -96,7 +99,7 @@ class StreamReader:
         try:
             return cls._open(paths, boot)
         except StreamDamaged:
-            if is_unborn(paths) or is_begun_anew(paths):
+            if left_of_newborn(paths, boot) is Left.NOTHING or is_begun_anew(paths):
                 raise StreamMissing(name, directory) from None
         except StreamCut:
             pass
@@ -136,6 +139,13 @@ class StreamReader:
         if not self._trusts_next:
             self._trusts_next = self._untag(INDEX_BOOT) == self._boot
         return self._trusts_next
+
+    @property
+    def has_place(self) -> bool:
+        """Whether the files are where their owner has opened them last, seen from this mount namespace. If not, the
+        machine may have lost what was written, also in this boot. Raises StreamDamaged.
+        """
+        return self._words[INDEX_PLACE] == 0 or self._untag(INDEX_PLACE) == place_word(self._index_fd)
 
     def first_seq(self) -> int:
         """The oldest message that is kept; next_seq() when there is none. Cheap. Raises StreamDamaged."""

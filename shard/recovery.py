@@ -1,9 +1,11 @@
 """What happens when the owner opens a stream: is it what was written, and where does it end?
 
-After a crash of the process (the boot id is still the same) the committed count is the truth: what lies beyond it was
-never acknowledged and is cut. After the machine was down the index is no evidence past the synced seq: the frames from
-there on are checked one by one, their entries written anew, and the first one that is not whole and right is the end.
-What is cut there is kept (`shard.torn`). Damage before the trusted end is an error, StreamDamaged, and changes nothing.
+After a crash of the process (the boot id is still the same, and so is the files' place) the committed count is the
+truth: what lies beyond it was never acknowledged and is cut. After the machine was down, or the volume was lost, the
+index is no evidence past the synced seq: the frames from there on are checked one by one, their entries written anew,
+and the first one that is not whole and right is the end. What is cut there is kept (`shard.torn`). If the index does
+not lead to the synced seq, the walk begins at an older message. The same is done if the place is the same and the end
+looks torn. Damage before the trusted end is an error, StreamDamaged, and changes nothing.
 
 The cost does not grow with the history: the header pages, the last OPEN_CHECK_BYTES of frames with their entries, and
 what was never synced.
@@ -17,9 +19,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from shard.errors import StorageFull, is_full
+from shard.errors import StorageFull, StreamDamaged, is_full
 from shard.files import read_all, write_all
-from shard.frame import FAULT_SHORT, INDEX_ENTRY, INDEX_ENTRY_BYTES, MAX_FRAME_BYTES, IndexEntry
+from shard.frame import FAULT_SHORT, INDEX_ENTRY, INDEX_ENTRY_BYTES, MAX_FRAME_BYTES
 from shard.header import (
     CONTENT_END_OFFSET,
     CONTENT_FIRST_OFFSET,
@@ -29,6 +31,7 @@ from shard.header import (
     INDEX_CUTS,
     INDEX_FIRST_SEQ,
     INDEX_NEXT_SEQ,
+    INDEX_PLACE,
     INDEX_STATE,
     STATE_CLOSED,
     STATE_OPEN,
@@ -36,9 +39,10 @@ from shard.header import (
     tagged,
 )
 from shard.index import entry_offset, read_entry
+from shard.place import place_word
 from shard.stream_files import FilePair, Headers
 from shard.torn import keep_torn
-from shard.walk import FrameWalk, check, fault_text, index_entries
+from shard.walk import FrameWalk, check, fault_text, index_entries, looks_torn, whole_frame_seq
 
 OPEN_CHECK_BYTES: Final = 64 * 1024
 """Frames checked at the end of the trusted part; at least one frame, however long."""
@@ -50,7 +54,7 @@ OPEN_CHECK_ENTRIES: Final = 512
 class Recovered:
     """Where the stream stands, and what opening it had to do. `torn_bytes` were cut and kept, `lost_messages` had been
     committed but never reached the disk before the machine went down (as far as the header page knows: it may be an
-    older one). `new_boot`: nobody has had the stream open since the machine came up."""
+    older one). `new_boot`: nobody has had the stream open since the machine came up, or the files lost their place."""
 
     base_seq: int
     first_seq: int
@@ -65,27 +69,36 @@ class Recovered:
 
 
 def recover(pair: FilePair, boot: int, check_bytes: int) -> Recovered:
-    """Check the end of the stream, cut what does not belong to it, and mark it as open in this boot.
+    """Check the end of the stream, cut what does not belong to it, and mark it as open in this boot and place.
 
-    Raises StreamDamaged, StorageFull, OSError; the files are then as they were, but for index entries past synced_seq.
+    Raises StreamDamaged, StorageFull, OSError; the files are then as they were, but for index entries that did not fit
+    their frames.
     """
     headers = pair.headers()
-    index = headers.index_words
-    same_boot = index.boot == boot
-    trusted_seq = index.next_seq if same_boot else index.synced_seq
-    end_offset, timestamp_us, epoch = check_tail(pair, headers, trusted_seq, check_bytes)
-    found = Recovered(
-        headers.index_fixed.base_seq, index.first_seq, trusted_seq, index.synced_seq, end_offset, timestamp_us, epoch
-    )
-    found.new_boot = not same_boot
-    if same_boot:
-        _check_ends(pair, headers, end_offset)
+    index, base_seq = headers.index_words, headers.index_fixed.base_seq
+    found = Recovered(base_seq, index.first_seq, index.next_seq, index.synced_seq, HEADER_PAGE_BYTES)
+    place = place_word(pair.index_fd)
+    found.new_boot = index.boot != boot or index.place not in (0, place)
+    if found.new_boot:
+        _take_up_unsynced(pair, headers, found, check_bytes)
     else:
-        _take_up_unsynced(pair, found)
-        found.lost_messages = max(0, index.next_seq - found.next_seq)
-        found.first_seq = min(found.first_seq, found.next_seq)
-    _settle(pair, headers, found, boot)
+        _trust_the_commit(pair, headers, found, check_bytes)
+    _settle(pair, headers, found, boot, place)
     return found
+
+
+def _trust_the_commit(pair: FilePair, headers: Headers, found: Recovered, check_bytes: int) -> None:
+    """The machine has kept all that was written, unless the end does not check and looks as if it had not."""
+    index = headers.index_words
+    try:
+        end_offset, found.last_timestamp_us, found.last_epoch = check_tail(pair, headers, index.next_seq, check_bytes)
+        _check_ends(pair, headers, end_offset)
+        found.end_offset = end_offset
+    except StreamDamaged as damage:
+        if index.synced_seq == index.next_seq:
+            raise
+        _take_up_unsynced(pair, headers, found, check_bytes, damage)
+        found.new_boot = True
 
 
 def check_tail(pair: FilePair, headers: Headers, trusted_seq: int, check_bytes: int) -> tuple[int, int, int]:
@@ -152,29 +165,84 @@ def _check_ends(pair: FilePair, headers: Headers, end_offset: int) -> None:
             raise paths.damaged(file, end, f"closed with {end} bytes, it has {size}")
 
 
-def _take_up_unsynced(pair: FilePair, found: Recovered) -> None:
-    """Go on from the synced seq by the frames alone; write their entries where they differ. Keep what is torn."""
-    walk = FrameWalk(pair.content_fd, found.end_offset, pair.content_size, found.next_seq)
+def _take_up_unsynced(
+    pair: FilePair, headers: Headers, found: Recovered, check_bytes: int, damage: StreamDamaged | None = None
+) -> None:
+    """Go on from the synced seq by the frames alone; write their entries where they differ. Keep what is torn.
+
+    `damage` was found behind the synced seq in the same boot: it is raised if committed messages are missing and the
+    end does not look torn.
+    """
+    index = headers.index_words
+    behind = _find_start(pair, headers, found, check_bytes)
+    walk = _walk_on(pair, found)
+    if behind is not None and found.next_seq < index.synced_seq:
+        raise behind
+    is_short = found.next_seq < index.next_seq
+    if damage is not None and is_short and not looks_torn(pair.content_fd, walk.offset, pair.content_size):
+        raise damage
+    paths = pair.paths
+    found.torn_bytes = keep_torn(
+        paths.directory, paths.stem, pair.content_fd, "content", found.end_offset, pair.content_size
+    )
+    found.lost_messages = max(0, index.next_seq - found.next_seq)
+    found.first_seq = min(found.first_seq, found.next_seq)
+
+
+def _find_start(pair: FilePair, headers: Headers, found: Recovered, check_bytes: int) -> StreamDamaged | None:
+    """Where the walk begins: at the synced seq, or, if the index does not lead there, at the end of an older window
+    that checks; the steps back double. Gives what is wrong then: the walk must reach the synced seq.
+
+    Raises StreamDamaged, OSError.
+    """
+    synced_seq, base_seq = headers.index_words.synced_seq, found.base_seq
+    oldest, seq, step = max(base_seq, min(found.first_seq, synced_seq - 1)), synced_seq, 1
+    first_damage: StreamDamaged | None = None
+    while True:
+        try:
+            found.end_offset, found.last_timestamp_us, found.last_epoch = check_tail(pair, headers, seq, check_bytes)
+            found.next_seq = seq
+            return first_damage
+        except StreamDamaged as damage:
+            first_damage = first_damage or damage
+            if str(damage.file) != pair.paths.index_file:
+                raise first_damage from None
+            bad_seq = base_seq + (damage.offset - HEADER_PAGE_BYTES) // INDEX_ENTRY_BYTES
+            seq, step = min(bad_seq, synced_seq - step), 2 * step
+        if seq <= oldest:
+            _begin_with_oldest(pair, headers, found, first_damage)
+            return first_damage
+
+
+def _begin_with_oldest(pair: FilePair, headers: Headers, found: Recovered, damage: StreamDamaged) -> None:
+    """The walk begins with the oldest frame, where the content's header page says it is. Raises `damage`, OSError."""
+    offset = headers.content_words.first_offset
+    seq = whole_frame_seq(pair.content_fd, offset, pair.content_size)
+    if seq is None or not found.base_seq <= seq <= max(found.base_seq, found.first_seq):
+        raise damage
+    found.next_seq, found.end_offset = seq, offset
+
+
+def _walk_on(pair: FilePair, found: Recovered) -> FrameWalk:
+    """Take up every whole frame from the end that is found so far on. Raises StorageFull, OSError."""
+    last = (found.last_timestamp_us, found.last_epoch)
+    walk = FrameWalk(pair.content_fd, found.end_offset, pair.content_size, found.next_seq, *last)
     try:
         for run in walk:
-            entries = index_entries(run.frames, 0, len(run.frames), run.offset)
             place = entry_offset(run.seq, found.base_seq)
-            if read_all(pair.index_fd, len(entries), place) != entries:
-                write_all(pair.index_fd, entries, place)
-                pair.index_size = max(pair.index_size, place + len(entries))
-            last = IndexEntry._make(INDEX_ENTRY.unpack_from(entries, len(entries) - INDEX_ENTRY_BYTES))
-            found.last_timestamp_us, found.last_epoch = last.timestamp_us, last.epoch
+            if read_all(pair.index_fd, len(walk.entries), place) != walk.entries:
+                write_all(pair.index_fd, walk.entries, place)
+                pair.index_size = max(pair.index_size, place + len(walk.entries))
     except OSError as error:
         if is_full(error):
             raise StorageFull(pair.paths.name, Path(pair.paths.index_file), pair.content_size - walk.offset) from error
         raise
     found.next_seq, found.end_offset = walk.seq, walk.offset
-    found.torn_bytes = keep_torn(
-        pair.paths.directory, pair.paths.stem, pair.content_fd, "content", walk.offset, pair.content_size
-    )
+    found.last_timestamp_us, found.last_epoch = walk.timestamp_us, walk.epoch
+    return walk
 
 
-def _settle(pair: FilePair, headers: Headers, found: Recovered, boot: int) -> None:
+def _settle(pair: FilePair, headers: Headers, found: Recovered, boot: int, place: int) -> None:
     """Make the files say what was found. The boot word comes last: until then the same is found again."""
     content, index = pair.content_words, pair.index_words
     if pair.content_size > found.end_offset:
@@ -195,6 +263,8 @@ def _settle(pair: FilePair, headers: Headers, found: Recovered, boot: int) -> No
     if headers.index_words.cuts % 2:
         index[INDEX_CUTS] = tagged(headers.index_words.cuts + 1)
     index[INDEX_STATE] = tagged(STATE_OPEN)
+    if headers.index_words.place != place:
+        index[INDEX_PLACE] = tagged(place) if place else 0
     index[INDEX_BOOT] = tagged(boot)
 
 

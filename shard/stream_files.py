@@ -7,6 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -16,6 +17,7 @@ from shard.header import (
     CONTENT_MAGIC,
     HEADER_PAGE_BYTES,
     INDEX_MAGIC,
+    INDEX_PLACE,
     NAME_OFFSET,
     STATE_OPEN,
     STREAM_ID_OFFSET,
@@ -27,10 +29,11 @@ from shard.header import (
     pack_page,
     parse_content,
     parse_index,
+    tagged,
 )
 from shard.meta import StreamMeta, meta_path, write_meta
 from shard.names import file_stem, stem_is_hashed, validate_name
-from shard.torn import data_end
+from shard.place import place_word
 
 CONTENT_SUFFIX: Final = ".content"
 INDEX_SUFFIX: Final = ".indx"
@@ -154,56 +157,45 @@ def open_fds(paths: StreamPaths, flags: int) -> tuple[int, int]:
     raise paths.damaged(missing, 0, "the file is missing")
 
 
-def is_unborn(paths: StreamPaths) -> bool:
-    """Whether the files are what a crash leaves of a stream that was just being made, without any message in it.
-
-    The index is renamed into place last, so a content file that is alone and empty is one. After a crash of the machine
-    neither file may have reached the disk: both are there, and empty or all zeros.
-    """
-    content_blank, index_blank = _is_blank(paths.content_file), _is_blank(paths.index_file)
-    if content_blank and index_blank:
-        return True
-    if os.path.exists(paths.index_file) or os.path.getsize(paths.content_file) != HEADER_PAGE_BYTES:
-        return False
-    with open(paths.content_file, "rb") as file:
-        try:
-            _, words = parse_content(file.read(HEADER_PAGE_BYTES))
-        except HeaderFault:
-            return False
-    return words.end_offset == HEADER_PAGE_BYTES
-
-
 def create_pair(paths: StreamPaths, boot: int, base_seq: int = 0) -> FilePair:
     """Make both files, without messages, and open them. Whatever has their names is replaced.
 
-    Raises InvalidName, StorageFull, OSError; a stream that is half made is none (`is_unborn`).
+    Raises InvalidName, StorageFull, OSError; nothing is left then of what was made.
     """
     validate_name(paths.name)
-    if stem_is_hashed(paths.stem) and not meta_path(paths.directory, paths.name).exists():
-        write_meta(paths.directory, StreamMeta(paths.name))
-    content_page, index_page = _empty_pages(paths.name, boot, base_seq)
+    made: list[str] = []
     try:
-        content_fd = _create(paths.content_file, content_page)
-        try:
-            index_fd = _create(paths.index_file, index_page)
-        except OSError:
-            os.close(content_fd)
-            raise
+        return _create_pair(paths, boot, base_seq, made)
     except OSError as error:
+        for file in made:
+            with suppress(OSError):
+                os.unlink(file)
         if is_full(error):
             raise _full(paths) from error
         raise
-    pair = FilePair(paths, content_fd, index_fd)
-    if base_seq:
-        # Where a stream begins that does not begin at 0 is not to be found out again.
-        try:
-            os.fsync(content_fd)
-            os.fsync(index_fd)
+
+
+def _create_pair(paths: StreamPaths, boot: int, base_seq: int, made: list[str]) -> FilePair:
+    """As `create_pair`; `made` gets what is there when it fails."""
+    meta = meta_path(paths.directory, paths.name)
+    if stem_is_hashed(paths.stem) and not meta.exists():
+        write_meta(paths.directory, StreamMeta(paths.name))
+        made.append(str(meta))
+    content_page, index_page = _empty_pages(paths.name, boot, base_seq)
+    fds: list[int] = []
+    try:
+        for file, page in ((paths.content_file, content_page), (paths.index_file, index_page)):
+            fds.append(_create(file, page))
+            made.append(file)
+        if base_seq:
+            # Where a stream begins that does not begin at 0 is not to be found out again.
+            for fd in fds:
+                os.fsync(fd)
             sync_directory(paths.directory)
-        except OSError:
-            pair.close()
-            raise
-    return pair
+    except OSError:
+        _close(fds)
+        raise
+    return _placed(FilePair(paths, *fds))
 
 
 class NewPair:
@@ -243,7 +235,7 @@ class NewPair:
         except OSError:
             _close((self._content_fd, self._index_fd))
             raise
-        return FilePair(paths, self._content_fd, self._index_fd)
+        return _placed(FilePair(paths, self._content_fd, self._index_fd))
 
 
 def is_begun_anew(paths: StreamPaths) -> bool:
@@ -272,6 +264,13 @@ def finish_anew(paths: StreamPaths, boot: int) -> None:
     sync_directory(paths.directory)
 
 
+def _placed(pair: FilePair) -> FilePair:
+    """Write down where files that were just made are."""
+    if place := place_word(pair.index_fd):
+        pair.index_words[INDEX_PLACE] = tagged(place)
+    return pair
+
+
 def _empty_pages(name: str, boot: int, base_seq: int) -> tuple[bytes, bytes]:
     """The header pages of a stream without messages."""
     fixed = FixedHeader(secrets.randbits(64), base_seq, time.time_ns() // 1000, name)
@@ -297,17 +296,6 @@ def _create(file: str, page: bytes, *, sync: bool = False) -> int:
         os.unlink(file + NEW_SUFFIX)
         raise
     return fd
-
-
-def _is_blank(file: str) -> bool:
-    """Whether the file is missing, empty, or zeros all through."""
-    fd = _open_or_none(file, os.O_RDONLY)
-    if fd is None:
-        return True
-    try:
-        return data_end(fd, 0, os.fstat(fd).st_size) == 0
-    finally:
-        os.close(fd)
 
 
 def _open_or_none(file: str, flags: int) -> int | None:

@@ -15,16 +15,21 @@ from shard.frame import (
     FAULT_SHORT,
     FAULT_TIME,
     HEADER_BYTES,
+    INDEX_ENTRY,
+    INDEX_ENTRY_BYTES,
     MAX_FRAME_BYTES,
     SEQ_OFFSET,
 )
 from shard.leaves import load
 
 _leaf = load("shard.frame_cy")
-check, index_entries = _leaf.check, _leaf.index_entries
+check, index_entries, _admit = _leaf.check, _leaf.index_entries, _leaf.admit
 
 WALK_BYTES: Final = 1024 * 1024
 """Read at once; more only for a single frame that is longer, and that is at most MAX_FRAME_BYTES."""
+
+PAGE_BYTES: Final = 4096
+"""What the kernel writes back at once, or not at all."""
 
 
 class Run(NamedTuple):
@@ -39,16 +44,23 @@ class Run(NamedTuple):
 class FrameWalk:
     """Iterate to get the runs; afterwards `seq`, `offset` say where the walk stopped and `fault` why ("" = at the end).
 
-    Raises OSError.
+    Timestamps and epochs never go back, also from those of the message before the first, if these are given; they may
+    do anything if the walk is not `ordered`. `timestamp_us` and `epoch` are those of the last message, `entries` the
+    index entries of the last run. Raises OSError.
     """
 
-    __slots__ = ("_end", "_fd", "fault", "offset", "seq")
+    __slots__ = ("_end", "_fd", "_ordered", "entries", "epoch", "fault", "offset", "seq", "timestamp_us")
 
-    def __init__(self, fd: int, offset: int, end: int, seq: int) -> None:
+    def __init__(
+        self, fd: int, offset: int, end: int, seq: int, timestamp_us: int = 0, epoch: int = 0, *, ordered: bool = True
+    ) -> None:
         self._fd = fd
+        self._ordered = ordered
         self._end = end
         self.offset = offset
         self.seq = seq
+        self.timestamp_us, self.epoch = timestamp_us, epoch
+        self.entries = bytearray()
         self.fault = ""
 
     def __iter__(self) -> Iterator[Run]:
@@ -56,9 +68,12 @@ class FrameWalk:
         while self.offset < self._end and not self.fault:
             left = self._end - self.offset
             data = read_all(self._fd, min(wanted, left), self.offset)
-            count, size, fault = check(data, 0, len(data), self.seq)
+            entries, size, fault = self._check(data)
+            count = len(entries) // INDEX_ENTRY_BYTES
             if count:
                 run = Run(self.seq, count, self.offset, memoryview(data)[:size])
+                self.entries = entries
+                self.timestamp_us, _, _, self.epoch = INDEX_ENTRY.unpack_from(entries, len(entries) - INDEX_ENTRY_BYTES)
                 self.seq += count
                 self.offset += size
                 yield run
@@ -73,6 +88,14 @@ class FrameWalk:
                 if count or len(data) < wanted <= left:
                     continue
             self.fault = fault
+
+    def _check(self, data: bytes) -> tuple[bytearray, int, str]:
+        """The entries of the right frames that these bytes begin with, their bytes, and what is wrong behind them."""
+        if self._ordered:
+            entries, size, fault, _ = _admit(data, self.seq, self.timestamp_us, self.epoch, self.offset)
+            return entries, size, fault
+        _, size, fault = check(data, 0, len(data), self.seq)
+        return index_entries(data, 0, size, self.offset), size, fault
 
     def finish(self) -> str:
         """Walk without looking at the runs; gives the fault."""
@@ -96,6 +119,24 @@ def whole_frame_seq(fd: int, offset: int, end: int) -> int | None:
     frame = read_all(fd, length, offset)
     count, _, _ = check(frame, 0, len(frame), seq)
     return seq if count else None
+
+
+def looks_torn(fd: int, offset: int, end: int) -> bool:
+    """Whether the bytes where a frame should begin are what a loss of power leaves: the file ends before the frame
+    does, or a page of it holds zeros alone. Raises OSError.
+    """
+    head = read_all(fd, HEADER_BYTES, offset)
+    length = int.from_bytes(head[:4], "little")
+    if not HEADER_BYTES <= length <= MAX_FRAME_BYTES:
+        length = HEADER_BYTES
+    if offset + length > end:
+        return True
+    while length:
+        piece = min(length, PAGE_BYTES - offset % PAGE_BYTES)
+        if not any(read_all(fd, piece, offset)):
+            return True
+        offset, length = offset + piece, length - piece
+    return False
 
 
 def fault_text(fault: str) -> str:

@@ -48,11 +48,15 @@ def append(log: StreamLog, *payloads: bytes, at: int = 1_000, epoch: int = 1) ->
     return log.append(batch(payloads), len(payloads), at, epoch)
 
 
-def filled(directory: Path, count: int = 10, *, name: str = NAME, boot: str = BOOT) -> StreamPaths:
+def filled(
+    directory: Path, count: int = 10, *, name: str = NAME, boot: str = BOOT, synced: bool = False
+) -> StreamPaths:
     """A closed stream of `count` messages b"message 0", b"message 1", … at 1000, 1010, … µs; gives its paths."""
     log = open_log(directory, name, boot=boot)
     for i in range(count):
         append(log, b"message %d" % i, at=1_000 + 10 * i)
+    if synced:
+        log.sync()
     log.close()
     return stream_paths(directory, name)
 

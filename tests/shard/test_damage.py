@@ -28,8 +28,8 @@ HEADER_PLACES = [*range(560), *range(560, HEADER_PAGE_BYTES, 97), HEADER_PAGE_BY
 @pytest.fixture
 def stream(tmp_path: Path) -> Callable[[str], Path]:
     """The files of a stream with five messages, another one beside it; gives a file's path."""
-    filled(tmp_path, MESSAGES)
-    filled(tmp_path, MESSAGES, name="bystander")
+    filled(tmp_path, MESSAGES, synced=True)
+    filled(tmp_path, MESSAGES, name="bystander", synced=True)
     return lambda kind: tmp_path / (NAME + {"content": ".content", "index": ".indx"}[kind])
 
 
@@ -80,17 +80,18 @@ def test_a_flipped_byte_of_a_frame_or_an_entry_is_found(
 @pytest.mark.parametrize("kind", FILES)
 def test_a_file_cut_anywhere_is_found(stream: Callable[[str], Path], tmp_path: Path, kind: str) -> None:
     whole = stream(kind).read_bytes()
-    for size in [*range(0, HEADER_PAGE_BYTES, 127), *range(HEADER_PAGE_BYTES - 1, len(whole))]:
+    # An index without its header page is what a loss of power may leave of a new stream: see test_newborn.py.
+    short = range(0, HEADER_PAGE_BYTES, 127) if kind == "content" else ()
+    for size in [*short, *range(HEADER_PAGE_BYTES, len(whole))]:
         stream(kind).write_bytes(whole[:size])
         assert_found(tmp_path, kind, f"the {kind} cut to {size}")
     stream(kind).write_bytes(whole)
     assert check_stream(tmp_path, NAME, boot_id=BOOT).ok
 
 
-@pytest.mark.parametrize("kind", FILES)
-def test_a_zeroed_header_page_is_found(stream: Callable[[str], Path], tmp_path: Path, kind: str) -> None:
-    overwrite(stream(kind), 0, bytes(HEADER_PAGE_BYTES))
-    assert_found(tmp_path, kind, "a zeroed header page")
+def test_a_zeroed_header_page_of_the_content_is_found(stream: Callable[[str], Path], tmp_path: Path) -> None:
+    overwrite(stream("content"), 0, bytes(HEADER_PAGE_BYTES))
+    assert_found(tmp_path, "content", "a zeroed header page")
 
 
 @pytest.mark.parametrize("kind", FILES)
@@ -99,9 +100,8 @@ def test_a_header_page_alone_is_found(stream: Callable[[str], Path], tmp_path: P
     assert_found(tmp_path, kind, "a header page alone")
 
 
-@pytest.mark.parametrize("kind", FILES)
-def test_a_missing_file_is_found(stream: Callable[[str], Path], tmp_path: Path, kind: str) -> None:
-    os.unlink(stream(kind))
+def test_a_missing_content_is_found(stream: Callable[[str], Path], tmp_path: Path) -> None:
+    os.unlink(stream("content"))
     report = check_stream(tmp_path, NAME, boot_id=BOOT)
     assert [fault.cause for fault in report.faults] == ["the file is missing"]
     with pytest.raises(StreamDamaged, match="the file is missing"):

@@ -29,6 +29,7 @@ from shard.header import (
     INDEX_FIRST_SEQ,
     INDEX_MAGIC,
     INDEX_NEXT_SEQ,
+    INDEX_PLACE,
     INDEX_STATE,
     INDEX_SYNC_FAILED,
     INDEX_SYNCED_SEQ,
@@ -112,7 +113,7 @@ def test_the_mutable_words() -> None:
     assert [row[:2] for row in table("content words")] == words(content, ContentWords._fields)
     index = (
         *(INDEX_FIRST_SEQ, INDEX_NEXT_SEQ, INDEX_SYNCED_SEQ, INDEX_BOOT, INDEX_STATE),
-        *(INDEX_CUTS, INDEX_CUT_SEQ, INDEX_SYNC_FAILED),
+        *(INDEX_CUTS, INDEX_CUT_SEQ, INDEX_SYNC_FAILED, INDEX_PLACE),
     )
     rows = table("index words")
     assert [row[:2] for row in rows] == words(index, IndexWords._fields)
@@ -127,7 +128,7 @@ def test_a_page_as_it_is_packed_has_its_words_there() -> None:
     page = pack_page(INDEX_MAGIC, FixedHeader(1, 0, 2, "x"), (3, 5, 4, 6, STATE_OPEN))
     for place, value in ((INDEX_FIRST_SEQ, 3), (INDEX_NEXT_SEQ, 5), (INDEX_SYNCED_SEQ, 4), (INDEX_BOOT, 6)):
         assert page[8 * place : 8 * place + 8] == tagged(value).to_bytes(8, "little")
-    assert parse_index(page)[1] == (3, 5, 4, 6, STATE_OPEN, 0, 0, 0)
+    assert parse_index(page)[1] == (3, 5, 4, 6, STATE_OPEN, 0, 0, 0, 0)
 
 
 def test_the_meta_file() -> None:

@@ -74,14 +74,19 @@ INDEX_DAMAGE: dict[str, Corrupt] = {
 }
 
 
+LOST = [INDEX_DAMAGE[each] for each in ("gone", "empty", "header zeroed")]
+"""As a loss of power may leave it: opening takes up the frames, see test_newborn.py."""
+
+
 @pytest.mark.parametrize("corrupt", INDEX_DAMAGE.values(), ids=INDEX_DAMAGE.keys())
 @pytest.mark.parametrize("mend", [rebuild_index, repair])
 def test_any_damage_of_the_index_is_mended_without_loss(
     tmp_path: Path, corrupt: Corrupt, mend: Callable[..., object]
 ) -> None:
-    paths = filled(tmp_path, 10)
+    paths = filled(tmp_path, 10, synced=True)
     corrupt(Path(paths.content_file), Path(paths.index_file))
-    assert_broken(tmp_path)
+    if corrupt not in LOST:
+        assert_broken(tmp_path)
     assert mend(tmp_path, NAME, boot_id=BOOT) == mend_module.Mended(0, 10, 0, None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["stream.content", "stream.indx"]
     cycle(tmp_path, ALL, next_seq=10)
@@ -109,7 +114,7 @@ def test_a_trimmed_stream_keeps_its_seqs(tmp_path: Path, trimmed: int, lost: boo
         os.unlink(tmp_path / "stream.indx")
     else:
         flip(tmp_path / "stream.indx", HEADER_PAGE_BYTES + 24 * 9)
-    assert_broken(tmp_path)
+        assert_broken(tmp_path)
     mended = rebuild_index(tmp_path, NAME, boot_id=BOOT)
     assert (mended.first_seq, mended.next_seq) == (trimmed, 10)
     assert read_messages(tmp_path) == before
@@ -238,10 +243,11 @@ CONTENT_DAMAGE: dict[str, tuple[Corrupt, int, int]] = {
 @pytest.mark.parametrize("damage", CONTENT_DAMAGE.values(), ids=CONTENT_DAMAGE.keys())
 def test_a_damaged_content_is_cut_where_the_damage_begins(tmp_path: Path, damage: tuple[Corrupt, int, int]) -> None:
     corrupt, left, next_seq = damage
-    paths = filled(tmp_path, 10)
+    paths = filled(tmp_path, 10, synced=True)
     corrupt(Path(paths.content_file), Path(paths.index_file))
     broken = Path(paths.content_file).read_bytes() if os.path.exists(paths.content_file) else b""
-    assert_broken(tmp_path)
+    if corrupt not in (headers_zeroed, header_and_index):
+        assert_broken(tmp_path)
     mended = repair(tmp_path, NAME, boot_id=BOOT)
     assert (mended.next_seq - mended.first_seq, mended.next_seq) == (left, next_seq)
     cut_frames = broken[HEADER_PAGE_BYTES + FRAME * left :].rstrip(b"\0")
@@ -355,7 +361,7 @@ def test_a_full_disk_leaves_the_stream_as_it_was(tmp_path: Path, monkeypatch: py
 
 
 def test_mending_cut_short_is_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paths = filled(tmp_path, 10)
+    paths = filled(tmp_path, 10, synced=True)
     flip(paths.content_file, HEADER_PAGE_BYTES + FRAME * 5 + 33)
 
     def dies(old: str, new: str) -> None:

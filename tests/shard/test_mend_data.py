@@ -16,11 +16,11 @@ from tests.shard.helpers import BOOT, filled, flip, payloads
 
 @pytest.fixture
 def data(tmp_path: Path) -> DataDirectory:
-    """Twelve streams of ten messages; "s1" has lost its index, "s2" a frame, the rest are whole."""
+    """Twelve streams of ten messages; "s1" has an index without a header, "s2" a damaged frame, the rest are whole."""
     made = make_data_dir(tmp_path / "data", 4)
     for i in range(12):
         filled(made.stream_directory(f"s{i}"), 10, name=f"s{i}")
-    os.unlink(made.stream_directory("s1") / "s1.indx")
+    flip(made.stream_directory("s1") / "s1.indx", 5)
     flip(made.stream_directory("s2") / "s2.content", 4_096 + 41 * 6 + 35)
     return made
 

@@ -8,8 +8,9 @@ import pytest
 from shard.errors import StreamCut, StreamDamaged, StreamMissing, Trimmed
 from shard.frame import INDEX_ENTRY, IndexEntry
 from shard.header import INDEX_NEXT_SEQ
+from shard.newborn import Left, left_of_newborn
 from shard.reader import StreamReader, this_boot
-from shard.stream_files import StreamPaths, is_unborn
+from shard.stream_files import StreamPaths
 from tests.shard.helpers import (
     BOOT,
     LATER_BOOT,
@@ -122,11 +123,11 @@ def test_a_stream_that_is_made_in_this_very_moment_is_no_damage(
     hidden = tmp_path / "hidden"
     os.rename(paths.index_file, hidden)
 
-    def unborn(paths: StreamPaths) -> bool:
+    def unborn(paths: StreamPaths, boot: int) -> Left | None:
         os.rename(hidden, paths.index_file)
-        return is_unborn(paths)
+        return left_of_newborn(paths, boot)
 
-    monkeypatch.setattr("shard.reader.is_unborn", unborn)
+    monkeypatch.setattr("shard.reader.left_of_newborn", unborn)
     reader = open_reader(tmp_path)
     assert reader.next_seq() == 3
     reader.close()

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from shard import walk
 from shard.errors import StreamDamaged
-from shard.frame import pack_frame
+from shard.frame import INDEX_ENTRY_BYTES, pack_frame
 from shard.header import (
     CONTENT_END_OFFSET,
     CONTENT_FIRST_OFFSET,
     CONTENT_FIRST_SEQ,
+    HEADER_PAGE_BYTES,
     INDEX_FIRST_SEQ,
     INDEX_NEXT_SEQ,
+    INDEX_SYNCED_SEQ,
     tagged,
 )
 from shard.leaves import load
@@ -113,7 +116,7 @@ def test_a_trim_cut_short_by_the_crash_is_finished(tmp_path: Path) -> None:
 
 
 def test_a_stream_closed_at_another_length_is_refused(tmp_path: Path) -> None:
-    filled(tmp_path, 3)
+    filled(tmp_path, 3, synced=True)
     with open(tmp_path / "stream.content", "ab") as file:
         file.write(b"x")
     with pytest.raises(StreamDamaged, match="closed with 4219 bytes, it has 4220"):
@@ -264,6 +267,127 @@ def test_a_clean_stop_leaves_nothing_to_check(tmp_path: Path, monkeypatch: pytes
     log.close()
 
 
+# --- the volume was lost, and came back in the same boot
+
+
+def moved(directory: Path) -> Path:
+    """The files in another place, as those of a volume that was mounted again are."""
+    there = directory / "there"
+    shutil.copytree(directory, there)
+    return there
+
+
+def test_what_a_lost_volume_has_kept_is_kept(tmp_path: Path) -> None:
+    crashed(tmp_path)
+    there = moved(tmp_path)
+    log = open_log(there)
+    assert (log.next_seq, log.synced_seq, log.new_boot) == (5, 3, True)
+    append(log, b"after")
+    log.close()
+    assert payloads(there)[3:] == [b"unsynced 0", b"unsynced 1", b"after"]
+    log = open_log(there)
+    assert not log.new_boot
+    log.close()
+
+
+def test_a_hole_before_the_window_is_found_in_another_place(tmp_path: Path) -> None:
+    """The last pages reached the disk, one before them did not."""
+    log = open_log(tmp_path)
+    append(log, b"synced")
+    log.sync()
+    append(log, *[b"x" * 1_000] * 200)
+    log.abandon()
+    there = moved(tmp_path)
+    overwrite(there / "stream.content", 8_192, bytes(4_096))
+    log = open_log(there)
+    assert (log.next_seq, log.lost_messages) == (4, 197)
+    log.close()
+    assert len(payloads(there)) == 4
+
+
+# --- the files of an earlier moment were put back in the same boot, in the same place
+
+
+@pytest.mark.parametrize("kind", ["zeros", "cut", "half", "entry zeros", "entry cut"])
+def test_a_torn_end_is_cut_where_the_place_is_the_same(tmp_path: Path, kind: str) -> None:
+    """Only the last of the two unsynced messages has not reached the disk whole, or its entry has not."""
+    log = open_log(tmp_path)
+    append(log, b"synced")
+    log.sync()
+    append(log, b"x" * 4_096, b"y" * 8_192)
+    log.abandon()
+    content, index = tmp_path / "stream.content", tmp_path / "stream.indx"
+    end, entry = log.end_offset, HEADER_PAGE_BYTES + 2 * INDEX_ENTRY_BYTES
+    if kind == "zeros":
+        overwrite(content, end - 8_224, bytes(8_224))
+    elif kind == "cut":
+        cut(content, end - 1)
+    elif kind == "half":
+        overwrite(content, 12_288, bytes(4_096))
+    elif kind == "entry zeros":
+        overwrite(index, entry, bytes(INDEX_ENTRY_BYTES))
+    else:
+        cut(index, entry + 3)
+    log = open_log(tmp_path)
+    left = 3 if kind.startswith("entry") else 2
+    assert (log.next_seq, log.lost_messages, log.new_boot) == (left, 3 - left, True)
+    assert append(log, b"after") == left
+    log.close()
+    assert len(payloads(tmp_path)) == left + 1
+
+
+def test_a_damaged_end_is_refused_where_the_place_is_the_same(tmp_path: Path) -> None:
+    crashed(tmp_path)
+    flip(tmp_path / "stream.content", (tmp_path / "stream.content").stat().st_size - 1)
+    with pytest.raises(StreamDamaged, match="checksum"):
+        open_log(tmp_path)
+
+
+# --- the index lost more than what was not synced
+
+
+def test_an_index_that_does_not_lead_to_the_synced_seq_is_written_anew(tmp_path: Path) -> None:
+    crashed(tmp_path, synced=100)
+    whole = (tmp_path / "stream.indx").read_bytes()
+    overwrite(tmp_path / "stream.indx", HEADER_PAGE_BYTES + 40 * INDEX_ENTRY_BYTES, bytes(30 * INDEX_ENTRY_BYTES))
+    cut(tmp_path / "stream.indx", HEADER_PAGE_BYTES + 90 * INDEX_ENTRY_BYTES)
+    log = open_log(tmp_path, boot=LATER_BOOT)
+    assert (log.next_seq, log.synced_seq) == (102, 100)
+    log.close()
+    found = (tmp_path / "stream.indx").read_bytes()
+    assert found[HEADER_PAGE_BYTES:] == whole[HEADER_PAGE_BYTES : len(found)]
+
+
+def test_an_empty_index_is_written_anew_and_lost_frames_before_the_synced_seq_are_not_hidden(tmp_path: Path) -> None:
+    crashed(tmp_path, synced=10)
+    cut(tmp_path / "stream.indx", HEADER_PAGE_BYTES)
+    there = moved(tmp_path)
+    log = open_log(there, boot=LATER_BOOT)
+    assert log.next_seq == 12
+    log.close()
+    overwrite(tmp_path / "stream.content", HEADER_PAGE_BYTES + 5 * 40, bytes(40))
+    with pytest.raises(StreamDamaged, match="ends before the entry"):
+        open_log(tmp_path, boot=LATER_BOOT)
+
+
+def test_a_frame_whose_time_goes_back_is_not_taken_up(tmp_path: Path) -> None:
+    """What lay behind a cut, of an earlier term, may have the right seq."""
+    log = open_log(tmp_path)
+    append(log, b"one", at=5_000, epoch=3)
+    log.sync()
+    log.abandon()
+    for at, epoch in ((4_999, 3), (5_000, 2)):
+        there = moved(tmp_path)
+        old = batch([b"old"])
+        stamp(old, 1, at, epoch, log.end_offset)
+        with open(there / "stream.content", "ab") as file:
+            file.write(old)
+        log = open_log(there, boot=LATER_BOOT)
+        assert (log.next_seq, log.torn_bytes) == (1, len(old))
+        log.close()
+        shutil.rmtree(there)
+
+
 # --- what it costs
 
 
@@ -321,9 +445,10 @@ def test_the_window_ends_at_the_oldest_message(tmp_path: Path) -> None:
     log.close()
 
 
-def test_next_seq_beyond_the_index_is_refused(tmp_path: Path) -> None:
-    filled(tmp_path, 3)
+def test_a_synced_seq_beyond_the_index_is_refused(tmp_path: Path) -> None:
+    filled(tmp_path, 3, synced=True)
     word(tmp_path / "stream.indx", INDEX_NEXT_SEQ, 4)
+    word(tmp_path / "stream.indx", INDEX_SYNCED_SEQ, 4)
     with pytest.raises(StreamDamaged, match="ends before the entry of message 3"):
         open_log(tmp_path)
 

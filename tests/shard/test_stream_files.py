@@ -12,7 +12,8 @@ from shard.files import write_all
 from shard.header import HEADER_PAGE_BYTES, STATE_OPEN, boot_word
 from shard.meta import read_meta
 from shard.names import file_stem
-from shard.stream_files import create_pair, is_unborn, open_pair, stream_paths
+from shard.place import place_word
+from shard.stream_files import create_pair, open_pair, stream_paths
 from tests.shard.helpers import BOOT, NAME, cut, filled, open_log
 
 LONG = "ü" * 100
@@ -32,12 +33,12 @@ def test_a_pair_holds_four_descriptors_and_gives_them_back(tmp_path: Path) -> No
 
 def test_a_new_stream_is_two_header_pages(tmp_path: Path) -> None:
     pair = create_pair(stream_paths(tmp_path, "a/b"), boot_word(BOOT), base_seq=7)
-    headers = pair.headers()
+    headers, place = pair.headers(), place_word(pair.index_fd)
     pair.close()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a%2Fb.content", "a%2Fb.indx"]
     assert all(path.stat().st_size == HEADER_PAGE_BYTES for path in tmp_path.iterdir())
     assert headers.content_words == (7, HEADER_PAGE_BYTES, HEADER_PAGE_BYTES)
-    assert headers.index_words == (7, 7, 7, boot_word(BOOT), STATE_OPEN, 0, 0, 0)
+    assert headers.index_words == (7, 7, 7, boot_word(BOOT), STATE_OPEN, 0, 0, 0, place)
     assert headers.content_fixed == headers.index_fixed
     assert (headers.content_fixed.name, headers.content_fixed.base_seq) == ("a/b", 7)
 
@@ -83,56 +84,6 @@ def test_missing_and_short_files(tmp_path: Path) -> None:
     assert descriptors() == before
 
 
-@pytest.mark.parametrize(
-    ("content", "index", "unborn"),
-    [
-        (None, None, True),
-        (b"", None, True),
-        (bytes(9_000), bytes(5_000), True),
-        (b"", b"", True),
-        (b"\1", b"", False),
-        (b"", b"\1", False),
-        (bytes(9_000) + b"\1", bytes(5_000), False),
-    ],
-)
-def test_blank_files_are_a_stream_that_was_never_born(
-    tmp_path: Path, content: bytes | None, index: bytes | None, unborn: bool
-) -> None:
-    paths = stream_paths(tmp_path, NAME)
-    for file, data in ((paths.content_file, content), (paths.index_file, index)):
-        if data is not None:
-            Path(file).write_bytes(data)
-    if content is None and index is None:
-        assert is_unborn(paths)
-        return
-    assert is_unborn(paths) == unborn
-    if unborn:
-        with pytest.raises(StreamMissing):
-            open_log(tmp_path, create=False)
-        open_log(tmp_path).close()
-    else:
-        with pytest.raises(StreamDamaged):
-            open_log(tmp_path)
-
-
-def test_an_empty_content_without_index_was_never_born_but_one_with_messages_was(tmp_path: Path) -> None:
-    paths = filled(tmp_path, 0)
-    os.unlink(paths.index_file)
-    assert is_unborn(paths)
-    open_log(tmp_path).close()
-    filled(tmp_path, 1)
-    os.unlink(paths.index_file)
-    assert not is_unborn(paths)
-    with pytest.raises(StreamDamaged, match="missing"):
-        open_log(tmp_path)
-
-
-def test_a_zeroed_index_beside_an_empty_content_is_damage(tmp_path: Path) -> None:
-    paths = filled(tmp_path, 0)
-    Path(paths.index_file).write_bytes(bytes(HEADER_PAGE_BYTES))
-    assert not is_unborn(paths)
-
-
 @pytest.mark.parametrize("failing", [1, 2])
 def test_a_full_disk_leaves_no_half_of_a_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing: int) -> None:
     calls: list[int] = []
@@ -148,6 +99,5 @@ def test_a_full_disk_leaves_no_half_of_a_stream(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(StorageFull):
         open_log(tmp_path)
     assert descriptors() == before
-    assert is_unborn(stream_paths(tmp_path, NAME))
-    assert not list(tmp_path.glob("*.new"))
+    assert os.listdir(tmp_path) == [], "what was made is taken back"
     open_log(tmp_path).close()

@@ -8,7 +8,7 @@ import pytest
 from shard import walk as walk_module
 from shard.frame import pack_frame
 from shard.leaves import load
-from shard.walk import FrameWalk, fault_text, frame_seq
+from shard.walk import FrameWalk, fault_text, frame_seq, looks_torn
 
 stamp = load("shard.frame_cy").stamp
 START = 100
@@ -95,3 +95,37 @@ def test_another_streams_frames_are_a_fault(tmp_path: Path) -> None:
 @pytest.mark.parametrize("fault", ["short", "length", "crc", "seq", "time", "epoch"])
 def test_every_fault_has_a_text(fault: str) -> None:
     assert "frame" in fault_text(fault)
+
+
+def test_times_and_epochs_go_on_from_one_piece_to_the_next(tmp_path: Path) -> None:
+    path = tmp_path / "content"
+    for back, fault in (((9, 4), "time"), ((10, 3), "epoch")):
+        frames = bytearray()
+        for seq, (at, epoch) in enumerate([(10, 4)] * 3 + [back], 5):
+            frame = bytearray(pack_frame(b"x" * 60))
+            stamp(frame, seq, at, epoch, START + len(frames))
+            frames += frame
+        path.write_bytes(bytes(START) + frames)
+        fd = os.open(path, os.O_RDONLY)
+        end = START + len(frames)
+        walk = FrameWalk(fd, START, end, 5)
+        assert (walk.finish(), walk.seq, walk.timestamp_us, walk.epoch) == (fault, 8, 10, 4)
+        assert FrameWalk(fd, START, end, 5, 11, 4).finish() == "time", "the message before counts"
+        assert FrameWalk(fd, START, end, 5, 10, 5).finish() == "epoch"
+        assert FrameWalk(fd, START, end, 5, ordered=False).finish() == ""
+        os.close(fd)
+
+
+def test_what_looks_torn(tmp_path: Path) -> None:
+    fd, end = content(tmp_path, b"x" * 10_000)
+    assert not looks_torn(fd, START, end)
+    assert looks_torn(fd, START, end - 1)
+    assert looks_torn(fd, end, end)
+    os.pwrite(fd, bytes(4_096), 4_096)
+    assert looks_torn(fd, START, end), "a page of it is lost"
+    os.pwrite(fd, b"\1", 5_000)
+    assert not looks_torn(fd, START, end)
+    os.pwrite(fd, bytes(32), START)
+    assert looks_torn(fd, START, end), "there is no frame"
+    os.pwrite(fd, b"\1", START)
+    assert not looks_torn(fd, START, end), "nor is that the length of one"
