@@ -100,10 +100,20 @@ def unmake(content: Path, index: Path) -> None:
         file.write(tagged(HEADER_PAGE_BYTES).to_bytes(8, "little"))
 
 
+def empty_content(content: Path, index: Path) -> None:
+    os.truncate(content, 0)
+    index.unlink()
+
+
+def empty_both(content: Path, index: Path) -> None:
+    os.truncate(content, 0)
+    os.truncate(index, 0)
+
+
 UNBORN: dict[str, Callable[[Path, Path], None]] = {
     "unborn-without-index": unmake,
-    "unborn-empty": lambda content, index: (os.truncate(content, 0), index.unlink())[1],
-    "unborn-both-empty": lambda content, index: (os.truncate(content, 0), os.truncate(index, 0))[1],
+    "unborn-empty": empty_content,
+    "unborn-both-empty": empty_both,
 }
 SOUND = ["sound", *names_of(0, 2, 3, "s"), *names_of(1, 2, 3, "s")]
 
