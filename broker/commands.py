@@ -65,8 +65,8 @@ class Commands:
 
     def execute(self, client: LineClient, command: object) -> None:
         kind = type(command)
-        if kind in c.ADMIN and not client.local:
-            client.refuse(Code.DENIED, "this command is only for connections from this machine")
+        if kind in c.ADMIN and (refusal := _not_an_administrator(client)):
+            client.refuse(Code.DENIED, refusal)
             return
         self._table[kind](client, command)
 
@@ -309,6 +309,15 @@ class Commands:
     def _refusal(self, refused: Refused) -> bytes:
         self.worker.metrics.refused.add(refused.code)
         return answers.err(refused.code, refused.text)
+
+
+def _not_an_administrator(client: LineClient) -> str:
+    """Why this connection may not administer the node; empty when it may."""
+    if not client.local:
+        return "this command is only for connections from this machine"
+    if client.strayed:
+        return "this connection has sent a line that is no command, and administers nothing any more: connect again"
+    return ""
 
 
 def _not_all(outcome: Outcome) -> Refused:

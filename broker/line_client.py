@@ -15,7 +15,7 @@ from broker.connection import Pause
 from broker.consumers.line_serving import LineServing
 from broker.cursor import Cursor
 from broker.protocol import answers
-from broker.protocol.commands import Close, Invalid, Reply, Staged
+from broker.protocol.commands import Close, Foreign, Invalid, Reply, Staged
 from broker.protocol.errors import Code
 from broker.protocol.line import LineCodec
 from broker.publish import Pending
@@ -78,6 +78,10 @@ class LineClient(Client):
                 self.refuse(error.code, error.text)
         elif type(command) is Reply:
             self.answer(command.data)
+        elif type(command) is Foreign:
+            self.worker.metrics.refused.add(Code.PROTOCOL)
+            self.answer(command.refusal)
+            self.finish()
         elif type(command) is Close:
             self.answer(answers.ok_close())
             self.finish()
@@ -100,6 +104,11 @@ class LineClient(Client):
     @property
     def pending_bytes(self) -> int:
         return self.codec.pending_bytes
+
+    @property
+    def strayed(self) -> bool:
+        """Whether it has sent something that is no command: such a peer may not be who it seems."""
+        return self.codec.strayed
 
     def end_of_input(self) -> None:
         for command in self.codec.feed_eof():

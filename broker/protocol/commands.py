@@ -205,6 +205,13 @@ class Invalid:
 
 
 @dataclass(frozen=True, slots=True)
+class Foreign:
+    """The peer speaks another protocol. `refusal` is the answer in that protocol's words; the connection ends."""
+
+    refusal: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class Reply:
     """Bytes to send back before anything else is done."""
 
@@ -239,10 +246,11 @@ Command: TypeAlias = (
     | Conns
     | Quit
     | Invalid
+    | Foreign
     | Reply
 )
 
 ADMIN: frozenset[type] = frozenset(
     {Master, Unmaster, Slave, Unslave, Promote, Trim, Streams, Stat, Workers, Conns, Quit}
 )
-"""The commands that only a peer on the same machine may give."""
+"""The commands that only a peer on the same machine may give, on a connection that has sent only commands."""

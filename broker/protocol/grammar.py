@@ -44,6 +44,12 @@ def parse_line(line: bytes, max_message_bytes: int) -> c.Command:
         return c.Invalid(error.with_traceback(None))
 
 
+def begins_command(line: bytes) -> bool:
+    """Whether the first word of a line, of which the end may be missing, is that of a command."""
+    match = _WORD.match(line)
+    return match is not None and match[1].lower() in VERBS
+
+
 def is_blank(line: bytes | bytearray) -> bool:
     """Whether there is no command on this line at all; such lines are passed over in silence."""
     return not line.strip(b" \t\r\n")

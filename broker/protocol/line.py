@@ -6,16 +6,20 @@ read cut in two, one that is too long, one from telnet.
 
 A line ends at LF; one CR before it belongs to the line end. Only new bytes are searched, so the cost of a line does not
 depend on how many pieces it came in; no more than `max_line_bytes` are ever held.
+
+A connection whose first line is no command ends, so that no other protocol is taken for commands line by line.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from enum import IntEnum
 from typing import Any, Final
 
-from broker.protocol.commands import Ack, Command, Invalid, Reply, Staged
+from broker.protocol.commands import Ack, Command, Foreign, Invalid, Reply, Staged
 from broker.protocol.errors import Code, PeerError
-from broker.protocol.grammar import is_blank, parse_line
+from broker.protocol.foreign import foreign_refusal, foreign_start
+from broker.protocol.grammar import begins_command, is_blank, parse_line
 from broker.protocol.names import shown
 from broker.protocol.telnet import TelnetFilter
 from shard.frame import HEADER_BYTES, MAX_FRAME_BYTES
@@ -31,6 +35,15 @@ _find_lf = _line_cy.find_lf
 assert _line_cy.HEAD_BYTES_MAX + 2 <= LINE_OVERHEAD_BYTES
 
 _IAC = b"\xff"
+_BEGINNING_BYTES = 64  # of a line that is too long: enough to see its first word
+
+
+class Phase(IntEnum):
+    """Whether the peer has shown that it speaks lines. A value here is also what is handed over to another worker."""
+
+    NEW = 0  # no line has come but empty ones
+    OPEN = 1
+    OVER = 2  # its first line was no command, or it speaks another protocol: nothing more is read of it
 
 
 class LineCodec:
@@ -40,12 +53,14 @@ class LineCodec:
         "_discarding",
         "_head_open",
         "_held",
+        "_phase",
         "_plain",
         "_stage_max_bytes",
         "_telnet",
         "ack",
         "max_line_bytes",
         "max_message_bytes",
+        "strayed",
     )
 
     def __init__(self, max_line_bytes: int, max_message_bytes: int) -> None:
@@ -59,7 +74,9 @@ class LineCodec:
         self._head_open = True  # no bar yet in what is held: an IAC there comes from telnet
         self._discarding = False  # the line that has begun is too long
         self._telnet: TelnetFilter | None = None
-        self._plain = True  # nothing is held or discarded, and no telnet: the fast path may be tried
+        self._phase = Phase.NEW
+        self._plain = False  # nothing is held or discarded, no telnet, and the first line has come: try the fast path
+        self.strayed = False  # a line has come that is no command
 
     @property
     def pending_bytes(self) -> int:
@@ -81,7 +98,7 @@ class LineCodec:
     def feed_eof(self) -> list[Command]:
         """The input has ended. A line that has begun and not ended is lost, and the peer is told."""
         held, self._held = self._held, None
-        if held is None or is_blank(held):
+        if held is None or is_blank(held) or self._phase is Phase.OVER:
             return []
         text = f"the connection ended within the line {shown(bytes(held[:80]))}: end it with CRLF; it was discarded"
         return [Invalid(PeerError(Code.INCOMPLETE, text))]
@@ -90,11 +107,12 @@ class LineCodec:
         """All there is to know of the connection's place in its input, as msgpack carries it."""
         held = None if self._held is None else bytes(self._held)
         telnet = None if self._telnet is None else int(self._telnet.state)
-        return [held, self._head_open, self._discarding, telnet, self.ack]
+        return [held, self._head_open, self._discarding, telnet, self.ack, int(self._phase), self.strayed]
 
     def restore_state(self, state: list[Any]) -> None:
         """Go on where `export_state` was called."""
-        held, self._head_open, self._discarding, telnet, self.ack = state
+        held, self._head_open, self._discarding, telnet, self.ack, phase, self.strayed = state
+        self._phase = Phase(phase)
         self._held = None if held is None else bytearray(held)
         self._telnet = None if telnet is None else TelnetFilter(telnet)
         self._note_plain()
@@ -112,6 +130,7 @@ class LineCodec:
         """What `stage` has found, then what it stopped at, and so on to the end of the buffer."""
         while True:
             if groups:
+                self._begin()
                 yield Staged(groups, order)
             if stop >= count:
                 return
@@ -124,10 +143,14 @@ class LineCodec:
                 yield from self._hold(piece)
                 return
             yield from self._line(bytes(piece))
+            if self._phase is Phase.OVER:
+                return
             stop, groups, order = self._stage_from(buffer, end + 1, count)
 
     def _resume(self, buffer: memoryview | bytearray | bytes, count: int) -> Iterator[Command]:
-        """Go on where a line was cut, where one is being discarded, or with a peer that speaks telnet."""
+        """Go on where a line was cut, where one is being discarded, or with a peer that is new or speaks telnet."""
+        if self._phase is Phase.OVER:
+            return
         if self._telnet is None:
             yield from self._continue(buffer, count)
             return
@@ -155,8 +178,17 @@ class LineCodec:
                     line, self._held = self._held, None
                     yield from self._line(line)
             self._note_plain()
-        if start < count:
+        if self._phase is Phase.NEW and start < count:
+            yield from self._look_at_start(memoryview(buffer)[start:count])
+        if start < count and self._phase is not Phase.OVER:
             yield from self._lines(buffer, count, *self._stage_from(buffer, start, count))
+
+    def _look_at_start(self, buffer: memoryview) -> Iterator[Command]:
+        """`stage` knows nothing of other protocols, so this comes before it."""
+        end = _find_lf(buffer, 0, len(buffer))
+        refusal = foreign_start(_without_end(bytes(buffer[: end + 1]))) if end >= 0 else None
+        if refusal is not None:
+            yield self._end(Foreign(refusal))
 
     def _stage_from(
         self, buffer: memoryview | bytearray | bytes, start: int, count: int
@@ -172,10 +204,11 @@ class LineCodec:
         size = len(piece) + (0 if held is None else len(held))
         whole = bytes(piece[-1:]) == b"\n"
         if size > self.max_line_bytes or (size == self.max_line_bytes and not whole):
+            beginning = bytes((held or b"")[:_BEGINNING_BYTES]) + bytes(piece[:_BEGINNING_BYTES])
             self._held = None
             self._discarding = not whole
             self._note_plain()
-            yield self._too_long()
+            yield self._too_long(beginning)
             return
         if held is None:
             self._held = bytearray(piece)
@@ -190,21 +223,56 @@ class LineCodec:
         """One whole line with its LF."""
         size = len(line)
         if size > self.max_line_bytes:
-            yield self._too_long()
-            return
-        stop, groups, order = self._stage_from(line, 0, size)
-        if stop == size:
-            yield Staged(groups, order)
+            yield self._too_long(bytes(line[:_BEGINNING_BYTES]))
             return
         if is_blank(line):
             return
-        end = size - 2 if line.endswith(b"\r\n") else size - 1
-        command = parse_line(bytes(memoryview(line)[:end]), self.max_message_bytes)
+        if self._phase is Phase.NEW and (refusal := foreign_start(_without_end(line))) is not None:
+            yield self._end(Foreign(refusal))
+            return
+        stop, groups, order = self._stage_from(line, 0, size)
+        if stop == size:
+            self._begin()
+            yield Staged(groups, order)
+            return
+        yield self._parsed(_without_end(line))
+
+    def _parsed(self, line: bytes) -> Command:
+        refusal = foreign_refusal(line)
+        if refusal is not None:
+            return self._end(Foreign(refusal))
+        command = parse_line(line, self.max_message_bytes)
+        if type(command) is Invalid:
+            return self._invalid(command)
+        self._begin()
         if type(command) is Ack:
             self.ack = command.on
         elif type(command) is Staged and not self.ack:
             command.order.clear()
-        yield command
+        return command
+
+    def _invalid(self, invalid: Invalid) -> Command:
+        """What becomes of a bad line: the first of a connection must at least begin as a command does."""
+        error = invalid.error
+        self.strayed |= error.code is Code.COMMAND
+        if self._phase is Phase.NEW and error.code is Code.COMMAND:
+            text = f"{error.text}; the connection ends, since its first line is no command"
+            return self._end(Invalid(PeerError(error.code, text, fatal=True)))
+        self._begin()
+        return invalid
+
+    def _begin(self) -> None:
+        """The peer speaks lines."""
+        if self._phase is Phase.NEW:
+            self._phase = Phase.OPEN
+            self._note_plain()
+
+    def _end(self, last: Command) -> Command:
+        """Nothing more is read."""
+        self._phase = Phase.OVER
+        self._held = None
+        self._note_plain()
+        return last
 
     def _begin_telnet(self, data: bytes) -> Iterator[Command]:
         """The line that begins with `data` has an IAC where no command has one: from here on the peer is telnet."""
@@ -212,12 +280,22 @@ class LineCodec:
         self._note_plain()
         yield from self._resume(data, len(data))
 
-    def _too_long(self) -> Invalid:
+    def _too_long(self, beginning: bytes) -> Command:
         text = f"the line has more than {self.max_line_bytes} bytes; it is discarded up to its end"
+        if begins_command(beginning):
+            self._begin()
+            return Invalid(PeerError(Code.LINE, text))
+        self.strayed = True
+        if self._phase is Phase.NEW:
+            return self._end(Invalid(PeerError(Code.LINE, f"{text}, and so is the connection", fatal=True)))
         return Invalid(PeerError(Code.LINE, text))
 
     def _note_plain(self) -> None:
-        self._plain = self._held is None and not self._discarding and self._telnet is None
+        self._plain = self._held is None and not self._discarding and self._telnet is None and self._phase is Phase.OPEN
+
+
+def _without_end(line: bytes | bytearray) -> bytes:
+    return bytes(line[:-2] if line.endswith(b"\r\n") else line[:-1])
 
 
 def _from_telnet(piece: bytes) -> bool:

@@ -49,7 +49,7 @@ def test_administration_is_for_this_machine_alone(node: World) -> None:
 
 def test_every_command_is_known_to_its_table(node: World) -> None:
     kinds = {kind for kind in vars(c).values() if isinstance(kind, type) and kind.__module__ == c.__name__}
-    elsewhere = {c.From, c.Staged, c.Invalid, c.Reply, c.Close}  # `broker.line_client` does these itself
+    elsewhere = {c.From, c.Staged, c.Invalid, c.Foreign, c.Reply, c.Close}  # `broker.line_client` does these itself
     assert set(node.workers[0].commands._table) == kinds - elsewhere
 
 

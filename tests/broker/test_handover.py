@@ -63,12 +63,12 @@ def test_everything_a_line_can_be_in_the_middle_of(node: World) -> None:
 def test_a_line_that_is_too_long_goes_on_being_thrown_away(tmp_path: Path) -> None:
     with world(tmp_path, workers=2, max_line_bytes=2_000, max_message_bytes=1_000) as node:
         peer = node.connect()
-        peer.send_raw(b"x" * 5_000)
+        peer.send_raw(b"ping\r\n" + b"x" * 5_000)
         node.settle()
         move(node, peer)
-        peer.send_raw(b"x" * 5_000 + b"\r\nping\r\n")
+        peer.send_raw(b"x" * 5_000 + b"\r\nping\r\nstreams\r\n")
         node.settle()
-        assert [line.split()[1] for line in peer.lines] == ["line", "pong"]
+        assert [line.split()[1] for line in peer.lines] == ["pong", "line", "pong", "denied"]
 
 
 def test_limits_and_rights_go_along(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ def test_two_telnets_on_one_server(node: Node, telnet: Telnet) -> None:
 
 def test_what_a_user_mistypes_is_told(telnet: Telnet) -> None:
     for typed, answer in (
+        (b"ping", b"ok pong"),
         (b"hello", b"err command no command 'hello'"),
         (b"pub 0 no bar", b"err usage write: pub STREAM |payload"),
         (b"sub 0 yesterday", b"err from 'yesterday' is no place in a stream"),

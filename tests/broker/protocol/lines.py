@@ -71,9 +71,14 @@ def feed(codec: LineCodec, pieces: Iterable[bytes]) -> list[Command]:
     return found
 
 
-def codec(*, ack: bool = False, line: int = MAX_LINE_BYTES, message: int = MAX_MESSAGE_BYTES) -> LineCodec:
+def codec(
+    *, ack: bool = False, line: int = MAX_LINE_BYTES, message: int = MAX_MESSAGE_BYTES, begun: bool = False
+) -> LineCodec:
+    """`begun`: a first command has come, so that the peer is known to speak lines."""
     made = LineCodec(line, message)
     made.ack = ack
+    if begun:
+        feed(made, [b"ping\n"])
     return made
 
 

