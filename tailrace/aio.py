@@ -48,6 +48,7 @@ def connect_async(
     max_in_flight_bytes: int = 16 << 20,
     random_order: bool = False,
     idempotent: bool = True,
+    silence_s: float = 5.0,
 ) -> Connecting:
     """As `connect`, for asyncio: `async with connect_async(...) as client` or `client = await connect_async(...)`."""
     options = Options(
@@ -60,6 +61,7 @@ def connect_async(
         max_in_flight_bytes,
         random_order,
         idempotent,
+        silence_s,
     )
     found = list(parse_addresses(addresses))
     if random_order:

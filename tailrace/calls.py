@@ -104,6 +104,11 @@ class Calls:
         return len(self._undone)
 
     @property
+    def in_flight(self) -> bool:
+        """Whether any wait for their answers."""
+        return any(each.sent_s != math.inf for each in self._undone.values())
+
+    @property
     def due_s(self) -> float:
         """When `expire` may have something to do, or a connection is quiet for too long."""
         return min((min(each.deadline_s, each.quiet_due_s) for each in self._undone.values()), default=math.inf)

@@ -48,6 +48,7 @@ def connect(
     max_in_flight_bytes: int = 16 << 20,
     random_order: bool = False,
     idempotent: bool = True,
+    silence_s: float = 5.0,
 ) -> Client:
     """A client of the broker at the first of the addresses (`HOST:PORT`; 127.0.0.1:5050 for none) that answers.
 
@@ -64,6 +65,7 @@ def connect(
         max_in_flight_bytes,
         random_order,
         idempotent,
+        silence_s,
     )
     found = list(parse_addresses(addresses))
     if random_order:

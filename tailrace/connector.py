@@ -15,9 +15,9 @@ from broker.protocol import messages as m
 from broker.protocol.errors import PeerError
 from tailrace import forks
 from tailrace.address import Address
-from tailrace.dialling import Dialling
+from tailrace.dialling import Attempt, Dialling
 from tailrace.errors import BrokerFault, ClientClosed, ConnectionLost, TailraceError
-from tailrace.heartbeat import Beat
+from tailrace.heartbeat import NOT_KNOWN, Heartbeat, Transit
 from tailrace.link import Link
 from tailrace.options import Options
 
@@ -53,14 +53,17 @@ class Connector:
         self.failure: TailraceError | None = None  # why it is CLOSED, when nobody asked for that
         self.connections = 0  # that were greeted
         self.is_severed = False  # in a forked child: it is the parent's
-        self._dialling = Dialling(addresses, options.reconnect_s, random, now_s)
-        self._phase_due_s = math.inf  # when dialling, greeting or closing has taken too long
+        self._dialling = Dialling(addresses, options.reconnect_s, random, now_s, options.connect_timeout_s)
+        self._attempt: Attempt | None = None  # that has connected, and is not greeted yet
+        self._phase_due_s = math.inf  # when greeting or closing has taken too long
 
     @property
     def due_s(self) -> float:
         """When to call `tick` or `dial`; infinity for never."""
         if self.phase is Phase.WAITING:
             return self._dialling.due_s
+        if self.phase is Phase.DIALLING:
+            return min(self._dialling.due_s, self._dialling.attempts_due_s)
         if self.phase is Phase.READY and self.link is not None:
             return self.link.heartbeat.due_s
         return self._phase_due_s
@@ -70,29 +73,40 @@ class Connector:
         """Whether it is closed for good."""
         return self.phase is Phase.CLOSED
 
-    def dial(self, now_s: float) -> Address | None:
-        """The address to connect to now, or None."""
-        if self.phase is not Phase.WAITING or now_s < self._dialling.due_s:
+    def dial(self, now_s: float) -> Attempt | None:
+        """The attempt to begin now, or None. Others may be under way."""
+        if self.phase not in (Phase.WAITING, Phase.DIALLING):
             return None
-        self.phase = Phase.DIALLING
-        self._phase_due_s = now_s + self.options.connect_timeout_s
-        return self._dialling.address
+        attempt = self._dialling.begin(now_s)
+        if attempt is not None:
+            self.phase = Phase.DIALLING
+        return attempt
 
-    def dialled(self, now_s: float) -> None:
-        """There is a connection."""
-        if self.phase is Phase.DIALLING:
-            self.phase = Phase.GREETING
-            options = self.options
-            self.link = Link(options.token, options.heartbeat_s, now_s, idempotent=options.idempotent)
+    def is_dialling(self, attempt: Attempt) -> bool:
+        """Whether a connection to there is of use still."""
+        return self.phase is Phase.DIALLING and attempt.number in self._dialling.under_way
 
-    def dial_failed(self, reason: str, now_s: float) -> None:
-        if self.phase is Phase.DIALLING:
-            self._disconnect(ConnectionLost(reason), now_s)
+    def dialled(self, attempt: Attempt, now_s: float, transit: Callable[[], Transit] = lambda: NOT_KNOWN) -> bool:
+        """There is a connection; whether it is taken. `transit`: what is under way on it."""
+        if not self.is_dialling(attempt):
+            return False
+        self._dialling.connected(attempt)
+        self._attempt = attempt
+        self.phase = Phase.GREETING
+        self._phase_due_s = attempt.until_s
+        options = self.options
+        heartbeat = Heartbeat(options.heartbeat_s, options.silence_s, now_s)
+        self.link = Link(options.token, heartbeat, idempotent=options.idempotent, transit=transit)
+        return True
 
-    def lost(self, reason: str, now_s: float) -> None:
-        """The connection ended, or broke."""
+    def dial_failed(self, attempt: Attempt, reason: str, now_s: float) -> None:
+        if self.is_dialling(attempt):
+            self._attempt_failed(attempt, ConnectionLost(reason), now_s)
+
+    def lost(self, reason: str, now_s: float, *, is_silent: bool = False) -> None:
+        """The connection ended, or broke. `is_silent`: since nothing comes from there any more."""
         if self.link is not None:
-            self._disconnect(ConnectionLost(reason), now_s)
+            self._disconnect(ConnectionLost(reason), now_s, move_on=is_silent)
 
     def receive(self, data: bytes | bytearray | memoryview, now_s: float) -> None:
         """What came on the connection."""
@@ -111,7 +125,10 @@ class Connector:
     def tick(self, now_s: float) -> None:
         """Whatever time brings."""
         if self.phase is Phase.READY and self.link is not None:
-            self._beat(self.link, now_s)
+            if not self.link.beat(now_s):
+                self._disconnect(ConnectionLost("the broker answers no more"), now_s, move_on=True)
+        elif self.phase is Phase.DIALLING:
+            self._expire_attempts(now_s)
         elif now_s >= self._phase_due_s:
             self._phase_timeout(now_s)
 
@@ -138,7 +155,7 @@ class Connector:
         elif self.phase is Phase.CLOSING:
             self._close(None)
         else:
-            self.link = None
+            self.link = self._attempt = None
             self.phase = Phase.WAITING
             self._phase_due_s = math.inf
             self._dialling.lost(ConnectionLost(INTERRUPTED), now_s, was_useful=True, move_on=False)
@@ -163,6 +180,7 @@ class Connector:
         self.limits = {**self.limits, **welcome.limits}
         self.connections += 1
         self.phase = Phase.READY
+        self._attempt = None
         self._dialling.greeted(now_s)
         self._connected(now_s)
 
@@ -170,19 +188,25 @@ class Connector:
         if self.phase is Phase.CLOSING:
             self._close(None)
             return
-        what = "no connection" if self.phase is Phase.DIALLING else "no greeting"
-        self._disconnect(ConnectionLost(f"{what} within {self.options.connect_timeout_s:g} s"), now_s)
+        self._disconnect(ConnectionLost(f"no greeting within {self.options.connect_timeout_s:g} s"), now_s)
 
-    def _beat(self, link: Link, now_s: float) -> None:
-        beat = link.heartbeat.beat(now_s)
-        if beat is Beat.PING:
-            link.send(m.Ping())
-        elif beat is Beat.DEAD:
-            self._disconnect(ConnectionLost("the broker answers no more"), now_s)
+    def _expire_attempts(self, now_s: float) -> None:
+        for attempt in [each for each in self._dialling.under_way.values() if each.until_s <= now_s]:
+            text = f"no connection within {self.options.connect_timeout_s:g} s"
+            self.dial_failed(attempt, text, now_s)
+
+    def _attempt_failed(self, attempt: Attempt, error: TailraceError, now_s: float) -> None:
+        """Go on with other attempts, or end."""
+        failure = self._dialling.failed(attempt, error, now_s)
+        if failure is not None:
+            self._close(failure)
+        elif not self._dialling.under_way:
+            self.phase = Phase.WAITING
 
     def _disconnect(self, error: TailraceError, now_s: float, *, move_on: bool = False) -> None:
-        """The connection, or the attempt, is over: go on to the next, or end."""
+        """The connection is over: go on to the next, or end."""
         link, self.link = self.link, None
+        attempt, self._attempt = self._attempt, None
         phase, self.phase = self.phase, Phase.WAITING
         self._phase_due_s = math.inf
         if phase is Phase.CLOSING:
@@ -192,10 +216,8 @@ class Connector:
             was_useful = link.useful and getattr(error, "code", "closing") in HARMLESS
             self._dialling.lost(error, now_s, was_useful=was_useful, move_on=move_on)
             self._disconnected(error)
-        else:
-            failure = self._dialling.failed(error, now_s)
-            if failure is not None:
-                self._close(failure)
+        elif attempt is not None:
+            self._attempt_failed(attempt, error, now_s)
 
     def _close(self, failure: TailraceError | None) -> None:
         self.phase = Phase.CLOSED

@@ -1,14 +1,28 @@
-"""A socket on its way to an address: each of the addresses a name stands for is tried, without waiting for any."""
+"""Sockets on their way to an address: those that a name stands for are tried one after the other, without waiting."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
+import math
 import os
 import socket
+import struct
+import termios
 
 from tailrace.address import Address
+from tailrace.dialling import STAGGER_S
+from tailrace.heartbeat import Transit
 
 SocketAddress = tuple[socket.AddressFamily, tuple[object, ...]]
+
+SILENT = frozenset({errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN})
+"""Errors of a connection whose other end is not heard any more."""
+KEEPALIVE_PART = 0.6
+"""Of the silence that is allowed: so long nothing comes before the kernel asks whether the peer is there."""
+TCP_INFO_BYTES, BYTES_ACKED_AT = 128, 120
+"""Of struct tcp_info, and where its tcpi_bytes_acked is; see linux/tcp.h."""
 
 
 class DialError(Exception):
@@ -42,33 +56,90 @@ def why(error: int) -> str:
     return os.strerror(error) + ("; is the broker running there?" if error == errno.ECONNREFUSED else "")
 
 
-class Dialer:
-    """Call `proceed` at first, and when `sock` is writable."""
+def tune(sock: socket.socket, silence_s: float) -> None:
+    """Small requests at once. A peer whose machine is gone is found by the kernel after `silence_s`, also while nothing
+    is asked, or while what is sent is not waited for.
+    """
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if silence_s == math.inf or not hasattr(socket, "TCP_USER_TIMEOUT"):
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, int(silence_s * KEEPALIVE_PART)))
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, max(1, int(silence_s * 1_000)))
 
-    def __init__(self, candidates: list[SocketAddress]) -> None:
-        self.sock: socket.socket | None = None
+
+def transit(sock: socket.socket, buffered: int = 0) -> Transit:
+    """What the kernel knows of the bytes that it was given; `buffered` are on their way to it."""
+    info, waiting = b"", bytearray(4)
+    with contextlib.suppress(OSError, ValueError):  # it is closed, or the kernel is no Linux: then nothing is known
+        fcntl.ioctl(sock, termios.TIOCOUTQ, waiting)
+        info = sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_INFO", 11), TCP_INFO_BYTES)
+    (acknowledged,) = struct.unpack_from("=Q", info, BYTES_ACKED_AT) if len(info) == TCP_INFO_BYTES else (0,)
+    return Transit(acknowledged, int.from_bytes(waiting, "little") + buffered)
+
+
+class Dialer:
+    """Call `proceed` at first, when one of `socks` is writable, and when `due_s` has come."""
+
+    def __init__(self, candidates: list[SocketAddress], silence_s: float = math.inf) -> None:
+        self.socks: list[socket.socket] = []  # that are on their way, or one that is connected
+        self.due_s = -math.inf
         self._candidates = candidates[::-1]
+        self._silence_s = silence_s
         self._error = 0
 
-    def proceed(self) -> bool:
-        """Whether the socket is connected; if not, it will be writable. Raises DialError when no address is left."""
-        if self.sock is not None:
-            self._error = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-            if not self._error:
-                return True
-            self.close()
-        while self._candidates:
-            family, sockaddr = self._candidates.pop()
-            self.sock = socket.socket(family, socket.SOCK_STREAM)
-            self.sock.setblocking(False)
-            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            self._error = self.sock.connect_ex(sockaddr)
-            if self._error in (0, errno.EINPROGRESS):
-                return not self._error
-            self.close()
-        raise DialError(why(self._error))
+    def proceed(self, now_s: float) -> socket.socket | None:
+        """A socket that is connected, the only one that is left, or None. Raises DialError when no address is left."""
+        for sock in list(self.socks):
+            if is_connected(sock):
+                return self._take(sock)
+            self._error = sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if self._error:
+                self._drop(sock)
+                self.due_s = now_s
+        while self._candidates and now_s >= self.due_s:
+            begun = self._begin(*self._candidates.pop())
+            if begun is not None:
+                self.due_s = now_s + STAGGER_S
+                if is_connected(begun):
+                    return self._take(begun)
+        if not self._candidates:
+            self.due_s = math.inf
+        if not self.socks and not self._candidates:
+            raise DialError(why(self._error))
+        return None
 
     def close(self) -> None:
-        if self.sock is not None:
-            self.sock.close()
-            self.sock = None
+        for sock in list(self.socks):
+            self._drop(sock)
+
+    def _begin(self, family: socket.AddressFamily, sockaddr: tuple[object, ...]) -> socket.socket | None:
+        """A socket that connects; None if it cannot."""
+        self.socks.append(socket.socket(family, socket.SOCK_STREAM))
+        sock = self.socks[-1]
+        sock.setblocking(False)
+        self._error = sock.connect_ex(sockaddr)
+        if self._error in (0, errno.EINPROGRESS):
+            return sock
+        self._drop(sock)
+        return None
+
+    def _take(self, taken: socket.socket) -> socket.socket:
+        for sock in [each for each in self.socks if each is not taken]:
+            self._drop(sock)
+        tune(taken, self._silence_s)  # not before: TCP_USER_TIMEOUT would bound connecting too
+        return taken
+
+    def _drop(self, sock: socket.socket) -> None:
+        sock.close()
+        self.socks.remove(sock)
+
+
+def is_connected(sock: socket.socket) -> bool:
+    """Whether connecting is done, and went well. Takes no error away."""
+    try:
+        sock.getpeername()
+        return True
+    except OSError:
+        return False

@@ -1,14 +1,18 @@
-"""Which address is tried next, when, and when to give up. Pure: time and chance are passed in.
+"""Which addresses are tried, when, and when to give up. Pure: time and chance are passed in.
 
-Addresses are tried in their order, one right after the other; after each round there is a pause, longer each time up to
-a bound. A connection that was good is replaced at once. Before the first connection a few rounds must do, so that a
-wrong address is told soon; a connection that was lost is sought for `reconnect_s`.
+An attempt begins with one address. Another address joins it when the first has not connected after `STAGGER_S`, or at
+once when it fails (as in RFC 8305, "Happy Eyeballs"): one that swallows packets costs no more than that second. The
+first that connects is taken, and the others are left. When all have failed there is a pause, longer each time up to a
+bound. A connection that was good is replaced at once. Before the first connection a few rounds must do, so that a wrong
+address is told soon; a connection that was lost is sought for `reconnect_s`.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from tailrace.address import Address
 from tailrace.backoff import Backoff
@@ -18,78 +22,128 @@ FIRST_ROUNDS = 3
 """Over all addresses, before the first connection."""
 STABLE_S = 1.0
 """A connection that was good for so long, or of some use, is replaced without a pause."""
+STAGGER_S = 1.0
+"""Between the beginnings of two attempts of which none has connected or failed."""
 
 FINAL = (Denied, Unsupported)
 """To ask again is no use."""
 
 
+class Attempt(NamedTuple):
+    """To connect to one of the addresses. `number` is its own; `place` is that of the address among them."""
+
+    number: int
+    place: int
+    address: Address
+    until_s: float
+
+
 class Dialling:
-    """One a client. `due_s` is when to dial `address`."""
+    """One a client. `due_s` is when `begin` may have another attempt; at most one a time is under way to an address."""
 
     def __init__(
-        self, addresses: Sequence[Address], reconnect_s: float, random: Callable[[], float], now_s: float
+        self,
+        addresses: Sequence[Address],
+        reconnect_s: float,
+        random: Callable[[], float],
+        now_s: float,
+        connect_timeout_s: float = math.inf,
     ) -> None:
         self.due_s = now_s
+        self.under_way: dict[int, Attempt] = {}
         self._addresses = addresses
         self._reconnect_s = reconnect_s
+        self._connect_timeout_s = connect_timeout_s
         self._backoff = Backoff(random)
-        self._random = random
-        self._index = 0
-        self._tried = 0  # of the addresses of this round
+        self._index = 0  # of the address to begin with
+        self._left: deque[int] = deque()  # addresses of this round that no attempt was made to
+        self._numbers = 0
         self._sought_since_s = now_s
         self._greeted_s = -math.inf  # the connection that is up, or the last one
         self._ever = False
         self._reasons: dict[Address, TailraceError] = {}
 
     @property
-    def address(self) -> Address:
-        return self._addresses[self._index]
-
-    @property
     def reason(self) -> str:
         """Why there is no connection, as far as it is known."""
         return "; ".join(f"{address}: {error}" for address, error in self._reasons.items())
 
+    @property
+    def attempts_due_s(self) -> float:
+        """When the oldest attempt has taken too long."""
+        return min((each.until_s for each in self.under_way.values()), default=math.inf)
+
+    def begin(self, now_s: float) -> Attempt | None:
+        """The attempt to begin now, or None."""
+        if now_s < self.due_s:
+            return None
+        if not self._left:
+            busy = {each.place for each in self.under_way.values()}
+            count = len(self._addresses)
+            self._left.extend(index for at in range(count) if (index := (self._index + at) % count) not in busy)
+        index = self._left.popleft()
+        self._numbers += 1
+        attempt = Attempt(self._numbers, index, self._addresses[index], now_s + self._connect_timeout_s)
+        self.under_way[attempt.number] = attempt
+        self.due_s = now_s + STAGGER_S if self._left else math.inf
+        return attempt
+
+    def connected(self, attempt: Attempt) -> None:
+        """It is the one that is taken; should its broker not greet, the others are tried again."""
+        others = [each.place for each in self.under_way.values() if each is not attempt]
+        self._left = deque([*others, *self._left])
+        self.under_way = {attempt.number: attempt}
+        self.due_s = math.inf
+
     def greeted(self, now_s: float) -> None:
         """There is a connection, and a broker at its end."""
+        for attempt in self.under_way.values():
+            self._index = attempt.place
         self._greeted_s = now_s
         self._ever = True
         self._reasons.clear()
-        self._tried = 0
+        self._forget()
 
     def lost(self, error: TailraceError, now_s: float, *, was_useful: bool, move_on: bool) -> None:
-        """The connection that was greeted is gone. `move_on`: because this broker does not want it any more."""
-        self._reasons = {self.address: error}
+        """The connection that was greeted is gone. `move_on`: begin with the next address."""
+        self._reasons = {self._addresses[self._index]: error}
         self._sought_since_s = now_s
+        self._forget()
         if move_on:
-            self._next_address()
+            self._index = (self._index + 1) % len(self._addresses)
         if was_useful or now_s - self._greeted_s >= STABLE_S:
             self._backoff.reset()
             self.due_s = now_s
         else:
             self.due_s = now_s + self._backoff.next_s()
 
-    def failed(self, error: TailraceError, now_s: float) -> TailraceError | None:
+    def failed(self, attempt: Attempt, error: TailraceError, now_s: float) -> TailraceError | None:
         """The address could not be reached, or its broker did not greet. What to give up with, or None."""
-        self._reasons[self.address] = error
-        self._next_address()
-        self._tried += 1
-        if self._tried < len(self._addresses):
+        self.under_way.pop(attempt.number, None)
+        self._reasons[attempt.address] = error
+        if self._left:
             self.due_s = now_s
             return None
-        self._tried = 0
         if self._is_enough(now_s):
             return self._give_up()
         self.due_s = now_s + self._backoff.next_s()
         return None
 
-    def _next_address(self) -> None:
-        self._index = (self._index + 1) % len(self._addresses)
+    def _forget(self) -> None:
+        self.under_way.clear()
+        self._left.clear()
+        self.due_s = math.inf
 
     def _is_enough(self, now_s: float) -> bool:
+        sought_s = now_s - self._sought_since_s
         if self._ever:
-            return now_s - self._sought_since_s >= self._reconnect_s
-        return self._backoff.tries + 1 >= FIRST_ROUNDS or all(isinstance(e, FINAL) for e in self._reasons.values())
+            return sought_s >= self._reconnect_s
+        if self.under_way and sought_s < self._connect_timeout_s:
+            return False
+        is_final = len(self._reasons) == len(self._addresses) and all(
+            isinstance(each, FINAL) for each in self._reasons.values()
+        )
+        return self._backoff.tries + 1 >= FIRST_ROUNDS or is_final
 
     def _give_up(self) -> TailraceError:
         if self._ever:

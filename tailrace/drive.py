@@ -14,7 +14,8 @@ from collections.abc import Callable
 
 from broker.protocol.messages import Ack
 from tailrace.address import Address
-from tailrace.dialer import why
+from tailrace.dialer import SILENT, is_numeric, transit, tune, why
+from tailrace.dialling import STAGGER_S, Attempt
 from tailrace.errors import OperationTimeout, TailraceError
 from tailrace.forks import SEVERED, let_go, watch
 from tailrace.link import Link
@@ -33,7 +34,7 @@ class Drive:
         self.buffer = memoryview(bytearray(RECEIVE_BYTES))
         self._transport: asyncio.Transport | None = None
         self._link: Link | None = None  # the one that `_transport` is of
-        self._dialling: asyncio.Task[None] | None = None
+        self._dialling: dict[Attempt, asyncio.Task[None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._timer_s = math.inf
         self._queue: deque[Publication] = deque()  # that the session has no room for yet
@@ -91,9 +92,10 @@ class Drive:
         if self._transport is not None and self._link is not session.link:
             self._hang_up()
         self._take_queue(now_s)
-        address = session.dial(now_s)
-        if address is not None:
-            self._dialling = self.loop.create_task(self._dial(address))
+        for attempt in [each for each in self._dialling if not session.is_dialling(each)]:
+            self._dialling.pop(attempt).cancel()
+        while (due := session.dial(now_s)) is not None:
+            self._dialling[due] = self.loop.create_task(self._dial(due))
         self._write()
         self._wake()
         self._set_timer(min(session.due_s, self._queue[0].deadline_s) if self._queue else session.due_s)
@@ -138,21 +140,31 @@ class Drive:
 
     # --- the transport ------------------------------------------------------------------------------------------------
 
-    async def _dial(self, address: Address) -> None:
-        session = self.session
+    async def _dial(self, attempt: Attempt) -> None:
+        """Connect, and be taken if no other attempt was. It is cancelled when it is of no use any more."""
+        session, address = self.session, attempt.address
+        stagger_s = None if is_numeric(address.host) else STAGGER_S
         try:
-            async with asyncio.timeout(session.options.connect_timeout_s):
-                transport, _wire = await self.loop.create_connection(lambda: _Wire(self), address.host, address.port)
+            transport, _wire = await self.loop.create_connection(
+                lambda: _Wire(self), address.host, address.port, happy_eyeballs_delay=stagger_s
+            )
         except (OSError, UnicodeError) as error:
-            session.dial_failed(_reason(error, address, session.options.connect_timeout_s), self.now_s())
+            self._dialling.pop(attempt, None)
+            session.dial_failed(attempt, _reason(error, address), self.now_s())
         else:
-            session.dialled(self.now_s())
-            if session.link is None:  # it took too long, or the client was closed
-                transport.abort()
-            else:
-                self._transport, self._link = transport, session.link
-                self._is_paused = False
+            self._dialling.pop(attempt, None)
+            self._connected(attempt, transport)
         self.advance()
+
+    def _connected(self, attempt: Attempt, transport: asyncio.Transport) -> None:
+        session, sock = self.session, transport.get_extra_info("socket")
+        if not session.dialled(attempt, self.now_s(), lambda: transit(sock, transport.get_write_buffer_size())):
+            transport.abort()
+            return
+        tune(sock, session.options.silence_s)
+        self._hang_up()
+        self._transport, self._link = transport, session.link
+        self._is_paused = False
 
     def _write(self) -> None:
         if self._transport is None or self._is_paused:
@@ -177,7 +189,8 @@ class Drive:
         if transport is self._transport and self._transport is not None:
             self._transport = self._link = None
             reason = (isinstance(error, OSError) and error.strerror) or str(error or "the broker closed it")
-            self.session.lost(reason, self.now_s())
+            is_silent = isinstance(error, OSError) and error.errno in SILENT
+            self.session.lost(reason, self.now_s(), is_silent=is_silent)
             self.advance()
 
     def pause(self, transport: asyncio.BaseTransport | None, paused: bool) -> None:
@@ -196,7 +209,7 @@ class Drive:
             self.session = self.loop = SEVERED
             sock = None if self._transport is None else self._transport.get_extra_info("socket")
             let_go(() if sock is None else (sock.fileno(),))
-            self._transport = self._link = self._timer = self._dialling = None
+            self._transport = self._link = self._timer = None
 
     # --- ending -------------------------------------------------------------------------------------------------------
 
@@ -220,8 +233,9 @@ class Drive:
         """End now."""
         self.session.abort()
         self._take_queue(self.now_s())
-        if self._dialling is not None and self._dialling is not asyncio.current_task():
-            self._dialling.cancel()
+        for task in self._dialling.values():
+            task.cancel()
+        self._dialling.clear()
         self._hang_up()
         self._wake()
         self._set_timer(math.inf)
@@ -258,9 +272,7 @@ def _resolve(future: object) -> None:
         future.set_result(None)
 
 
-def _reason(error: Exception, address: Address, timeout_s: float) -> str:
-    if isinstance(error, TimeoutError) and error.errno is None:
-        return f"no connection within {timeout_s:g} s"
+def _reason(error: Exception, address: Address) -> str:
     if isinstance(error, socket.gaierror):
         return f"cannot find the host {address.host!r}: {error.strerror}"
     return why(error.errno) if isinstance(error, OSError) and error.errno else str(error)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from broker.protocol import messages as m
 from broker.protocol.binary import ClientCodec
 from broker.protocol.features import CONSUMERS
 from broker.protocol.outgoing import Outgoing
-from tailrace.heartbeat import Heartbeat
+from tailrace.heartbeat import NOT_KNOWN, Beat, Heartbeat, Transit
 from tailrace.publications import Publication
 from tailrace.version import VERSION
 
@@ -20,13 +21,31 @@ FEATURES: Final = frozenset({CONSUMERS})
 class Link:
     """From when the connection is made until it is lost; never used again."""
 
-    __slots__ = ("_handles", "_handles_made", "_refused", "codec", "heartbeat", "outgoing", "useful", "welcome")
+    __slots__ = (
+        "_handles",
+        "_handles_made",
+        "_refused",
+        "_transit",
+        "codec",
+        "heartbeat",
+        "outgoing",
+        "useful",
+        "welcome",
+    )
 
-    def __init__(self, token: str | None, heartbeat_s: float, now_s: float, *, idempotent: bool = False) -> None:
-        """`idempotent`: ask the broker to know publishes again."""
+    def __init__(
+        self,
+        token: str | None,
+        heartbeat: Heartbeat,
+        *,
+        idempotent: bool = False,
+        transit: Callable[[], Transit] = lambda: NOT_KNOWN,
+    ) -> None:
+        """`idempotent`: ask the broker to know publishes again. `transit`: which of our bytes are under way."""
         self.codec = ClientCodec(features=FEATURES)
         self.outgoing = Outgoing()
-        self.heartbeat = Heartbeat(heartbeat_s, now_s)
+        self.heartbeat = heartbeat
+        self._transit = transit
         self.welcome: m.Welcome | None = None
         self.useful = False  # it has brought a message or an acknowledgement
         self._handles: dict[str, int] = {}
@@ -53,6 +72,17 @@ class Link:
         handles = [self._handles.get(stream) or self._open(stream) for stream in publication.streams]
         head = m.pack_publish(publication.request, publication.ack, handles, publication.frames, publication.replicas)
         self.outgoing.add(head, publication.frames)
+
+    def beat(self, now_s: float) -> bool:
+        """Ping the broker if that is due; False if it answers no more."""
+        heartbeat = self.heartbeat
+        if now_s < heartbeat.due_s:
+            return True
+        acknowledged, waiting = self._transit()
+        beat = heartbeat.beat(now_s, Transit(acknowledged, waiting + self.outgoing.nbytes))
+        if beat is Beat.PING:
+            self.send(m.Ping())
+        return beat is not Beat.DEAD
 
     def handle_refused(self, failed: m.Failed) -> None:
         """The broker did not take a handle. Publishes with it are refused too, and less clearly."""

@@ -22,7 +22,8 @@ class Options:
 
     token: what the broker asks for, if it does; timeout_s: for the answer to anything; connect_timeout_s: for one
     attempt to connect, greeting included; reconnect_s: how long a lost connection may stay lost; heartbeat_s: of
-    silence before a PING; max_in_flight, max_in_flight_bytes: publishes that wait for their answers, beyond which
+    silence before a PING while nothing is asked; silence_s: after which the connection is given up while an answer is
+    owed; max_in_flight, max_in_flight_bytes: publishes that wait for their answers, beyond which
     publishing waits; random_order: begin with any of the addresses, not with the first; idempotent: number what is
     published, so that it is logged once however often it is sent.
     """
@@ -36,6 +37,7 @@ class Options:
     max_in_flight_bytes: int = 16 << 20
     random_order: bool = False
     idempotent: bool = True
+    silence_s: float = 5.0
 
     def __post_init__(self) -> None:
         for field in fields(self):

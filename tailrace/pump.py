@@ -17,13 +17,15 @@ import socket
 import threading
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import Protocol
 
 from tailrace.address import Address
 from tailrace.connector import Phase
-from tailrace.dialer import Dialer, DialError, SocketAddress, is_numeric, resolve
+from tailrace.dialer import SILENT, Dialer, DialError, SocketAddress, is_numeric, resolve, transit
+from tailrace.dialling import Attempt
 from tailrace.errors import TailraceError
 from tailrace.forks import SEVERED, let_go, watch
 from tailrace.link import Link
@@ -91,7 +93,7 @@ class Pump:
         self._keeper_until_s = math.inf
         self._turning = False
         self._waiting_until_s = math.inf  # of the thread that waits for the socket
-        self._dialer: Dialer | None = None
+        self._dialers: dict[Attempt, Dialer] = {}
         self._sock: socket.socket | None = None
         self._link: Link | None = None  # the one that `_sock` is of
         self._alarm, self._alarmed = socket.socketpair()
@@ -171,8 +173,9 @@ class Pump:
             self.is_severed = True
             self.session.is_severed = True
             self.lock = SEVERED
-            socks = (self._sock, self._alarm, self._alarmed, None if self._dialer is None else self._dialer.sock)
-            let_go(sock.fileno() for sock in socks if sock is not None)
+            dialling = (sock for dialer in self._dialers.values() for sock in dialer.socks)
+            socks = [self._alarm, self._alarmed, *dialling, *(() if self._sock is None else (self._sock,))]
+            let_go(sock.fileno() for sock in socks)
 
     def wake(self) -> None:
         """Let all who wait look again."""
@@ -207,7 +210,8 @@ class Pump:
             self._advance(monotonic())
             if self._forget_news() or self.session.phase is Phase.CLOSED:
                 return
-            self._waiting_until_s = min(until_s, self.session.due_s)
+            dialling_due_s = min((dialer.due_s for dialer in self._dialers.values()), default=math.inf)
+            self._waiting_until_s = min(until_s, self.session.due_s, dialling_due_s)
             ready = self._poll(self._waiting_until_s - monotonic())
             if ready:
                 self._handle(monotonic())
@@ -225,20 +229,23 @@ class Pump:
             session.tick(now_s)
         if self._sock is not None and (self._link is None or self._link is not session.link):
             self._hang_up()
-        if self._dialer is not None and session.phase is not Phase.DIALLING:
-            self._hang_up()
-        address = session.dial(now_s)
-        if address is not None:
-            self._dial(address)
+        for attempt in [each for each in self._dialers if not session.is_dialling(each)]:
+            self._dialers.pop(attempt).close()
+        attempt_due = session.dial(now_s)
+        if attempt_due is not None:
+            self._dial(attempt_due)
+        if self._dialers:
+            self._dial_on(monotonic())
         self._send()
 
     def _poll(self, timeout_s: float) -> bool:
         """Whether the socket is ready, or somebody wants something else to be done."""
         poller = select.poll()
         poller.register(self._alarmed, select.POLLIN)
-        if self._dialer is not None and self._dialer.sock is not None:
-            poller.register(self._dialer.sock, select.POLLOUT)
-        elif self._sock is not None:
+        for dialer in self._dialers.values():
+            for sock in dialer.socks:
+                poller.register(sock, select.POLLOUT)
+        if self._sock is not None:
             poller.register(self._sock, select.POLLIN | (select.POLLOUT if self._unsent else 0))
         timeout_ms = None if timeout_s == math.inf else math.ceil(max(0.0, timeout_s) * 1_000)
         self.step.torn = False
@@ -252,8 +259,8 @@ class Pump:
         return bool(events)
 
     def _handle(self, now_s: float) -> None:
-        if self._dialer is not None:
-            self._dial_on(self._dialer, now_s)
+        if self._dialers:
+            self._dial_on(now_s)
         else:
             self._receive(now_s)
         self._send()
@@ -268,17 +275,14 @@ class Pump:
 
     # --- the socket ---------------------------------------------------------------------------------------------------
 
-    def _dial(self, address: Address) -> None:
+    def _dial(self, attempt: Attempt) -> None:
+        address = attempt.address
         try:
-            if is_numeric(address.host):
-                candidates = resolve(address)
-            else:
-                candidates = self._resolve(address)
-            self._dialer = Dialer(candidates)
+            candidates = resolve(address) if is_numeric(address.host) else self._resolve(address)
         except DialError as error:
-            self.session.dial_failed(str(error), monotonic())
-            return
-        self._dial_on(self._dialer, monotonic())
+            self.session.dial_failed(attempt, str(error), monotonic())
+        else:
+            self._dialers[attempt] = Dialer(candidates, self.session.options.silence_s)
 
     def _resolve(self, address: Address) -> list[SocketAddress]:
         """Ask the resolver, which may take its time."""
@@ -290,19 +294,18 @@ class Pump:
             self._regain()
             self.step.begin()
 
-    def _dial_on(self, dialer: Dialer, now_s: float) -> None:
-        try:
-            if not dialer.proceed():
-                return
-        except DialError as error:
-            self._dialer = None
-            self.session.dial_failed(str(error), now_s)
-            return
-        self._dialer, self._sock, dialer.sock = None, dialer.sock, None
-        self.session.dialled(now_s)
-        self._link = self.session.link
-        if self._link is None:  # the client was closed meanwhile
-            self._hang_up()
+    def _dial_on(self, now_s: float) -> None:
+        """Look at all attempts, and take the first that has connected."""
+        for attempt, dialer in list(self._dialers.items()):
+            try:
+                sock = dialer.proceed(now_s)
+            except DialError as error:
+                del self._dialers[attempt]
+                self.session.dial_failed(attempt, str(error), now_s)
+                continue
+            if sock is not None and self.session.dialled(attempt, now_s, partial(transit, sock)):
+                self._sock, self._link, dialer.socks = sock, self.session.link, []
+                return  # the other attempts are of no use any more: the next turn closes them
 
     @property
     def _unsent(self) -> bool:
@@ -319,7 +322,7 @@ class Pump:
                 return
             except OSError as error:
                 self._hear_last_words()
-                self.session.lost(error.strerror or str(error), monotonic())
+                self._lost(error, monotonic())
                 return
 
     def _receive(self, now_s: float) -> None:
@@ -330,12 +333,15 @@ class Pump:
         except BlockingIOError:
             return
         except OSError as error:
-            self.session.lost(error.strerror or str(error), now_s)
+            self._lost(error, now_s)
             return
         if count:
             self.session.receive(self._buffer[:count], now_s)
         else:
             self.session.lost("the broker closed it", now_s)
+
+    def _lost(self, error: OSError, now_s: float) -> None:
+        self.session.lost(error.strerror or str(error), now_s, is_silent=error.errno in SILENT)
 
     def _hear_last_words(self) -> None:
         """What the broker said before it closed, which may be the answer to something, or why it closed."""
@@ -352,9 +358,9 @@ class Pump:
         if self._sock is not None:
             self._sock.close()
             self._sock = None
-        if self._dialer is not None:
-            self._dialer.close()
-            self._dialer = None
+        for dialer in self._dialers.values():
+            dialer.close()
+        self._dialers.clear()
 
     # --- the keeper ---------------------------------------------------------------------------------------------------
 

@@ -93,6 +93,12 @@ class Session(Connector):
         self._move(now_s)
         if self.phase is Phase.READY:
             self._ask_and_send(now_s)
+        self._note_owed(now_s)
+
+    def receive(self, data: bytes | bytearray | memoryview, now_s: float) -> None:
+        """What came on the connection."""
+        super().receive(data, now_s)
+        self._note_owed(now_s)
 
     def recover(self, now_s: float) -> None:
         """See `Connector.recover`."""
@@ -123,6 +129,7 @@ class Session(Connector):
         self.publications.add(publication, now_s)
         if self.phase is Phase.READY:
             self._send_publications(now_s)
+            self._note_owed(now_s)
 
     def subscribe(self, wish: Wish, now_s: float) -> Reading:
         """Subscribe, as soon as may be. Raises ClientClosed, ConnectionLost."""
@@ -132,6 +139,7 @@ class Session(Connector):
         self.readings[reading.id] = self._unanswered[reading.id] = reading
         if self.phase is Phase.READY:
             self._ask(now_s)
+            self._note_owed(now_s)
         return reading
 
     def next_arrived(self, reading: Reading, before: Arrived | None) -> Arrived | None:
@@ -167,6 +175,7 @@ class Session(Connector):
         self.calls.add(call, now_s)
         if self.phase is Phase.READY:
             self._send_calls(now_s)
+            self._note_owed(now_s)
 
     def consume(self, wish: ConsumerWish, now_s: float) -> Consuming:
         """One more member of a durable consumer. Raises ClientClosed, ConnectionLost."""
@@ -209,6 +218,13 @@ class Session(Connector):
 
     def _fail_calls(self, error: TailraceError, now_s: float) -> None:
         self.woken += self.calls.fail_all(error, now_s)
+
+    def _note_owed(self, now_s: float) -> None:
+        """Silence means more while an answer is owed: to a publish, to a call, to a subscription that was asked for."""
+        if self.link is not None and self.phase is Phase.READY:
+            owed = self.publications.in_flight or self.calls.in_flight
+            owed = owed or any(each.state is State.ASKED for each in self._unanswered.values())
+            self.link.heartbeat.owe(owed, now_s)
 
     # --- sending ----------------------------------------------------------------------------------------------------
 

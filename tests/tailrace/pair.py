@@ -5,6 +5,7 @@ from __future__ import annotations
 from broker.protocol.messages import Ack
 from tailrace.address import Address
 from tailrace.connector import Phase
+from tailrace.dialling import Attempt
 from tailrace.errors import TailraceError
 from tailrace.framing import make_publication
 from tailrace.headers import pack_headers
@@ -20,7 +21,10 @@ from tests.tailrace.model import MAX_MESSAGE_BYTES, Model, ModelConnection
 
 
 class Pair:
-    """`unreachable`: addresses that refuse; `cut_after`: bytes of the broker's after which the connection breaks."""
+    """`unreachable`: addresses that refuse; `silent`: those that swallow what is sent there.
+
+    `cut_after`: bytes of the broker's after which the connection breaks.
+    """
 
     def __init__(
         self, model: Model | None = None, addresses: int = 1, piece_bytes: int = 1 << 20, **options: object
@@ -29,6 +33,7 @@ class Pair:
         self.now_s = 100.0
         self.addresses = [Address("model", port) for port in range(1, addresses + 1)]
         self.unreachable: set[Address] = set()
+        self.silent: set[Address] = set()
         self.dialled: list[Address] = []
         self.cut_after: int | None = None
         self.session = Session(self.addresses, Options(**options), lambda: 0.5, self.now_s)  # type: ignore[arg-type]
@@ -72,21 +77,23 @@ class Pair:
         session = self.session
         if self._link is not session.link:
             self._hang_up()
-        address = session.dial(self.now_s)
-        if address is not None:
-            self._dial(address)
+        attempt = session.dial(self.now_s)
+        if attempt is not None:
+            self._dial(attempt)
             return True
         if self._peer is None or session.link is None:
             return False
         return self._to_broker(session.link) or self._to_client(self._peer)
 
-    def _dial(self, address: Address) -> None:
-        self.dialled.append(address)
-        if address in self.unreachable:
-            self.session.dial_failed("refused", self.now_s)
+    def _dial(self, attempt: Attempt) -> None:
+        self.dialled.append(attempt.address)
+        if attempt.address in self.unreachable:
+            self.session.dial_failed(attempt, "refused", self.now_s)
+            return
+        if attempt.address in self.silent:
             return
         self._peer = self.model.connect()
-        self.session.dialled(self.now_s)
+        assert self.session.dialled(attempt, self.now_s)
         self._link = self.session.link
 
     def _to_broker(self, link: Link) -> bool:

@@ -60,20 +60,21 @@ def test_a_dial_that_takes_too_long() -> None:
     session = pair.session
     for _ in range(3):
         pair.now_s = session.due_s
-        assert session.dial(pair.now_s) == pair.addresses[0]
+        attempt = session.dial(pair.now_s)
+        assert attempt is not None and attempt.address == pair.addresses[0]
         assert session.due_s == pair.now_s + 2.0
         pair.now_s += 2.0
         session.tick(pair.now_s)
     assert "no connection within 2 s" in str(session.failure)
-    session.dialled(pair.now_s)
-    session.dial_failed("late", pair.now_s)
+    assert attempt is not None and not session.dialled(attempt, pair.now_s)
+    session.dial_failed(attempt, "late", pair.now_s)
     assert session.link is None
 
 
 def test_what_is_no_broker() -> None:
     pair = Pair()
-    pair.session.dial(pair.now_s)
-    pair.session.dialled(pair.now_s)
+    attempt = pair.session.dial(pair.now_s)
+    assert attempt is not None and pair.session.dialled(attempt, pair.now_s)
     pair.session.receive(b"HTTP/1.1 400 Bad Request\r\n\r\n", pair.now_s)
     assert pair.session.link is None
     pair.session.receive(b"more", pair.now_s)  # of a connection that was left
@@ -154,6 +155,48 @@ def test_heartbeat_pings_a_silent_broker_and_leaves_a_dead_one() -> None:
     assert pair.session.connections == 1
     pair.wait(1.0)
     assert pair.session.connections == 2
+
+
+def muted(pair: Pair) -> Pair:
+    """Nothing is answered by the node at the first address from now on; others greet, and answer."""
+    connection = pair.peer
+    pair.model.on_message = lambda each, _message: each is connection
+    return pair
+
+
+def test_a_publish_to_a_broker_that_has_vanished_goes_to_the_next_address_after_5_s() -> None:
+    pair = muted(Pair(addresses=2).ready().wait(20.0))
+    pair.silent = {pair.addresses[0]}
+    publication = pair.publish(b"x")
+    pair.wait(4.9)
+    assert len(pair.model.said(m.Ping)) == 1 and pair.session.connections == 1
+    pair.wait(0.3)
+    assert publication.done and publication.receipts and pair.dialled == pair.addresses
+
+
+def test_so_does_a_subscription_that_is_asked_for() -> None:
+    pair = muted(Pair(addresses=2).ready())
+    pair.subscribe()
+    assert pair.wait(5.2).session.connections == 2
+
+
+def test_while_nothing_is_asked_silence_is_normal() -> None:
+    pair = muted(Pair(addresses=2).ready())
+    assert pair.wait(100.0).session.connections == 1
+
+
+def test_an_address_that_swallows_packets_costs_a_second() -> None:
+    pair = Pair(addresses=3)
+    pair.silent = set(pair.addresses[:2])
+    pair.wait(2.1)
+    assert pair.session.phase is Phase.READY and pair.dialled == pair.addresses
+
+
+def test_the_silence_is_a_setting() -> None:
+    pair = muted(Pair(addresses=2, silence_s=20.0).ready())
+    pair.publish(b"x", timeout_s=100.0)
+    assert pair.wait(19.9).session.connections == 1
+    assert pair.wait(0.3).session.connections == 2
 
 
 def test_a_ping_is_answered() -> None:

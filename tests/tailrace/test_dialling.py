@@ -1,28 +1,43 @@
-"""Which address is tried, when, and when it is enough."""
+"""Which addresses are tried, when, and when it is enough."""
 
 from __future__ import annotations
 
 import pytest
 
 from tailrace.address import Address
-from tailrace.dialling import FIRST_ROUNDS, Dialling
+from tailrace.dialling import FIRST_ROUNDS, STAGGER_S, Attempt, Dialling
 from tailrace.errors import BrokerError, ConnectFailed, ConnectionLost, Denied, TailraceError, TooManyConnections
 
-A, B = Address("a", 1), Address("b", 2)
+A, B, C = Address("a", 1), Address("b", 2), Address("c", 3)
 REFUSED = ConnectionLost("refused")
 
 
-def dialling(*addresses: Address, reconnect_s: float = 60.0) -> Dialling:
-    return Dialling(addresses, reconnect_s, lambda: 1.0, 0.0)
+def dialling(*addresses: Address, reconnect_s: float = 60.0, connect_timeout_s: float = 10.0) -> Dialling:
+    return Dialling(addresses, reconnect_s, lambda: 1.0, 0.0, connect_timeout_s)
+
+
+def begin(subject: Dialling, now_s: float) -> Attempt:
+    attempt = subject.begin(now_s)
+    assert attempt is not None
+    return attempt
+
+
+def up(subject: Dialling, now_s: float = 0.0) -> None:
+    """There is a connection to the first address."""
+    subject.connected(begin(subject, now_s))
+    subject.greeted(now_s)
 
 
 def fail_until_enough(
     subject: Dialling, error: TailraceError = REFUSED
 ) -> tuple[list[tuple[Address, float]], TailraceError]:
+    """Every attempt fails at once."""
     tried = []
     while True:
-        tried.append((subject.address, round(subject.due_s, 3)))
-        enough = subject.failed(error, subject.due_s)
+        now_s = subject.due_s
+        attempt = begin(subject, now_s)
+        tried.append((attempt.address, round(now_s, 3)))
+        enough = subject.failed(attempt, error, now_s)
         if enough is not None:
             return tried, enough
 
@@ -49,7 +64,7 @@ def test_what_may_pass_is_tried_again() -> None:
 
 def test_a_lost_connection_is_sought_for_its_time() -> None:
     subject = dialling(A, B)
-    subject.greeted(0.0)
+    up(subject)
     subject.lost(REFUSED, 100.0, was_useful=False, move_on=False)
     tried, enough = fail_until_enough(subject)
     assert tried[:3] == [(A, 100.0), (B, 100.0), (A, 100.05)]
@@ -64,14 +79,62 @@ def test_a_lost_connection_is_sought_for_its_time() -> None:
 )
 def test_how_soon_the_next_one(lived_s: float, was_useful: bool, pause_s: float) -> None:
     subject = dialling(A, B)
-    subject.greeted(10.0)
+    up(subject, 10.0)
     subject.lost(REFUSED, 10.0 + lived_s, was_useful=was_useful, move_on=False)
-    assert subject.address == A
     assert subject.due_s == pytest.approx(10.0 + lived_s + pause_s)
+    assert begin(subject, subject.due_s).address == A
 
 
 def test_a_broker_that_wants_us_no_more_is_left_for_the_next() -> None:
     subject = dialling(A, B)
-    subject.greeted(0.0)
+    up(subject)
     subject.lost(REFUSED, 50.0, was_useful=True, move_on=True)
-    assert subject.address == B
+    assert begin(subject, 50.0).address == B
+
+
+# --- several at once --------------------------------------------------------------------------------------------------
+
+
+def test_an_address_that_says_nothing_is_joined_by_the_next_one_after_a_second() -> None:
+    subject = dialling(A, B, C)
+    silent = begin(subject, 0.0)
+    assert subject.begin(STAGGER_S - 0.01) is None and subject.due_s == STAGGER_S
+    other = begin(subject, STAGGER_S)
+    assert (silent.address, other.address, subject.due_s) == (A, B, 2 * STAGGER_S)
+    subject.connected(other)
+    assert list(subject.under_way.values()) == [other] and subject.begin(100.0) is None
+    subject.greeted(1.1)
+    subject.lost(REFUSED, 50.0, was_useful=True, move_on=False)
+    assert begin(subject, 50.0).address == B, "the one that was good comes first"
+
+
+def test_one_that_fails_is_followed_at_once_beside_those_under_way() -> None:
+    subject = dialling(A, B, C)
+    begin(subject, 0.0)
+    assert subject.failed(begin(subject, 1.0), REFUSED, 1.2) is None
+    assert subject.due_s == 1.2 and begin(subject, 1.2).address == C
+
+
+def test_the_others_are_tried_again_while_one_says_nothing() -> None:
+    """No address twice at once, and not given up before the silent one has had its time."""
+    subject = dialling(A, B)
+    silent = begin(subject, 0.0)
+    now_s, tries = 0.0, 0
+    while subject.due_s < silent.until_s:
+        now_s = subject.due_s
+        attempt = begin(subject, now_s)
+        assert attempt.address == B
+        tries += 1
+        assert subject.failed(attempt, REFUSED, now_s) is None
+    assert 5 < tries < 12
+    enough = subject.failed(silent, ConnectionLost("no connection within 10 s"), silent.until_s)
+    assert str(enough) == "cannot connect to b:2: refused; a:1: no connection within 10 s"
+
+
+def test_when_the_one_that_connected_does_not_greet_the_others_have_their_turn() -> None:
+    subject = dialling(A, B, C)
+    begin(subject, 0.0)
+    second = begin(subject, 1.0)
+    subject.connected(second)
+    assert subject.failed(second, REFUSED, 3.0) is None
+    assert [begin(subject, 3.0).address, begin(subject, 4.0).address] == [A, C]

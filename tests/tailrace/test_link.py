@@ -6,6 +6,7 @@ from broker.protocol import messages as m
 from broker.protocol.binary import ServerCodec
 from broker.protocol.messages import Ack
 from shard.frame import pack_frame
+from tailrace.heartbeat import Heartbeat
 from tailrace.link import Link
 from tailrace.publications import Publication
 
@@ -20,7 +21,7 @@ def publish(link: Link, *streams: str) -> None:
 
 
 def test_a_stream_is_opened_once() -> None:
-    link = Link(None, 30.0, 0.0)
+    link = Link(None, Heartbeat(30.0, 5.0, 0.0))
     publish(link, "a")
     publish(link, "b", "a")
     publish(link, "a")
@@ -34,7 +35,7 @@ def test_a_stream_is_opened_once() -> None:
 
 
 def test_a_refused_handle_is_remembered() -> None:
-    link = Link(None, 30.0, 0.0)
+    link = Link(None, Heartbeat(30.0, 5.0, 0.0))
     publish(link, "a")
     publish(link, "b")
     refused = m.Failed("handles", "enough", False, m.Op.OPEN, 2)
