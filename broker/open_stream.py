@@ -27,7 +27,18 @@ Grown = dict[bytes, Growth]
 class OpenStream:
     """A stream whose log is open, with what every append needs at hand."""
 
-    __slots__ = ("busy", "epoch", "log", "name", "policy", "producers", "sync_due_s", "syncing", "waiting")
+    __slots__ = (
+        "busy",
+        "epoch",
+        "log",
+        "name",
+        "policy",
+        "producers",
+        "sync_due_s",
+        "syncing",
+        "unwritten",
+        "waiting",
+    )
 
     def __init__(self, name: bytes, stream_log: StreamLog, epoch: int, policy: StreamPolicy) -> None:
         self.name = name
@@ -35,6 +46,7 @@ class OpenStream:
         self.epoch = epoch
         self.policy = policy
         self.busy = False  # its end is being set aside in another thread: nothing is appended or trimmed
+        self.unwritten = False  # its role is on its way to the disk: nothing is appended
         self.syncing = False
         self.sync_due_s = 0.0  # 0: nothing to sync
         self.waiting: list[tuple[Batch, int]] = []  # appended and to be told when synced
@@ -42,4 +54,4 @@ class OpenStream:
 
     @property
     def idle(self) -> bool:
-        return not self.syncing and not self.waiting and not self.busy
+        return not self.syncing and not self.waiting and not self.busy and not self.unwritten

@@ -10,8 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,19 +32,21 @@ from shard.catalog import stream_names
 from shard.directory import DataDirectory
 from shard.epochs import History
 from shard.errors import MetaDamaged, ShardLocked, StorageError, StorageFull, StreamDamaged
-from shard.files import Replacements
 from shard.lock import ShardLock
 from shard.log import StreamLog
 from shard.meta import META_SUFFIX, Role, StreamMeta, Upstream, read_meta_file, write_meta
 from shard.names import base_of, name_of_stem, shard_of
 
 if TYPE_CHECKING:
+    from broker.replication.role_writer import RoleWriter
     from broker.routes import Route
 
 log = logging.getLogger(__name__)
 
 REPLICAS_FULL_TEXT = "too many publishes to this stream wait for other nodes to hold them"
 NO_WAY_TEXT = "this node follows the stream's master, but has no way to it yet"
+UNWRITTEN_TEXT = "what this node is to the stream is being written down; nothing of this was logged, try again"
+ROLE_UNWRITTEN_TEXT = "the role could not be written down: {cause}"
 LOCK_PATIENCE_S = 5.0  # a predecessor that is leaving gives its locks back well within this
 LOCK_RETRY_S = 0.02
 FRESH_BYTES_MAX = 64 << 10  # of what came from a master: more of it is read from the file by who waits for it
@@ -69,7 +70,9 @@ class Owner:
         *,
         total_streams: Callable[[], int],
         clock_us: Callable[[], int],
+        role_writer: RoleWriter | None = None,
     ) -> None:
+        """Without `role_writer` roles are on the disk before `set_meta` returns."""
         self.directory = directory
         self.settings = settings
         self.metrics = metrics
@@ -114,7 +117,11 @@ class Owner:
         self.boot_id = boot_id
         self.on_pause: Callable[[], None] = lambda: None  # in the middle of something long
         self.numbered = Numbered(self.shard_path, settings.producer_expiry_s, lambda: self.on_pause())
-        self._among: Replacements | None = None  # roles that are put on the disk together
+        self._role_writer = role_writer
+        self.roles_set = 0  # how many were written down, or are on their way to the disk
+        self.unwritten: dict[bytes, int] = {}  # streams whose role is on its way to the disk, and how many times
+        self.on_unwritten: Callable[[bytes], None] = lambda _name: None  # nothing may be done with it from now on
+        self.on_written: Callable[[bytes], None] = lambda _name: None  # that is over
         self._total_streams = total_streams
         self.clock_us = clock_us
         self._locks: list[ShardLock] = []
@@ -306,7 +313,9 @@ class Owner:
         return stream.epoch != 0
 
     def _append_elsewhere(self, batch: Batch) -> None:
-        """This node is not the stream's master."""
+        """This node is not the stream's master, or not yet."""
+        if batch.name in self.unwritten:
+            raise Refused(Code.UNAVAILABLE, UNWRITTEN_TEXT)
         if self.role(batch.name) is not Role.SLAVE:
             raise Refused(Code.DISABLED, "this stream is disabled here; an administrator can make it a master")
         self.send_up(batch)
@@ -318,6 +327,8 @@ class Owner:
         The frames are the caller's; a small run of them is kept for whoever waits for it in this turn.
         """
         stream = self.stream(name)
+        if stream.unwritten and self.role(name) is not Role.SLAVE:
+            raise Refused(Code.UNAVAILABLE, UNWRITTEN_TEXT)
         first_seq, start_offset = stream.log.next_seq, stream.log.end_offset
         try:
             stream.log.take(*pieces)
@@ -357,13 +368,14 @@ class Owner:
             return self.settings.async_sync_s
         return policy.interval_ms / 1000 if policy.durability is Durability.INTERVAL else 0.0
 
-    def open_for(self, batches: Sequence[Batch]) -> None:
-        """Open the stream of these batches, or make it, and refuse them where that cannot be done."""
+    def open_for(self, batch: Batch) -> bool:
+        """Open the stream of a batch, or make it; the batch was refused where this is False."""
         try:
-            self._for_publish(batches)
+            self._for_publish([batch])
         except Refused as refused:
-            for batch in batches:
-                batch.refused(refused.code, refused.text)
+            batch.refused(refused.code, refused.text)
+            return False
+        return True
 
     def _for_publish(self, batches: Sequence[Batch]) -> OpenStream:
         """Raises Refused."""
@@ -425,36 +437,78 @@ class Owner:
         return self.meta(name).epoch
 
     def set_meta(self, meta: StreamMeta) -> None:
-        """Write down what a stream is from now on. Raises Refused when the disk does not take it."""
+        """Write down what a stream is from now on. Raises Refused when the disk does not take it.
+
+        It counts here at once. Where it goes to the disk later, nothing is appended to the stream before that, nobody
+        is told of it (`on_role`), and it is taken back if it cannot be written (`when_written`).
+        """
         name = meta.name.encode()
         meta = own_part(meta) if is_companion(name) else meta
         try:
-            write_meta(self.shard_path(name), meta, self._among)
+            write_meta(self.shard_path(name), meta, self._role_writer)
         except OSError as error:
-            raise Refused(Code.FULL, f"the role could not be written down: {error.strerror}") from error
-        self.metas[name] = meta
-        for each in (name, *self.companions.of(name)):
+            raise Refused(Code.FULL, ROLE_UNWRITTEN_TEXT.format(cause=error.strerror)) from error
+        former, self.metas[name] = self.metas.get(name), meta
+        affected = (name, *self.companions.of(name))
+        if self._role_writer is None:
+            for each in affected:
+                self._note_role(each)
+            return
+        self.roles_set += 1
+        for each in affected:
+            self._hold(each)
+        begins = name in self.reborn
+        self._role_writer.when_written(lambda error: self._role_written(meta, former, affected, begins, error))
+
+    def when_written(self, done: Callable[[OSError | None], None]) -> None:
+        """Call when all roles that were set until now are on the disk, or with why they could not be written."""
+        if self._role_writer is None:
+            done(None)
+        else:
+            self._role_writer.when_written(done)
+
+    def _role_written(
+        self,
+        meta: StreamMeta,
+        former: StreamMeta | None,
+        affected: Sequence[bytes],
+        begins: bool,
+        error: OSError | None,
+    ) -> None:
+        name = meta.name.encode()
+        if error is not None and self.metas.get(name) is meta:
+            if former is None:
+                del self.metas[name]
+            else:
+                self.metas[name] = former
+            if begins:  # a term that was to begin with this node's start: the next publish tries again
+                self.reborn.add(name)
+        for each in affected:
+            self._let_go(each)
+        for each in affected:
             self._note_role(each)
+
+    def _hold(self, name: bytes) -> None:
+        self.unwritten[name] = self.unwritten.get(name, 0) + 1
+        self.on_unwritten(name)
+        stream = self.open.get(name)
+        if stream is not None:
+            stream.unwritten, stream.epoch = True, 0
+
+    def _let_go(self, name: bytes) -> None:
+        count = self.unwritten.pop(name) - 1
+        if count:
+            self.unwritten[name] = count
+        elif (stream := self.open.get(name)) is not None:
+            stream.unwritten = False
+        self.on_written(name)
 
     def _note_role(self, name: bytes) -> None:
         stream = self.open.get(name)
-        if stream is not None:
+        if stream is not None and name not in self.unwritten:
             meta = self.meta(name)
             stream.epoch = meta.epoch if meta.role is Role.MASTER else 0
         self.on_role(name)
-
-    @contextmanager
-    def many_changes(self) -> Iterator[None]:
-        """Roles that are set within this go to the disk together, before it ends. Raises Refused."""
-        self._among = among = Replacements()
-        try:
-            yield
-        finally:
-            self._among = None
-            try:
-                among.finish(self.directory.path)
-            except OSError as error:
-                raise Refused(Code.FULL, f"the roles could not be written down: {error.strerror}") from error
 
     def _open(self, name: bytes) -> OpenStream:
         """Open or make. A stream that is known may have no files: its making was interrupted. Raises Refused."""
@@ -477,6 +531,8 @@ class Owner:
         # Epoch 0 stands for "not the master here": one comparison on the append path tells.
         meta = self.meta(name)
         stream = OpenStream(name, stream_log, meta.epoch if meta.role is Role.MASTER else 0, self.settings.policy(text))
+        if name in self.unwritten:
+            stream.unwritten, stream.epoch = True, 0
         self.open[name] = stream
         if stream_log.new_boot:
             self.reborn.add(name)

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
 from broker.link import Link
 from broker.metrics import Traffic, WorkerMetrics
 from broker.numbered import is_numbered
-from broker.owner import Owner, Refused
+from broker.owner import ROLE_UNWRITTEN_TEXT, Owner, Refused
 from broker.owner_calls import call
 from broker.protocol import sibling
 from broker.protocol.commands import Staged
@@ -362,15 +364,21 @@ class Router:
     def _opened_for(self, batch: Batch) -> bool:
         """Whether the stream of a batch is open now. If not, the batch was refused, or waits for a later turn."""
         if self._work.may_begin(batch.name):
-            self._work.timed(lambda: self.owner.open_for([batch]))
-            return batch.name in self.owner.open
+            if not self._work.timed(lambda: self.owner.open_for(batch)):
+                return False
+            if batch.name not in self._work.waiting:
+                return True
+        self._append_later(batch)
+        return False
+
+    def _append_later(self, batch: Batch, *, first: bool = False) -> None:
         self._work.later(
             batch.name,
             batch.askers(),
             lambda: self._submit(batch),
             lambda: batch.give_back(self._submit),
+            first=first,
         )
-        return False
 
     def _submit(self, batch: Batch) -> None:
         """Append or pass on a batch that waited, to whom it belongs now."""
@@ -379,6 +387,10 @@ class Router:
         elif batch.name in self.owner.uproutes:
             for each in batch.apart() if batch.numbered else (batch,):
                 self.owner.send_up(each)
+        elif not self.owner.open_for(batch):
+            return
+        elif batch.name in self.owner.unwritten:  # its term begins, since the machine went down
+            self._append_later(batch, first=True)
         else:
             self._metrics.appended_messages += batch.count
             self._metrics.appended_bytes += batch.nbytes
@@ -419,24 +431,45 @@ class Router:
             route.submit(Call(next(self._ids), verb, args, done, asker))
         elif verb in OF_A_STREAM and self._is_work(verb, args[0]):
             again = give_back or (lambda: self.call_slot(slot, verb, args, done, asker))
-            self._work.do(args[0], (asker,), lambda: self._call_here(verb, args, done), again)
+            self._work.do(args[0], (asker,), lambda: self._call_step(verb, args, done, asker, again), again)
         else:
             self._call_here(verb, args, done)
 
     def _is_work(self, verb: str, name: bytes) -> bool:
         return verb in LONG or name not in self.owner.open or name in self._work.waiting
 
+    def _call_step(self, verb: str, args: list[Any], done: Done, asker: Asker, give_back: Callable[[], None]) -> None:
+        """A call that concerns one stream. If the stream begins a term when it is opened, the call waits for that."""
+        name = args[0]
+        if verb not in LONG and name in self.owner.names and name not in self.owner.open:
+            with suppress(Refused):  # the call itself will say it
+                self.owner.stream(name)
+            if name in self.owner.unwritten:
+                step = partial(self._call_here, verb, args, done)
+                self._work.later(name, (asker,), step, give_back, first=True)
+                return
+        self._call_here(verb, args, done)
+
     def _call_here(self, verb: str, args: list[Any], done: Done) -> None:
         later = self.answered_later.get(verb)
         if later is not None:
             later(args, done)
             return
+        roles_set = self.owner.roles_set
         try:
             value = call(self.owner, verb, args)
         except Refused as refused:
             done(refused)
             return
-        done(value)
+        if self.owner.roles_set == roles_set:
+            done(value)
+        else:
+            self.owner.when_written(lambda error: done(_written(value, error)))
+
+
+def _written(value: Any, error: OSError | None) -> Any:
+    """What a call that has set roles is answered with when they have been written, or could not be."""
+    return value if error is None else Refused(Code.FULL, ROLE_UNWRITTEN_TEXT.format(cause=error.strerror))
 
 
 def _answered_together(batches: list[Batch]) -> Iterator[list[Batch]]:

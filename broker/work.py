@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeVar
+
+_Value = TypeVar("_Value")
 
 TURN_WORK_S: Final = 0.002
 """Of one turn. A single step may take longer, and is not interrupted: making a stream takes a millisecond or two."""
@@ -107,20 +109,24 @@ class Work:
         askers: Sequence[Asker],
         step: Callable[[], object],
         give_back: Callable[[], object] | None = None,
+        *,
+        first: bool = False,
     ) -> None:
-        """Do the step when its turn comes."""
-        self.waiting.setdefault(name, deque()).append(Step(name, askers, step, give_back or step))
+        """Do the step when its turn comes; with `first` before the other steps of this stream."""
+        steps = self.waiting.setdefault(name, deque())
+        (steps.appendleft if first else steps.append)(Step(name, askers, step, give_back or step))
         self._steps += 1
         for asker in askers:
             asker.hold_up()
         if name not in self._blocked:
             self._give_turns(name, askers)
 
-    def timed(self, step: Callable[[], object]) -> None:
-        """Do something that counts as work of this turn."""
+    def timed(self, step: Callable[[], _Value]) -> _Value:
+        """Do something that counts as work of this turn. Gives its value."""
         spent_s, began_s = self._spent_s, self._clock()
-        step()
+        value = step()
         self._spent_s = spent_s + self._clock() - began_s  # with what steps within this one took
+        return value
 
     def run(self) -> None:
         """Do steps, those of each asker in turn, while this turn has time for them, and one at least."""

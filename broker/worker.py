@@ -47,6 +47,7 @@ from broker.replication import awaiting, links
 from broker.replication.catalog import Catalog
 from broker.replication.followers import Followers
 from broker.replication.lag import stat_of_upstream
+from broker.replication.role_writer import RoleWriter
 from broker.replication.survey import Survey
 from broker.replication.uplinks import Uplinks
 from broker.router import Done, Router
@@ -142,6 +143,8 @@ class Worker:
         settings = boot.settings
         self.poller = Poller()
         self.work = Work(time.monotonic)
+        self.syncer = Syncer()
+        self.role_writer = RoleWriter(self.syncer.request)
         self.routes: dict[int, Route] = make_routes(
             boot.slots, boot.slot, settings.link_window_bytes, time.monotonic, lambda link: self.siblings.touch(link)
         )
@@ -154,7 +157,9 @@ class Worker:
             boot.metrics,
             total_streams=boot.board.total_streams,
             clock_us=now_us,
+            role_writer=self.role_writer,
         )
+        self.owner.on_unwritten, self.owner.on_written = self.work.block, self.work.unblock
         self.owner.on_create = self._note_created
         self.router = Router(self.owner, self.routes, boot.slots, boot.directory.shards, boot.metrics, self.work)
         self.desk = Desk(self.owner, time.monotonic)
@@ -176,7 +181,6 @@ class Worker:
         self.acceptor = Acceptor(self, boot.listener)
         self.movers = Movers(self)
         self.router.on_away = self.movers.consider
-        self.syncer = Syncer()
         self.upkeep = Upkeep(self.owner, Patrol(self.desk), self.syncer, time.monotonic, now_us)
         self.address = settings.advertise or f":{boot.listener.getsockname()[1]}"
         self.uplinks = Uplinks(self, self.address)
@@ -253,6 +257,7 @@ class Worker:
         if self.work.waiting:
             self.work.run()
         self.timers.run_due(self.now_s)
+        self.role_writer.flush()
         self._beat.beat()
 
     def _wait_s(self) -> float:
@@ -394,6 +399,7 @@ class Worker:
         self.acceptor.stop()
         self.router.flush()
         self.desk.retire()
+        self._finish_roles()
         if self.owner.grown:
             self._announce()
         self.phase = Phase.RETIRED
@@ -411,6 +417,14 @@ class Worker:
         ask_successor()
         self.router.give_back()
         self.control.send("released")
+
+    def _finish_roles(self) -> None:
+        """Let the helper thread write down what it has to of roles, before the shards are given up."""
+        while self.role_writer.pending:
+            self.role_writer.flush()
+            select.select([self.syncer.fileno()], [], [], IDLE_S)
+            self.upkeep.take_outcomes()
+            self._beat.beat()
 
     def _drain(self) -> None:
         if self.phase is Phase.LEAVING:
@@ -511,6 +525,8 @@ class Worker:
         for client in list(self.clients.values()):
             client.close("stopped")
         self.router.flush()
+        self.work.finish(self.owner.on_pause)
+        self._finish_roles()
         self.work.finish(self.owner.on_pause)
         self.desk.retire()
         self.uplinks.stop("this node stops")

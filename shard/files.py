@@ -7,7 +7,9 @@ import ctypes
 import errno
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 FALLOC_FL_KEEP_SIZE = 0x01
 FALLOC_FL_PUNCH_HOLE = 0x02
@@ -77,8 +79,23 @@ def replace_file(path: Path, data: bytes) -> None:
     sync_directory(path.parent)
 
 
+class Among(Protocol):
+    """Files that are replaced together, later."""
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Let `path` have this content. Raises OSError."""
+
+    def remove(self, path: Path) -> None:
+        """Take the file away; it need not be there."""
+
+
+TOGETHER_MIN = 16
+"""Files that are replaced together: from so many on, two syncs of the file system take less than one of each file."""
+
+
 class Replacements:
-    """Many small files of one file system that are replaced with two syncs of it, instead of two for each.
+    """Small files of one file system that are replaced together: few with a sync of each file and of each directory,
+    many with two syncs of the file system.
 
     Until `finish` returns any of them may be the old one or the new one, whole.
     """
@@ -99,13 +116,31 @@ class Replacements:
 
     def finish(self, any_path: Path) -> None:
         """Put all on the disk; `any_path` is one in their file system. Raises OSError."""
-        sync_file_system(any_path)  # before the names: a name that is on the disk stands for a whole file
+        many = len(self._paths) >= TOGETHER_MIN
+        # Before the names: a name that is on the disk stands for a whole file.
+        if many:
+            sync_file_system(any_path)
+        else:
+            for path, is_replaced in self._paths.items():
+                if is_replaced:
+                    sync_file(f"{path}{NEW_SUFFIX}")
         for path, is_replaced in self._paths.items():
             if is_replaced:
                 os.rename(f"{path}{NEW_SUFFIX}", path)
             else:
                 path.unlink(missing_ok=True)
-        sync_file_system(any_path)
+        if many:
+            sync_file_system(any_path)
+        else:
+            for directory in {path.parent for path in self._paths}:
+                sync_directory(directory)
+
+    def give_up(self) -> None:
+        """After an error: take away the new files that did not come to their places."""
+        for path, is_replaced in self._paths.items():
+            if is_replaced:
+                with suppress(OSError):
+                    os.unlink(f"{path}{NEW_SUFFIX}")
 
 
 def write_new(path: str | Path, data: bytes, *, sync: bool) -> int:
@@ -124,6 +159,15 @@ def write_new(path: str | Path, data: bytes, *, sync: bool) -> int:
         os.unlink(new)
         raise
     return fd
+
+
+def sync_file(path: str) -> None:
+    """Put a file on the disk. Raises OSError."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
 
 
 def sync_directory(path: Path) -> None:

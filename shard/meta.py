@@ -22,7 +22,7 @@ import msgpack
 
 from shard.epochs import DEFAULT_HISTORY, EPOCH_MAX, EpochStart, History, last_epoch, make_history
 from shard.errors import MetaDamaged
-from shard.files import Replacements, replace_file, sync_directory
+from shard.files import Among, replace_file, sync_directory
 from shard.leaves import load
 from shard.names import InvalidName, file_stem, stem_is_hashed, validate_name
 
@@ -112,7 +112,7 @@ def read_meta_file(path: Path, name: str = "") -> StreamMeta:
     return _parse(path, name, body)
 
 
-def write_meta(directory: Path, meta: StreamMeta, among: Replacements | None = None) -> None:
+def write_meta(directory: Path, meta: StreamMeta, among: Among | None = None) -> None:
     """Put the meta on the disk, or take the file away when it would say nothing; `among` others, when they are told to.
 
     Raises OSError, InvalidName, ValueError for what could not be read again.

@@ -74,12 +74,11 @@ def rules(owner: Owner, args: Args) -> list[Any]:
     """
     verb, pattern, *upstream = args
     outcomes = []
-    with owner.many_changes():
-        meant = [name for name in owner.names if covers(pattern, name) and _has_own_role(name)]
-        for number, name in enumerate(meant):
-            outcomes.append(_change(owner, verb, name, upstream))
-            if number % PAUSE_STREAMS == 0:
-                owner.on_pause()
+    meant = [name for name in owner.names if covers(pattern, name) and _has_own_role(name)]
+    for number, name in enumerate(meant):
+        outcomes.append(_change(owner, verb, name, upstream))
+        if number % PAUSE_STREAMS == 0:
+            owner.on_pause()
     try:
         owner.read_rules()
     except DirectoryError as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -186,6 +187,11 @@ class World:
                 worker.turn()
             moved = [peer.read() for peer in peers]
             still = 0 if any(moved) else still + 1
+            for worker in workers:
+                while worker.role_writer.pending:
+                    time.sleep(0.0005)  # the disk takes its time
+                    worker.turn()
+                    still = 0
             if still > 2 * len(workers) and not any(busy(worker) for worker in workers):
                 return
         raise AssertionError("the workers do not come to rest")

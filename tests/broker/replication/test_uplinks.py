@@ -357,6 +357,8 @@ def test_a_claim_is_dropped_when_its_stream_is_no_masters_any_more(tree: Tree) -
     node.fill(b"a")
     for upstream in (Upstream("127.0.0.1", 9), Upstream("127.0.0.1", 10)):
         node.owner.set_meta(StreamMeta("s", Role.MASTER, 5, upstream))
+        assert not any(upstream.port == uplink.port for uplink in node.uplinks), "it is not on the disk yet"
+        node.world.workers[0]._finish_roles()
         assert [list(uplink.claims) for uplink in node.uplinks if uplink.claims] == [[b"s"]]
         assert [uplink.port for uplink in node.uplinks if uplink.claims] == [upstream.port]
     node.say("unmaster s")
@@ -374,15 +376,18 @@ def test_a_turns_publishes_go_where_the_stream_is_when_the_turn_ends(tree: Tree,
 
     stage(sinks[0])
     owner.set_meta(StreamMeta("s", Role.MASTER, 5, None))  # as when a claim, or a sibling's call, comes in between
+    down.world.workers[0]._finish_roles()
     router.flush()
     assert sinks[0].published_at == {0: 3}
     stage(sinks[1])
     owner.set_meta(StreamMeta("s", Role.SLAVE, 5, Upstream("127.0.0.1", 9)))
+    down.world.workers[0]._finish_roles()
     router.flush()
     assert not sinks[1].published_at and [uplink.route.bytes_held for uplink in down.uplinks if uplink.port == 9] == [
         33
     ]
     owner.set_meta(StreamMeta("s", Role.DISABLED, 5, None))
+    down.world.workers[0]._finish_roles()
     assert sinks[1].refusals[0][0] is Code.UNAVAILABLE
 
 
