@@ -26,7 +26,8 @@ from tests.system.node import PATIENCE_S, LineClient
 from tests.system.proxy import set_reset_on_close
 from tests.system.soak_ledger import Continuity, Faults, Finished, payload_of
 
-BURST_MOST = 40
+BURST_MOST = 200
+LANES = 4  # bursts of a publisher that are under way at the same time, each to streams of its own
 PADDING_MOST_BYTES = 250
 VISITS = 8  # at the same time
 VISIT_S = (0.2, 6.0)
@@ -81,20 +82,24 @@ class Publisher(Role):
         return {**super().report(), "published": self.published}
 
     async def run(self) -> None:
+        async with tailrace.connect_async(self.address) as client:
+            await asyncio.gather(*(self._publish(client, self.streams[lane::LANES]) for lane in range(LANES)))
+
+    async def _publish(self, client: tailrace.AsyncClient, streams: list[str]) -> None:
         loop = asyncio.get_running_loop()
         due_s = loop.time()
-        async with tailrace.connect_async(self.address) as client:
-            while not self.ending.is_set():
-                count = await self._burst(client)
-                if self.rate:
-                    due_s = max(due_s + count / self.rate, loop.time() - 1.0)
-                    await self.pause(max(0.0, due_s - loop.time()))
+        while not self.ending.is_set():
+            count = await self._burst(client, self.dice.choice(streams))
+            if self.rate:
+                due_s = max(due_s + count * LANES / self.rate, loop.time() - 1.0)
+                await self.pause(max(0.0, due_s - loop.time()))
 
-    async def _burst(self, client: tailrace.AsyncClient) -> int:
-        stream, count = self.dice.choice(self.streams), self.dice.randint(1, BURST_MOST)
-        first = self.published[stream]
-        numbers = range(first, first + count)
-        payloads = [payload_of(self.name, each, self.dice.randrange(PADDING_MOST_BYTES)) for each in numbers]
+    async def _burst(self, client: tailrace.AsyncClient, stream: str) -> int:
+        first, count = self.published[stream], self.dice.randint(1, BURST_MOST)
+        payloads = [
+            payload_of(self.name, number, self.dice.randrange(PADDING_MOST_BYTES))
+            for number in range(first, first + count)
+        ]
         receipt = await client.publish_many(stream, payloads)
         assert receipt.count == count
         self.published[stream] += count
