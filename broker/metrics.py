@@ -136,6 +136,7 @@ class WorkerMetrics:
         "open_streams",
         "parked",
         "partial_bytes",
+        "producer_bytes",
         "refused",
         "replication_waits",
         "slaves",
@@ -146,6 +147,7 @@ class WorkerMetrics:
         "trimmed_messages",
         "upstream_links",
         "upstream_links_up",
+        "waiting_steps",
     )
 
     def __init__(self, sink: MetricsSink | None = None) -> None:
@@ -178,6 +180,8 @@ class WorkerMetrics:
         self.lag_bytes_max = 0  # of the subscriber furthest behind
         self.link_queue_bytes = 0  # waiting for siblings, all links together
         self.partial_bytes = 0  # held by lines that have begun and not ended
+        self.producer_bytes = 0  # held by what is known of producers
+        self.waiting_steps = 0  # of `broker.work`
         self.streams = 0  # owned by this worker
         self.open_streams = 0
         self.damaged_streams = 0  # that refuse to open

@@ -72,6 +72,13 @@ GAUGES = (
     ("tailrace_lag_bytes", "lag_bytes_max", "livemax", "Bytes that the subscriber furthest behind is behind."),
     ("tailrace_link_queue_bytes", "link_queue_bytes", "livesum", "Bytes waiting on links between workers."),
     ("tailrace_partial_request_bytes", "partial_bytes", "livesum", "Bytes of requests that have not ended."),
+    ("tailrace_producer_bytes", "producer_bytes", "livesum", "Bytes of what is known of producers."),
+    (
+        "tailrace_waiting_steps",
+        "waiting_steps",
+        "livesum",
+        "Openings of streams and the like that wait their turn.",
+    ),
     ("tailrace_streams", "streams", "livesum", "Streams of the node."),
     ("tailrace_open_streams", "open_streams", "livesum", "Streams whose files are open."),
     ("tailrace_damaged_streams", "damaged_streams", "livesum", "Streams that refuse to open, a file being damaged."),

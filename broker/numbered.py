@@ -19,6 +19,7 @@ from shard.frame import FLAG_CONTINUES, FLAG_PRODUCER, FLAGS_OFFSET, HEADER_BYTE
 from shard.leaves import load
 from shard.numbering import read_numbering, write_numbering
 from shard.producer_file import CHECKPOINT_BYTES, follow, producers_path, rebuild, save
+from shard.producer_memory import ProducerMemory
 from shard.producers import Judgement, Kind, Producers, Run
 
 if TYPE_CHECKING:
@@ -65,10 +66,13 @@ def is_numbered(frames: Frames) -> bool:
 class Numbered:
     """One an owner."""
 
-    def __init__(self, shard_path: Callable[[bytes], Path], expiry_s: float, pause: Callable[[], None]) -> None:
+    def __init__(
+        self, shard_path: Callable[[bytes], Path], expiry_s: float, bytes_max: int, pause: Callable[[], None]
+    ) -> None:
         self._shard_path = shard_path
         self._expiry_us = int(expiry_s * 1e6)
         self._pause = pause
+        self.memory = ProducerMemory(bytes_max)
 
     def admit(self, stream: OpenStream, batch: Batch, seq: int, now_us: int) -> list[tuple[Batch, Admitted]]:
         """What of a numbered batch is to be appended as message `seq` and on, and is taken for appended from here on.
@@ -111,6 +115,7 @@ class Numbered:
                 self._know(stream, now_us)
             except (StorageError, OSError) as error:
                 log.error("the producers of stream %r cannot be known: %s", stream.name, error)
+                self.forget(stream)
                 stream.producers = Known(None, stream.log.generation, stream.log.end_offset)
 
     def grew(self, stream: OpenStream) -> None:
@@ -130,6 +135,12 @@ class Numbered:
         except (StorageError, OSError) as error:
             log.warning("the producers of stream %r are not written down: %s", stream.name, error)
 
+    def forget(self, stream: OpenStream) -> None:
+        """What is known of the stream's producers is held no more; it may be known again from the log."""
+        known, stream.producers = stream.producers, None
+        if known is not None and known.producers is not None:
+            known.producers.release()
+
     def _producers(self, stream: OpenStream, now_us: int) -> Producers:
         known = stream.producers
         if known is not None and known.generation == stream.log.generation and known.producers is not None:
@@ -144,6 +155,8 @@ class Numbered:
     def _know(self, stream: OpenStream, now_us: int) -> Producers:
         """Raises StorageError, OSError."""
         producers = rebuild(self._path(stream), stream.log, self._expiry_us, now_us, self._pause)
+        self.forget(stream)
+        producers.count_in(self.memory)
         stream.producers = Known(producers, stream.log.generation, stream.log.end_offset)
         return producers
 

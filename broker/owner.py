@@ -116,7 +116,9 @@ class Owner:
         self.on_trim: Callable[[OpenStream, int], None] = lambda _stream, _dropped: None
         self.boot_id = boot_id
         self.on_pause: Callable[[], None] = lambda: None  # in the middle of something long
-        self.numbered = Numbered(self.shard_path, settings.producer_expiry_s, lambda: self.on_pause())
+        self.numbered = Numbered(
+            self.shard_path, settings.producer_expiry_s, settings.max_producer_bytes, lambda: self.on_pause()
+        )
         self._role_writer = role_writer
         self.roles_set = 0  # how many were written down, or are on their way to the disk
         self.unwritten: dict[bytes, int] = {}  # streams whose role is on its way to the disk, and how many times
@@ -280,7 +282,7 @@ class Owner:
         try:
             first_seq = stream.log.append(frames, messages, now_us, stream.epoch)
         except (StorageFull, OSError) as error:
-            stream.producers = None  # they were taken for appended
+            self.numbered.forget(stream)  # they were taken for appended
             if isinstance(error, StorageFull):
                 return Refused(Code.FULL, str(error))
             log.error("cannot append to stream %r: %s", stream.name, error)
@@ -591,6 +593,7 @@ class Owner:
             due_s = max(stream.sync_due_s, self.whole_synced_s + self._sync_delay_s(stream.policy))
             self.unsynced_due_s = min(self.unsynced_due_s, due_s)
         self.numbered.save(stream)
+        self.numbered.forget(stream)
         try:
             stream.log.close()
         except OSError as error:

@@ -99,6 +99,8 @@ def measure(worker: Worker) -> None:
     metrics.lag_bytes_max = lag_bytes_max
     metrics.connections = len(worker.clients)
     metrics.partial_bytes = worker.partial_bytes
+    metrics.producer_bytes = worker.owner.numbered.memory.bytes_held
+    metrics.waiting_steps = len(worker.work)
     metrics.link_queue_bytes = worker.siblings.queued_bytes()
     metrics.streams = len(worker.owner.names)
     metrics.open_streams = len(worker.owner.open) + len(worker.readers)

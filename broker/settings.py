@@ -326,6 +326,15 @@ class Settings:
         low=64 * KIB,
         high=64 * GIB,
     )
+    max_producer_bytes: int = setting(
+        "limits",
+        "max_producer_bytes",
+        Kind.BYTES,
+        64 * MIB,
+        "memory a worker gives to what it knows of producers that number their messages, over all streams",
+        low=MIB,
+        high=64 * GIB,
+    )
     max_unsent_bytes: int = setting(
         "limits",
         "max_unsent_bytes",

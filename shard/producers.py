@@ -7,12 +7,15 @@ known by its numbers, and is answered with the seq it got the first time. All th
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from array import array
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from enum import Enum
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from shard.numbering import require_numbering
+from shard.producer_memory import ProducerMemory
 
 PRODUCERS_MAX: Final = 4_096
 """Of one stream. Those that were idle for the longest time are forgotten first."""
@@ -20,6 +23,9 @@ RUNS_MAX: Final = 1_024
 """Of one producer: as many publishes as a client has under way, all of which it may send again."""
 RUNS_STREAM_MAX: Final = 65_536
 """Of all producers of a stream. Those that were idle for the longest time keep their last run only."""
+RUN_BYTES: Final = 24
+PRODUCER_BYTES: Final = 512
+"""What a producer takes beside its runs, about."""
 
 
 class Run(NamedTuple):
@@ -49,29 +55,70 @@ class Judgement(NamedTuple):
 
 
 class Producer:
-    """`number`: the one that its next message has. `runs` are as `Run`, but lists: the last one grows in place."""
+    """`number`: the one that its next message has. `runs`: the numbers of each `Run`, one run behind the other; the last
+    one grows in place.
+    """
 
     __slots__ = ("number", "runs", "timestamp_us")
 
-    def __init__(self, number: int, timestamp_us: int, runs: Iterable[Run] = ()) -> None:
+    def __init__(self, number: int, timestamp_us: int, runs: Iterable[int] = ()) -> None:
         self.number = number
         self.timestamp_us = timestamp_us
-        self.runs: deque[list[int]] = deque(map(list, runs))
+        self.runs = array("Q", runs)
 
 
 class Producers:
     """Those of one stream, the longest idle first. Times are timestamps of the stream."""
 
-    __slots__ = ("_by_id", "_last", "_runs", "expiry_us")
+    __slots__ = ("_by_id", "_last", "_memory", "_runs", "expiry_us")
 
     def __init__(self, expiry_us: int) -> None:
         self.expiry_us = expiry_us
+        self._memory: ProducerMemory | None = None
         self._by_id: OrderedDict[bytes, Producer] = OrderedDict()
         self._runs = 0
         self._last: Producer | None = None  # whose run the stream's latest flagged message belongs to
 
     def __len__(self) -> int:
         return len(self._by_id)
+
+    # --- how much of it is kept (see `shard.producer_memory`) -------------------------------------------------------
+
+    def count_in(self, memory: ProducerMemory) -> None:
+        """Let what is held here count from now on, until `release`."""
+        self._memory = memory
+        memory.hold(self)
+
+    def release(self) -> None:
+        if self._memory is not None:
+            self._memory.release(self)
+            self._memory = None
+
+    @property
+    def bytes_held(self) -> int:
+        return len(self._by_id) * PRODUCER_BYTES + self._runs * RUN_BYTES
+
+    @property
+    def latest_us(self) -> int:
+        return next((producer.timestamp_us for producer in reversed(self._by_id.values())), 0)
+
+    @property
+    def oldest_us(self) -> int:
+        return next((producer.timestamp_us for producer in self._by_id.values()), 0)
+
+    def keep_last_runs(self) -> None:
+        if self._runs > len(self._by_id):
+            for producer in self._by_id.values():
+                producer.runs = producer.runs[-3:]
+            self._runs = len(self._by_id)
+
+    def forget_oldest(self) -> None:
+        _producer_id, oldest = self._by_id.popitem(last=False)
+        self._runs -= len(oldest.runs) // 3
+        if self._last is oldest:
+            self._last = None
+
+    # --- publishes --------------------------------------------------------------------------------------------------
 
     def judge(self, producer_id: bytes, number: int, count: int, now_us: int) -> Judgement:
         """What to do with `count` messages from `number` on."""
@@ -85,7 +132,9 @@ class Producers:
             return Judgement(Kind.GAP, expected=expected)
         last_number = min(number + count, expected) - 1
         end_seq = 0
-        for first, _messages, first_seq in reversed(producer.runs):
+        runs = producer.runs
+        for place in range(len(runs) - 3, -1, -3):
+            first, first_seq = runs[place], runs[place + 2]
             if not end_seq and first <= last_number:
                 end_seq = first_seq + last_number - first + 1
             if first <= number:
@@ -98,16 +147,16 @@ class Producers:
         producer = self._by_id.get(producer_id)
         if producer is None or producer.number != number or producer.timestamp_us + self.expiry_us < now_us:
             return False
-        last = producer.runs[-1]
-        if last[2] + last[1] == seq:
-            last[1] += count
-            producer.number = number + count
-        else:
-            self._add(producer, Run(number, count, seq))
         producer.timestamp_us = now_us
         if self._last is not producer:
             self._last = producer
             self._by_id.move_to_end(producer_id)
+        runs = producer.runs
+        if runs[-1] + runs[-2] == seq:
+            runs[-2] += count
+            producer.number = number + count
+        else:
+            self._add(producer, Run(number, count, seq))
         return True
 
     def note(self, producer_id: bytes, run: Run, timestamp_us: int) -> None:
@@ -117,46 +166,46 @@ class Producers:
             self._make_room(timestamp_us)
             producer = self._by_id[producer_id] = Producer(run.number, timestamp_us)
         elif producer.number != run.number:  # it was forgotten, and has begun anew
-            self._runs -= len(producer.runs)
-            producer.runs.clear()
+            self._runs -= len(producer.runs) // 3
+            del producer.runs[:]
         self._by_id.move_to_end(producer_id)
-        self._add(producer, run)
         producer.timestamp_us = timestamp_us
         self._last = producer
+        self._add(producer, run)
 
     def go_on(self, count: int, seq: int, timestamp_us: int) -> None:
         """The stream's latest run goes on with messages `seq` and on."""
         producer = self._last
         if producer is None or not producer.runs:
             return  # it began before all that was looked at
-        last = producer.runs[-1]
-        if last[2] + last[1] == seq:
-            last[1] += count
+        runs = producer.runs
+        if runs[-1] + runs[-2] == seq:
+            runs[-2] += count
             producer.number += count
             producer.timestamp_us = timestamp_us
 
     def _add(self, producer: Producer, run: Run) -> None:
         runs = producer.runs
         producer.number = run.number + run.messages
-        if runs:
-            last = runs[-1]
-            if last[0] + last[1] == run.number and last[2] + last[1] == run.seq:
-                last[1] += run.messages
-                return
-        runs.append(list(run))
+        if runs and runs[-3] + runs[-2] == run.number and runs[-1] + runs[-2] == run.seq:
+            runs[-2] += run.messages
+            return
+        runs.extend(run)
         self._runs += 1
-        if len(runs) > RUNS_MAX:
-            runs.popleft()
+        if len(runs) > 3 * RUNS_MAX:
+            del runs[:3]
             self._runs -= 1
         if self._runs > RUNS_STREAM_MAX:
             self._shorten()
+        if self._memory is not None:
+            self._memory.hold(self)
 
     def _shorten(self) -> None:
         for producer in self._by_id.values():
             runs = producer.runs
-            if len(runs) > 1:
-                self._runs -= len(runs) - 1
-                producer.runs = deque((runs[-1],))
+            if len(runs) > 3:
+                self._runs -= len(runs) // 3 - 1
+                producer.runs = runs[-3:]
                 return
 
     def _make_room(self, now_us: int) -> None:
@@ -165,7 +214,7 @@ class Producers:
             oldest = next(iter(by_id.values()))
             if len(by_id) < PRODUCERS_MAX and oldest.timestamp_us + self.expiry_us >= now_us:
                 return
-            self._runs -= len(oldest.runs)
+            self._runs -= len(oldest.runs) // 3
             by_id.popitem(last=False)
 
     # --- as bytes ---------------------------------------------------------------------------------------------------
@@ -173,8 +222,7 @@ class Producers:
     def rows(self) -> Iterator[list[Any]]:
         """Of each producer, the longest idle first: id, number, timestamp_us, and its runs one after the other."""
         for producer_id, producer in self._by_id.items():
-            runs = [number for run in producer.runs for number in run]
-            yield [producer_id, producer.number, producer.timestamp_us, runs]
+            yield [producer_id, producer.number, producer.timestamp_us, producer.runs.tolist()]
 
     def restore(self, rows: Iterable[list[Any]]) -> None:
         """Take what `rows` gave; this is empty. Raises ValueError, TypeError for what cannot be such rows."""
@@ -184,6 +232,10 @@ class Producers:
             runs = [Run(*each) for each in zip(numbers, numbers, numbers, strict=True)]
             if not runs or runs[-1].number + runs[-1].messages != number or len(runs) > RUNS_MAX:
                 raise ValueError(f"producer {producer_id!r}: {len(runs)} runs, and the next number is {number}")
-            producer = self._by_id[producer_id] = Producer(number, timestamp_us, runs)
+            try:
+                producer = Producer(number, timestamp_us, chain.from_iterable(runs))
+            except OverflowError as error:
+                raise ValueError(f"producer {producer_id!r}: {error}") from error
+            self._by_id[producer_id] = producer
             self._runs += len(runs)
             self._last = producer

@@ -215,6 +215,8 @@ def test_metrics_agree_with_what_was_done(tmp_path: Path) -> None:
                 "tailrace_parked_cursors": 4.0,
                 "tailrace_lag_bytes": 0.0,
                 "tailrace_partial_request_bytes": 0.0,
+                "tailrace_producer_bytes": 0.0,
+                "tailrace_waiting_steps": 0.0,
                 "tailrace_damaged_streams": 0.0,
                 "tailrace_worker_restarts_total": 0.0,
                 'tailrace_refused_commands_total{code="command"}': 1.0,
