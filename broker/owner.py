@@ -25,16 +25,16 @@ from broker.publish import Batch, Frames
 from broker.refused import Refused as Refused
 from broker.replication.companions import Companions, is_companion, own_part, with_role_of
 from broker.replication.node_file import note_configured, read_node_file
+from broker.replication.peers import Peers
 from broker.replication.replicas import Replicas
 from broker.replication.rules import Rules, configured
 from broker.settings import Durability, Settings, StreamPolicy
 from shard.catalog import stream_names
 from shard.directory import DataDirectory
-from shard.epochs import History
 from shard.errors import MetaDamaged, ShardLocked, StorageError, StorageFull, StreamDamaged
 from shard.lock import ShardLock
 from shard.log import StreamLog
-from shard.meta import META_SUFFIX, Role, StreamMeta, Upstream, read_meta_file, write_meta
+from shard.meta import META_SUFFIX, Role, StreamMeta, read_meta_file, write_meta
 from shard.names import base_of, name_of_stem, shard_of
 
 if TYPE_CHECKING:
@@ -101,12 +101,13 @@ class Owner:
         self.uproutes: dict[bytes, Route] = {}  # of the slaved streams: the way of their publishes to the master
         self.send_up: Callable[[Batch], None] = _send_nowhere  # to the master of a slaved stream
         self.call_up: CallUp = _call_nowhere  # the same for what is asked of its owner
+        self.peers = Peers(settings.replication_peers)
+        # By stream: a term, and the contacts that have confirmed it so far. It is written down when all have.
+        self.confirmed: dict[bytes, tuple[tuple[int, str], set[tuple[str, int]]]] = {}
         self.rules = Rules()  # whom streams follow of which nothing else is written down
         self.was_followed = False  # by another node, before this worker took its shards
         self.on_open: Callable[[OpenStream], None] = lambda _stream: None
         self.on_role: Callable[[bytes], None] = lambda _name: None  # a stream's role, upstream or history has changed
-        # A stream that followed this upstream has turned to a node that claims it in the last of these terms.
-        self.on_turn: Callable[[bytes, Upstream, History], None] = lambda _name, _upstream, _history: None
         self.on_rules: Callable[[], None] = lambda: None  # they have been read anew
         self.on_path: Callable[[bytes], None] = lambda _name: None  # other nodes are above this one, up to the master
         self.held_below: Callable[[bytes], Iterable[tuple[str, int, int]]] = lambda _name: ()  # node, next, synced seq

@@ -4,7 +4,8 @@ Most streams have no such file. It is replaced whole, and is on the disk before 
 
     offset 0   8 bytes   magic
     offset 8   u32       CRC-32C of what follows
-    offset 12            a msgpack map: name, role, epoch, upstream, from, epochs
+    offset 12            a msgpack map: name, role, epoch, upstream, from, epochs, and if there are any: contacts,
+                         term_master
 
 Files from before there were slaves have neither `from` nor `epochs`, and are read as well.
 """
@@ -24,7 +25,7 @@ from shard.epochs import DEFAULT_HISTORY, EPOCH_MAX, EpochStart, History, last_e
 from shard.errors import MetaDamaged
 from shard.files import Among, replace_file, sync_directory
 from shard.leaves import load
-from shard.names import InvalidName, file_stem, stem_is_hashed, validate_name
+from shard.names import NODE_BYTES_MAX, InvalidName, file_stem, stem_is_hashed, validate_name
 
 META_SUFFIX: Final = ".meta"
 META_MAGIC: Final = b"TRmeta\x001"
@@ -59,12 +60,26 @@ class Upstream(NamedTuple):
         return f"{self.host}:{self.port}"
 
 
+class Contact(NamedTuple):
+    """A node that must know who the master of a stream is.
+
+    epoch: the latest term that it has confirmed to know. was_above: it was this node's upstream, or its upstream's;
+    any other is told of a term only if its own messages are of the same stream.
+    """
+
+    host: str
+    port: int
+    epoch: int = 0
+    was_above: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class StreamMeta:
     """`upstream` is there for a slave, and may stay for a stream that was one.
 
     `epoch` is the latest term that is known here. `history` says which epochs the messages have, as far as it was
     written down; where the messages say more, or otherwise, they are right (`shard.epochs.reconcile`).
+    `term_master` is the node id of the master of term `epoch`, if another node has said it before its messages came.
     """
 
     name: str
@@ -72,12 +87,14 @@ class StreamMeta:
     epoch: int = 1
     upstream: Upstream | None = None
     history: History = DEFAULT_HISTORY
+    contacts: tuple[Contact, ...] = ()
+    term_master: str = ""
 
     @property
     def is_default(self) -> bool:
         """Whether no file need say this."""
         short = not stem_is_hashed(file_stem(self.name))
-        plain = self.role is Role.MASTER and self.epoch == 1 and self.upstream is None
+        plain = self.role is Role.MASTER and self.epoch == 1 and self.upstream is None and not self.contacts
         return short and plain and self.history in (DEFAULT_HISTORY, ())
 
 
@@ -130,7 +147,7 @@ def write_meta(directory: Path, meta: StreamMeta, among: Among | None = None) ->
         sync_directory(directory)
         return
     upstream = meta.upstream
-    fields = {
+    fields: dict[str, Any] = {
         "name": meta.name,
         "role": str(meta.role),
         "epoch": meta.epoch,
@@ -138,6 +155,10 @@ def write_meta(directory: Path, meta: StreamMeta, among: Among | None = None) ->
         "from": [upstream.kind, upstream.value] if upstream else [],
         "epochs": [list(start) for start in meta.history],
     }
+    if meta.contacts:
+        fields["contacts"] = [list(contact) for contact in meta.contacts]
+    if meta.term_master:
+        fields["term_master"] = meta.term_master
     body: bytes = msgpack.packb(fields)
     data = _HEAD.pack(META_MAGIC, crc32c(body)) + body
     if among is None:
@@ -155,7 +176,11 @@ def _parse(path: Path, name: str, body: bytes) -> StreamMeta:
             history = DEFAULT_HISTORY if epoch == 1 else ()
         else:
             history = make_history(EpochStart(*start) for start in starts)
-        meta = StreamMeta(validate_name(fields["name"]), Role(fields["role"]), epoch, upstream, history)
+        contacts = tuple(Contact(*row) for row in fields.get("contacts", []))
+        master = fields.get("term_master", "")
+        meta = StreamMeta(
+            validate_name(fields["name"]), Role(fields["role"]), epoch, upstream, history, contacts, master
+        )
         _require_sound(meta)
         return meta
     except (ValueError, KeyError, TypeError, AttributeError, InvalidName) as error:
@@ -175,10 +200,21 @@ def _require_sound(meta: StreamMeta) -> None:
     latest = last_epoch(make_history(meta.history))
     if type(epoch) is not int or not max(latest, 1) <= epoch <= EPOCH_MAX:
         raise ValueError(f"epoch = {epoch!r}, with a history up to {latest}")
+    if len(meta.term_master.encode()) > NODE_BYTES_MAX:
+        raise ValueError(f"term_master = {meta.term_master!r}")
+    for contact in meta.contacts:
+        _require_address("contact", contact.host, contact.port)
+        if not 0 <= contact.epoch <= EPOCH_MAX:
+            raise ValueError(f"contact with epoch {contact.epoch!r}")
     if meta.upstream is None:
         return
     host, port, kind, value = meta.upstream
-    if not 0 < len(host.encode()) <= HOST_BYTES_MAX or not 0 < port < 65_536:
-        raise ValueError(f"upstream = {host!r}, port {port!r}")
+    _require_address("upstream", host, port)
     if kind not in PLACE_KINDS or type(value) is not int or not 0 <= value < 1 << 63:
         raise ValueError(f"from = {kind!r}, {value!r}")
+
+
+def _require_address(what: str, host: str, port: int) -> None:
+    """Raises ValueError."""
+    if not 0 < len(host.encode()) <= HOST_BYTES_MAX or not 0 < port < 65_536:
+        raise ValueError(f"{what} = {host!r}, port {port!r}")

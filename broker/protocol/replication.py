@@ -86,11 +86,15 @@ class Watch:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """The sender is the stream's master now, in the term that the history ends with, or follows who is."""
+    """The sender is the stream's master now, in the term that the history ends with, or follows who is.
+
+    only_related: the receiver may have another stream with the same name, which is then none of the sender's business.
+    """
 
     id: int
     stream: bytes
     history: History
+    only_related: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +125,8 @@ class Followed:
 
     "following": chunks follow from `start_seq` on. "parted": the copy's last message is another one here; compare the
     histories, cut, follow again. "behind": the copy goes on beyond the end here; follow again later. "news": nobody
-    asked, but role, term or path have changed. `path`: node ids from the sender up to the master.
+    asked, but role, term or path have changed. `path`: node ids from the sender up to the master. `contacts`:
+    addresses of nodes that do not know of the latest term yet.
     """
 
     id: int
@@ -132,6 +137,7 @@ class Followed:
     role: str
     history: History
     path: tuple[str, ...]
+    contacts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +256,12 @@ def _watch(message: Watch) -> bytes:
 
 
 def _claim(message: Claim) -> bytes:
-    body = {"id": message.id, "stream": message.stream.decode(), "history": message.history}
+    body = {
+        "id": message.id,
+        "stream": message.stream.decode(),
+        "history": message.history,
+        "only_related": message.only_related or None,
+    }
     return pack_map(Op.CLAIM, body)
 
 
@@ -270,6 +281,7 @@ def _followed(message: Followed) -> bytes:
         "role": message.role,
         "history": message.history,
         "path": message.path,
+        "contacts": message.contacts or None,
     }
     return pack_map(Op.FOLLOWED, body)
 

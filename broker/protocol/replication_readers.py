@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, get_args
 
+from broker.protocol.address import split_address
 from broker.protocol.errors import Code, PeerError
 from broker.protocol.features import Readers
 from broker.protocol.fields import NUMBER_MAX, U32_MAX, Fields
@@ -71,7 +72,8 @@ def _watch(fields: Fields) -> Watch:
 
 
 def _claim(fields: Fields) -> Claim:
-    claim = Claim(fields.number("id", U32_MAX), fields.stream("stream"), _history("CLAIM", fields))
+    only_related = "only_related" in fields and fields.flag("only_related")
+    claim = Claim(fields.number("id", U32_MAX), fields.stream("stream"), _history("CLAIM", fields), only_related)
     if not claim.history:
         raise _wrong("CLAIM", "has an empty history; it ends with the term that is claimed")
     return claim
@@ -99,7 +101,16 @@ def _followed(fields: Fields) -> Followed:
         role=fields.text("role"),
         history=_history("FOLLOWED", fields),
         path=tuple(node_id(node) for node in fields.texts("path")),
+        contacts=tuple(map(_whole_address, fields.texts("contacts"))) if "contacts" in fields else (),
     )
+
+
+def _whole_address(text: str) -> str:
+    try:
+        split_address(text)
+    except ValueError as error:
+        raise _wrong("FOLLOWED", f"names a node at no address: {error}") from None
+    return text
 
 
 def _names(fields: Fields) -> Names:

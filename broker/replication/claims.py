@@ -1,107 +1,118 @@
-"""What the node at the other end of an uplink is to hear of the masters of streams, until it has answered.
+"""What the node at the other end of an uplink must learn of the masters of streams, until it has answered.
 
-A node that has become a stream's master claims it from its former upstream. One that has turned to a claimant from
-another upstream passes the claim on to that one: whoever claims is on the way to the master, if not the master itself.
-So a new term is heard by everybody above, and each of them turns round.
+A node claims each stream whose latest term it knows, as its master or as a slave on the way to the master, from every
+contact of the stream that has not confirmed that term (`broker.replication.contacts`). So a new term reaches every node
+that was ever above, and each of them turns round. What is still to be claimed follows from the .meta files.
 """
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Iterator
+from typing import Final
 
 from broker.owner import Owner, Refused
 from broker.protocol.messages import pack
 from broker.protocol.replication import Claim, Claimed
 from broker.replication import roles
-from shard.epochs import History
 from shard.errors import StorageError
+from shard.meta import Role, Upstream
 
 log = logging.getLogger(__name__)
 
 CLAIM_RETRY_S = 2.0
+CLAIMS_AT_ONCE = 256
+"""Claims of one connection that have no answer yet."""
+
+_NOTHING: Final[tuple[bytes, roles.Term]] = (b"", (0, ""))
 
 
 class Claims:
-    """Of one uplink. `say` queues bytes for the other end. Each stream has one claim at most, on each connection."""
+    """Of one uplink, to the node at (host, port). `say` queues bytes for it. Each stream has one claim at most, on each
+    connection.
+    """
 
-    def __init__(self, owner: Owner, say: Callable[[bytes], None]) -> None:
+    def __init__(self, owner: Owner, say: Callable[[bytes], None], node: tuple[str, int]) -> None:
         self._owner = owner
         self._say = say
-        self._due_s: dict[bytes, float] = {}  # when it is to be said next
-        self._passed_on: dict[bytes, History] = {}  # of those that are another node's: the terms it told
-        self._asked: dict[int, bytes] = {}  # those that are not answered yet
+        self._node = node
+        self._wanted: dict[bytes, None] = {}
+        self._queue: deque[bytes] = deque()  # to be claimed next; some of them may not be wanted any more
+        self._later: dict[bytes, float] = {}  # when to claim again
+        self._asked: dict[int, tuple[bytes, roles.Term]] = {}  # those that are not answered yet
         self._last = 0
 
     def __len__(self) -> int:
-        return len(self._due_s)
+        return len(self._wanted)
 
     def __iter__(self) -> Iterator[bytes]:
-        return iter(self._due_s)
+        return iter(self._wanted)
 
     def add(self, name: bytes) -> None:
-        """This node is the stream's master."""
-        self._passed_on.pop(name, None)
-        self._due_s[name] = 0.0
-
-    def pass_on(self, name: bytes, history: History) -> None:
-        """The stream has a master, by another node's word, that this node follows now."""
-        self._passed_on[name] = history
-        self._due_s[name] = 0.0
+        """The node must learn of the stream's term, or of a later one than before."""
+        self._wanted[name] = None
+        self._later.pop(name, None)
+        self._queue.append(name)
 
     def drop(self, name: bytes) -> None:
-        """This node is the stream's master no more. What it has passed on for another one still holds."""
-        if name not in self._passed_on:
-            self._due_s.pop(name, None)
+        """There is nothing to claim from this node."""
+        if name in self._wanted:
+            del self._wanted[name]
+            self._later.pop(name, None)
 
-    def drop_all_of(self, name: bytes) -> None:
-        """The stream follows this very upstream."""
-        self._passed_on.pop(name, None)
-        self._due_s.pop(name, None)
+    def clear(self) -> None:
+        """This node need not learn of anything."""
+        self._wanted.clear()
+        self._later.clear()
 
     def went_up(self) -> None:
-        for name in self._due_s:
-            self._due_s[name] = 0.0
+        self._later.clear()
+        self._queue = deque(self._wanted)
 
     def went_down(self) -> None:
         self._asked.clear()
         self._last = 0
 
     def tick(self, now_s: float) -> None:
-        for name in [name for name, due_s in self._due_s.items() if due_s <= now_s]:
-            self._claim(name, now_s)
+        for name in [name for name, due_s in self._later.items() if due_s <= now_s]:
+            del self._later[name]
+            self._queue.append(name)
+        while self._queue and len(self._asked) < CLAIMS_AT_ONCE:
+            name = self._queue.popleft()
+            if name in self._wanted:
+                self._claim(name, now_s)
 
     def _claim(self, name: bytes, now_s: float) -> None:
-        try:
-            history = self._passed_on.get(name) or roles.history_of(self._owner, self._owner.stream(name))
-        except (Refused, StorageError, OSError) as error:
-            log.warning("stream %r cannot be claimed now: %s", name, error)
-            self._due_s[name] = now_s + CLAIM_RETRY_S
-            return
-        self._due_s[name] = float("inf")  # until it is answered, or the connection is another one
+        owner = self._owner
+        history = roles.written_history(owner, name)
+        was_above = any(each.was_above for each in roles.to_be_told(owner, name) if each[:2] == self._node)
         self._last += 1
-        self._asked[self._last] = name
-        self._say(pack(Claim(self._last, name, history)))
+        self._asked[self._last] = name, history[-1][::2]
+        self._say(pack(Claim(self._last, name, history, not was_above)))
 
     def answered(self, message: Claimed, now_s: float) -> None:
-        name = self._asked.pop(message.id, None)
-        if name not in self._due_s:
+        name, claimed = self._asked.pop(message.id, _NOTHING)
+        if name not in self._wanted:
             return
+        owner = self._owner
         try:
-            if message.accepted:
-                roles.settle_claim(self._owner, name)
-            elif name not in self._passed_on:
-                roles.give_in(self._owner, name, message.epoch)
+            if roles.claimable(owner, name) != claimed:
+                self.add(name)  # another term has begun, or was learnt of, meanwhile
+                return
+            self.drop(name)
+            if not message.accepted and (owner.role(name) is Role.MASTER or message.role != Role.DISABLED):
+                roles.give_in(owner, name, message.epoch, message.master, Upstream(*self._node, "seq", 0))
+            roles.note_confirmed(owner, name, self._node)
         except (Refused, StorageError, OSError) as error:
-            log.error("stream %r: what its former upstream said could not be taken: %s", name, error)
+            log.error("stream %r: the answer of %s:%d to its claim could not be taken: %s", name, *self._node, error)
+            self._wanted[name] = None
             self._again(name, now_s)  # and it is answered again
-        else:
-            self.drop_all_of(name)
 
     def failed(self, number: int, now_s: float) -> None:
-        """The claim of this number could not be heard."""
-        self._again(self._asked.pop(number, None), now_s)
+        """The node could not take the claim of this number."""
+        self._again(self._asked.pop(number, _NOTHING)[0], now_s)
 
-    def _again(self, name: bytes | None, now_s: float) -> None:
-        if name in self._due_s:
-            self._due_s[name] = now_s + CLAIM_RETRY_S
+    def _again(self, name: bytes, now_s: float) -> None:
+        if name in self._wanted:
+            self._later[name] = now_s + CLAIM_RETRY_S

@@ -51,4 +51,4 @@ def with_role_of(base: StreamMeta, own: StreamMeta) -> StreamMeta:
 
 def own_part(meta: StreamMeta) -> StreamMeta:
     """What is written down of a companion."""
-    return replace(meta, role=Role.MASTER, upstream=None)
+    return replace(meta, role=Role.MASTER, upstream=None, contacts=(), term_master="")

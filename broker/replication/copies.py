@@ -19,16 +19,20 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 
 from broker.owner import OpenStream, Owner, Refused
+from broker.protocol.address import split_address
 from broker.protocol.errors import Code
 from broker.protocol.messages import Ended, Failed, Op, Unsubscribe, pack
 from broker.protocol.names import shown_text
 from broker.protocol.places import From
 from broker.protocol.replication import Follow, Followed, pack_held
 from broker.replication import lineage, roles
+from broker.replication.companions import is_companion
 from broker.replication.decide import BEHIND, PARTED, Do, Mine, Step, Theirs, after_followed
+from broker.replication.peers import may_lead
 from broker.replication.wire import WireClosed
 from shard.errors import FramesRefused, StorageError
 from shard.log import StreamLog
+from shard.meta import Contact
 
 log = logging.getLogger(__name__)
 
@@ -231,7 +235,7 @@ class Copies:
         try:
             stream = self._owner.stream(copy.name)
             if copy.state is State.FOLLOWING:
-                roles.learn(self._owner, stream, message.history)
+                self._learn(stream, message)
             elif message.state != NEWS:
                 if copy.id:
                     self._asked -= 1
@@ -265,11 +269,21 @@ class Copies:
                 self._go_on(copy, stream, message)
 
     def _go_on(self, copy: Copy, stream: OpenStream, message: Followed) -> None:
-        roles.learn(self._owner, stream, message.history)
+        self._learn(stream, message)
         if copy.why:
             log.info("stream %r follows its upstream from message %d on", copy.name, stream.log.next_seq)
         copy.why, copy.retries = "", 0
         self.note_held(copy.name)
+
+    def _learn(self, stream: OpenStream, message: Followed) -> None:
+        """Raises Refused."""
+        owner, upstream = self._owner, self._owner.meta(stream.name).upstream
+        contacts = []
+        if upstream is not None and not is_companion(stream.name):
+            any_host = bool(owner.settings.replication_token)
+            told = map(split_address, message.contacts)
+            contacts = [Contact(*node) for node in told if any_host or may_lead(owner.peers, upstream.host, node[0])]
+        roles.learn(self._owner, stream, message.history, contacts)
 
     def _begin_at(self, stream: OpenStream, seq: int) -> None:
         found = stream.log

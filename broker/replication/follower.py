@@ -24,7 +24,7 @@ from broker.replication import lineage, status
 from broker.replication.calls import CALLS_MAX, pack_value, read_args
 from broker.replication.holders import NODES_MAX
 from broker.replication.lineage import Lineage
-from broker.replication.peers import is_loopback
+from broker.replication.peers import may_lead
 from broker.subscribing import storage_refusals
 from shard.epochs import History, epoch_at
 from shard.frame import IndexEntry
@@ -99,7 +99,7 @@ class Follower:
         self.node = node
         self.address = f"{client.peer.rpartition(':')[0]}{address}" if address.startswith(":") else address
         self._knows_token = knows_token
-        self.trusted = knows_token or client.local or client.worker.followers.peers.admit(_host_of(client.peer))
+        self.trusted = knows_token or client.local or client.worker.owner.peers.admit(_host_of(client.peer))
         self.connection = client.worker.followers.admit(self)
         self.followings: dict[int, Following] = {}
         self._followed: set[bytes] = set()  # their streams
@@ -123,10 +123,8 @@ class Follower:
 
     def _may_be_followed(self) -> bool:
         """Whether the address that the peer gives may be the one that streams follow from now on."""
-        client, host = self.client, _host_of(self.address)
-        if self._knows_token or host == _host_of(client.peer):
-            return True
-        return client.worker.followers.peers.admit(host) or (client.local and is_loopback(host))
+        host, peers = _host_of(self.address), self.client.worker.owner.peers
+        return self._knows_token or may_lead(peers, _host_of(self.client.peer), host)
 
     # --- following --------------------------------------------------------------------------------------------------
 
@@ -206,8 +204,8 @@ class Follower:
                 self._say(following.number, "news", 0, following.lineage._replace(next_seq=cursor.feed.end_seq))
 
     def _say(self, number: int, state: r.FollowState, start_seq: int, found: Lineage) -> None:
-        role, history, path, first_seq, next_seq, _line = found
-        self.client.say(pack(r.Followed(number, state, start_seq, first_seq, next_seq, role, history, path)))
+        role, history, path, first_seq, next_seq, _line, contacts = found
+        self.client.say(pack(r.Followed(number, state, start_seq, first_seq, next_seq, role, history, path, contacts)))
 
     # --- what is held below -----------------------------------------------------------------------------------------
 
@@ -280,7 +278,7 @@ class Follower:
             else:
                 client.say(pack(r.Claimed(number, *value)))
 
-        args = [message.stream, message.history, *split_address(self.address)]
+        args = [message.stream, message.history, *split_address(self.address), message.only_related]
         client.worker.router.call(message.stream, "claim", args, self._awaiting(answer), client)
 
     def ask(self, message: r.Ask) -> None:

@@ -17,7 +17,6 @@ from broker.protocol import sibling
 from broker.protocol.sibling import HeldRow
 from broker.replication import lineage
 from broker.replication.lineage import LINEAGES_MAX, Lineage
-from broker.replication.peers import Peers
 from shard.meta import Role
 
 if TYPE_CHECKING:
@@ -46,7 +45,6 @@ class Followers:
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
         self.nodes: dict[Follower, None] = {}
-        self.peers = Peers(worker.settings.replication_peers)
         self._complained_s = 0.0
         self._connections = count(1)
         self._expected = False

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from broker.owner import Owner, Refused
+from broker.protocol.address import join_address
 from broker.protocol.errors import Code
 from broker.replication import roles
 from shard.epochs import EpochStart, History
@@ -36,16 +37,18 @@ class Lineage(NamedTuple):
     first_seq: int
     next_seq: int
     line: int
+    contacts: tuple[str, ...] = ()  # addresses of former upstreams that do not know of the latest term yet
 
-    def told(self) -> tuple[str, History, tuple[str, ...]]:
+    def told(self) -> tuple[str, History, tuple[str, ...], tuple[str, ...]]:
         """What followers hear when it changes."""
-        return self.role, self.history, self.path
+        return self.role, self.history, self.path, self.contacts
 
 
 def unpack(row: Sequence[Any]) -> Lineage:
     """From what `follow` gave, which msgpack has made lists of."""
-    role, history, path, first_seq, next_seq, line = row
-    return Lineage(role, tuple(EpochStart(*start) for start in history), tuple(path), first_seq, next_seq, line)
+    role, history, path, first_seq, next_seq, line, contacts = row
+    starts = tuple(EpochStart(*start) for start in history)
+    return Lineage(role, starts, tuple(path), first_seq, next_seq, line, tuple(contacts))
 
 
 def of(owner: Owner, name: bytes) -> Lineage:
@@ -55,7 +58,8 @@ def of(owner: Owner, name: bytes) -> Lineage:
     path = (owner.directory.node_id, *owner.path_above(name))
     holders = owner.replicas.holders(name)
     holders.end_seq = next_seq
-    return Lineage(owner.role(name).value, history, path, first_seq, next_seq, holders.line)
+    contacts = tuple(join_address(each.host, each.port) for each in roles.to_be_told(owner, name) if each.was_above)
+    return Lineage(owner.role(name).value, history, path, first_seq, next_seq, holders.line, contacts)
 
 
 def follow(owner: Owner, args: Args) -> list[Any]:

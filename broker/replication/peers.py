@@ -37,6 +37,11 @@ class Peers:
         return address is not None and any(address in network for network in self._networks)
 
 
+def may_lead(peers: Peers, teller: str, host: str) -> bool:
+    """Whether a node at `teller`, which is believed, may name `host` as the place of another one."""
+    return host == teller or peers.admit(host) or (is_loopback(teller) and is_loopback(host))
+
+
 def parse_peer(entry: str) -> tuple[Network, Address | None]:
     """The machines that an entry stands for, and the node that it names, if it has a port. Raises ValueError."""
     try:

@@ -8,15 +8,27 @@ two slaves may choose when both are promoted out of each other's sight, the one 
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
 from broker.owner import OpenStream, Owner, Refused
 from broker.protocol.errors import Code
 from broker.replication.companions import is_companion
-from shard.epochs import EPOCHS_MAX, EpochStart, History, begin_epoch, claim, last_epoch, make_history, reconcile
+from broker.replication.contacts import are_related, confirmed, outstanding, unconfirmed, with_contacts, with_former
+from shard.epochs import (
+    DEFAULT_HISTORY,
+    EPOCHS_MAX,
+    EpochStart,
+    History,
+    begin_epoch,
+    claim,
+    last_epoch,
+    make_history,
+    reconcile,
+)
 from shard.errors import StorageError
-from shard.meta import Role, StreamMeta, Upstream
+from shard.meta import Contact, Role, StreamMeta, Upstream
 from shard.names import CURSOR_PREFIX, base_of
 
 log = logging.getLogger(__name__)
@@ -48,8 +60,29 @@ def term_of(owner: Owner, name: bytes) -> Term:
 
 def term(meta: StreamMeta, history: History) -> Term:
     epoch = max(meta.epoch, last_epoch(history))
+    if meta.term_master and meta.epoch == epoch:
+        return epoch, meta.term_master
     known = bool(history) and history[-1].epoch == epoch
     return epoch, history[-1].master if known else ""
+
+
+def _heard_of(owner: Owner, meta: StreamMeta, known: Term) -> Term:
+    """A term as others are told of it: who is the master no more does not know the master, if it was the last."""
+    own = meta.role is not Role.MASTER and known[1] == owner.directory.node_id
+    return (known[0], "") if own else known
+
+
+def written_history(owner: Owner, name: bytes) -> History:
+    """The terms as far as they are written down, which takes no look at the messages; the last is the latest known."""
+    meta = owner.meta(name)
+    history = meta.history
+    if meta.role is Role.MASTER and name not in owner.metas:
+        history = claim(history, owner.directory.node_id)
+    epoch, master = _heard_of(owner, meta, term(meta, history))
+    if not history or (history[-1].epoch, history[-1].master) == (epoch, master):
+        return history or (EpochStart(epoch, 0, master),)
+    before = tuple(start for start in history if start.epoch < epoch)
+    return (*before[-(EPOCHS_MAX - 1) :], EpochStart(epoch, history[-1].first_seq, master))
 
 
 # --- what an operator says ------------------------------------------------------------------------------------------
@@ -71,7 +104,10 @@ def promote(owner: Owner, args: Args) -> int:
     meta = owner.meta(name)
     if meta.role is Role.MASTER:
         return meta.epoch
-    # The upstream stays written down: it is to hear of the new term (`broker.replication.uplink`).
+    # The upstream stays written down: it must learn of the new term, and so must every peer.
+    if meta.role is Role.SLAVE:
+        peers = (Contact(*node, was_above=False) for node in owner.peers.nodes)
+        meta = with_contacts(meta, [each for each in peers if meta.upstream is None or each[:2] != meta.upstream[:2]])
     epoch = _begin_term(owner, stream, meta, term(meta, history_of(owner, stream))[0] + 1)
     _begin_terms_of_companions(owner, name, epoch)
     return epoch
@@ -83,6 +119,7 @@ def unmaster(owner: Owner, args: Args) -> int:
     stream = _changeable(owner, name)
     meta = owner.meta(name)
     if meta.role is Role.MASTER:
+        meta = with_former(meta, None)
         owner.set_meta(replace(meta, role=Role.DISABLED, upstream=None, history=history_of(owner, stream)))
     return meta.epoch
 
@@ -95,55 +132,79 @@ def slave(owner: Owner, args: Args) -> str:
         owner.create(name, by_command=True)
     stream = _changeable(owner, name)
     follow(owner, stream, upstream, term_of(owner, name)[0])
+    if owner.meta(name).term_master:  # which node that was, the new upstream says
+        owner.set_meta(replace(owner.meta(name), term_master=""))
     return str(upstream)
 
 
 def unslave(owner: Owner, args: Args) -> int:
-    """[stream] -> epoch. The stream follows nobody; it stays readable and takes no more messages."""
+    """[stream] -> epoch. The stream follows nobody; it stays readable and takes no more messages.
+
+    The copy leaves its tree: if it is promoted later, the nodes of the tree are not told.
+    """
     name = args[0]
     stream = _changeable(owner, name)
     meta = owner.meta(name)
     if meta.role is not Role.MASTER:
-        owner.set_meta(replace(meta, role=Role.DISABLED, upstream=None, history=history_of(owner, stream)))
+        history = history_of(owner, stream)
+        owner.set_meta(replace(meta, role=Role.DISABLED, upstream=None, history=history, contacts=()))
     return meta.epoch
 
 
-def follow(owner: Owner, stream: OpenStream, upstream: Upstream | None, epoch: int) -> None:
-    """Be a slave; of nobody, until somebody claims the stream, when there is no upstream."""
-    meta = owner.meta(stream.name)
-    history = history_of(owner, stream)
-    owner.set_meta(replace(meta, role=Role.SLAVE, upstream=upstream, epoch=max(epoch, meta.epoch), history=history))
+def follow(owner: Owner, stream: OpenStream, upstream: Upstream | None, epoch: int, master: str = "") -> None:
+    """Be a slave; of nobody, until somebody claims the stream, when there is no upstream.
+
+    `master`: of term `epoch`, if that is known. The former upstream stays a contact.
+    """
+    meta, history = owner.meta(stream.name), history_of(owner, stream)
+    if stream.name not in owner.metas and not stream.log.next_seq:
+        history = DEFAULT_HISTORY  # it was made for this, and nothing here is of a term of this node's own
+    before = term(meta, history)
+    if epoch == before[0] and master not in ("", before[1]):
+        meta = unconfirmed(meta)
+    meta = _in_term(with_former(meta, upstream), history, epoch, master)
+    owner.set_meta(replace(meta, role=Role.SLAVE, upstream=upstream, history=history))
+
+
+def _in_term(meta: StreamMeta, history: History, epoch: int, master: str) -> StreamMeta:
+    """The meta once this term is known. An earlier one changes nothing."""
+    if epoch < meta.epoch or not (master or epoch > meta.epoch):
+        return meta
+    told = bool(history) and history[-1].epoch == epoch and history[-1].master == master
+    return replace(meta, epoch=epoch, term_master="" if told else master)
 
 
 # --- what other nodes say -------------------------------------------------------------------------------------------
 
 
 def claimed(owner: Owner, args: Args) -> list[Any]:
-    """[stream, history rows, host, port] -> [role, epoch, master, accepted].
+    """[stream, history rows, host, port, whether only of the same stream] -> [role, epoch, master, accepted].
 
-    The node at host:port is the master in the history's last term, or follows it. Whoever is the master here gives in
-    to a later term and follows that node; so does a slave of an earlier epoch's master, whose upstream hears of it in
-    turn. Of two claims of the same epoch a slave obeys the first; who made the other one gives in.
+    The node at host:port is the master in the history's last term, or follows it. A master or slave in an earlier term
+    turns to that node, and passes the claim on to its former upstream. Of two terms of the same epoch the one whose
+    master has the larger node id is the later, everywhere. A claim from a peer that was never below this node may be
+    of another stream with the same name, which changes nothing here.
     """
-    name, rows, host, port = args
+    name, rows, host, port, *rest = args
     _require_own_role(name)
     history = make_history(EpochStart(*row) for row in rows)
     claim_term = history[-1].epoch, history[-1].master
     if name not in owner.names:
         return [Role.DISABLED.value, *claim_term, True]  # there is nothing here to give in
     stream = _changeable(owner, name)
-    meta = owner.meta(name)
-    mine = term(meta, history_of(owner, stream))
+    meta, own = owner.meta(name), history_of(owner, stream)
+    mine = _heard_of(owner, meta, term(meta, own))
+    if any(rest) and not are_related(own, history):
+        return [meta.role.value, *claim_term, True]
     _require_near(mine, claim_term[0])
     claimant = Upstream(host, port, "seq", 0)
-    if _gives_in(meta, mine, claim_term, claimant):
-        log.warning("stream %r: %s is on the way to its master in term %d; following", name, claimant, claim_term[0])
-        follow(owner, stream, claimant, claim_term[0])
-        if meta.role is Role.SLAVE and meta.upstream is not None:
-            owner.on_turn(name, meta.upstream, history)
+    if _turns(meta, mine, claim_term, claimant):
+        log.warning("stream %r: %s leads to its master in term %d; following it", name, claimant, claim_term[0])
+        follow(owner, stream, claimant, *claim_term)
         mine = claim_term
-    elif meta.role is not Role.MASTER and mine[0] < claim_term[0]:
-        owner.set_meta(replace(meta, epoch=claim_term[0], history=history_of(owner, stream)))
+    elif meta.role is not Role.MASTER and (_is_later(claim_term, mine) or mine == (claim_term[0], "")):
+        if claim_term[0] > 1:  # by far the most streams never have another, and need nothing written down
+            owner.set_meta(replace(_in_term(meta, own, *claim_term), history=own))
         mine = claim_term
     return [owner.role(name).value, *mine, mine == claim_term or _leaves_it(meta, mine, claim_term, claimant)]
 
@@ -151,32 +212,40 @@ def claimed(owner: Owner, args: Args) -> list[Any]:
 def _leaves_it(meta: StreamMeta, mine: Term, claim_term: Term, claimant: Upstream) -> bool:
     """Whether a term of the same epoch has nothing here to contend with."""
     return mine[0] == claim_term[0] and (
-        meta.role is Role.DISABLED or (meta.role is Role.SLAVE and _is(meta, claimant))
+        meta.role is Role.DISABLED or not claim_term[1] or (meta.role is Role.SLAVE and _is(meta, claimant))
     )
 
 
-def _gives_in(meta: StreamMeta, mine: Term, claim_term: Term, claimant: Upstream) -> bool:
-    """Whether a stream turns to the claimant."""
+def _turns(meta: StreamMeta, mine: Term, claim_term: Term, claimant: Upstream) -> bool:
+    """Whether a stream follows the claimant from now on."""
     if meta.role is Role.MASTER:
         return mine < claim_term
     if meta.role is not Role.SLAVE or _is(meta, claimant):
         return False
-    return mine[0] < claim_term[0] or (meta.upstream is None and mine[0] == claim_term[0])
+    return _is_later(claim_term, mine) or (meta.upstream is None and mine[0] == claim_term[0])
+
+
+def _is_later(one: Term, other: Term) -> bool:
+    """Whether a term is later than another. An unknown master is not held against either."""
+    return one[0] > other[0] or (one[0] == other[0] and "" not in (one[1], other[1]) and one[1] > other[1])
 
 
 def _is(meta: StreamMeta, claimant: Upstream) -> bool:
     return meta.upstream is not None and meta.upstream[:2] == claimant[:2]
 
 
-def give_in(owner: Owner, name: bytes, epoch: int) -> None:
-    """The former upstream does not accept this node's claim: it knows another master of this epoch, and leads to it.
+def give_in(owner: Owner, name: bytes, epoch: int, master: str = "", leads: Upstream | None = None) -> None:
+    """A node does not accept this node's claim: it knows another master in this term, and leads to it.
 
-    Raises Refused, StorageError, OSError.
+    `leads`: that node; the former upstream if None. A slave turns to it only for a later term than it knows. Raises
+    Refused, StorageError, OSError.
     """
     meta = owner.meta(name)
-    if meta.role is Role.MASTER and name in owner.names:
-        log.warning("stream %r: another master of term %d was heard of first; this node follows", name, epoch)
-        follow(owner, owner.stream(name), meta.upstream, max(epoch, meta.epoch))
+    if name not in owner.names or meta.role is Role.DISABLED:
+        return
+    if meta.role is Role.MASTER or _is_later((epoch, master), term_of(owner, name)):
+        log.warning("stream %r: another node is the master in term %d; this node follows", name, epoch)
+        follow(owner, owner.stream(name), leads or meta.upstream, max(epoch, meta.epoch), master)
 
 
 def hear_of(owner: Owner, name: bytes, epoch: int, master_id: str) -> None:
@@ -203,20 +272,59 @@ def _require_near(mine: Term, epoch: int) -> None:
         raise Refused(Code.USAGE, text)
 
 
-def settle_claim(owner: Owner, name: bytes) -> None:
-    """The former upstream has given in: it need not be told again."""
+def settle_claim(owner: Owner, name: bytes, nodes: Iterable[tuple[str, int]] | None = None, epoch: int = 0) -> None:
+    """These nodes, or the former upstream, know of the term: they need not be told again."""
     meta = owner.meta(name)
-    if meta.role is Role.MASTER and meta.upstream is not None:
-        owner.set_meta(replace(meta, upstream=None))
+    if nodes is None:
+        nodes = () if meta.upstream is None else [meta.upstream[:2]]
+    settled = confirmed(meta, nodes, epoch or meta.epoch)
+    if settled != meta:
+        owner.set_meta(settled)
 
 
-def learn(owner: Owner, stream: OpenStream, theirs: History) -> None:
-    """Write down the terms that a slave's upstream has told, where they say more than is known."""
+def claimable(owner: Owner, name: bytes) -> Term:
+    """The latest term that is written down, as it is claimed from other nodes."""
+    return written_history(owner, name)[-1][::2]
+
+
+def to_be_told(owner: Owner, name: bytes) -> list[Contact]:
+    """The nodes that have not confirmed the latest term of a stream that is known here. A companion has none."""
+    if is_companion(name):
+        return []
+    meta = owner.meta(name)
+    if meta.upstream is None and not meta.contacts:
+        return []
+    now = claimable(owner, name)
+    known, told = owner.confirmed.get(name, (now, set()))
+    return [contact for contact in outstanding(meta, now[0]) if known != now or contact[:2] not in told]
+
+
+def note_confirmed(owner: Owner, name: bytes, node: tuple[str, int]) -> None:
+    """A node knows of the stream's term. It is written down when all do: to tell them twice does no harm."""
+    now = claimable(owner, name)
+    known, told = owner.confirmed.get(name, (now, set()))
+    nodes = {*told, node} if known == now else {node}
+    owner.confirmed[name] = now, nodes
+    if not to_be_told(owner, name):
+        del owner.confirmed[name]
+        settle_claim(owner, name, nodes, now[0])
+
+
+def learn(owner: Owner, stream: OpenStream, theirs: History, contacts: Iterable[Contact] = ()) -> None:
+    """Write down the terms that a slave's upstream has told, where they say more than is known; and the nodes that it
+    has yet to tell, so that they are told even if it never can.
+    """
     meta = owner.meta(stream.name)
     epoch = max(meta.epoch, last_epoch(theirs))
-    if (theirs, epoch) == (meta.history, meta.epoch) or (stream.name not in owner.metas and _says_nothing(theirs)):
+    told = theirs[-1][::2] if theirs else (0, "")
+    master = meta.term_master if meta.term_master and _is_later((meta.epoch, meta.term_master), told) else ""
+    before = term(meta, meta.history)
+    if before[0] == epoch and before[1] not in ("", master or told[1]):
+        meta = unconfirmed(meta)  # they confirmed another master
+    learnt = with_contacts(replace(meta, epoch=epoch, history=theirs, term_master=master), contacts)
+    if learnt == meta or (stream.name not in owner.metas and _says_nothing(theirs) and not learnt.contacts):
         return
-    owner.set_meta(replace(meta, epoch=epoch, history=theirs))
+    owner.set_meta(learnt)
 
 
 def _says_nothing(theirs: History) -> bool:
@@ -278,7 +386,7 @@ def _begin_term(owner: Owner, stream: OpenStream, meta: StreamMeta, epoch: int) 
         history = begin_epoch(history_of(owner, stream), epoch, stream.log.next_seq, owner.directory.node_id)
     except ValueError as error:
         raise Refused(Code.UNSUPPORTED, f"no term can follow: {error}") from error
-    owner.set_meta(replace(meta, role=Role.MASTER, epoch=epoch, history=history))
+    owner.set_meta(replace(meta, role=Role.MASTER, epoch=epoch, history=history, term_master=""))
     return epoch
 
 

@@ -82,13 +82,14 @@ class Uplink:
         self.address = join_address(host, port)
         self.phase, self.why = Phase.DOWN, "not tried yet"
         self.node = ""  # the other end's id
+        self.is_self = False  # the address leads to this very node
         self._around = around
         self._owner = around.owner
         who = f"the node that this one follows, {self.address},"
         self.route = Route(UP_SLOT, around.settings.link_window_bytes, around.clock, self._wake, who)
         self.copies = Copies(around.owner, self.queue, around.set_aside)
         self.prefixes: set[bytes] = set()  # of streams to be followed as they are made
-        self.claims = Claims(around.owner, self.queue)
+        self.claims = Claims(around.owner, self.queue, (host, port))
         self.calls = CallsUp(self.queue)
         self._watches = 0  # numbers given out on this connection
         self._looking_up = False
@@ -310,7 +311,8 @@ class Uplink:
             raise WireClosed("it sent Welcome, which nobody asked for")
         if r.FEATURE not in message.features:
             raise WireClosed("it does not replicate: it is another version")
-        if message.node == self._owner.directory.node_id:
+        self.is_self = message.node == self._owner.directory.node_id
+        if self.is_self:
             raise WireClosed("it is this very node, or one whose data directory is a copy of this one's")
         try:
             self.node = node_id(message.node)

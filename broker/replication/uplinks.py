@@ -22,9 +22,8 @@ from broker.replication.uplink import COMPLAINT_S, Lookup, Surroundings, Uplink
 from broker.replication.watched import Watched
 from broker.replication.wire import Address
 from broker.syncer import Job, Syncer
-from shard.epochs import History
 from shard.errors import StorageError
-from shard.meta import Role, Upstream
+from shard.meta import Role
 
 if TYPE_CHECKING:
     from broker.worker import Worker
@@ -70,6 +69,7 @@ class Uplinks:
         self._touched: dict[Uplink, None] = {}
         self._complained_s = 0.0
         self._lookups: Syncer | None = None
+        self._selves: set[tuple[str, int]] = set()  # addresses at which this very node has answered
         self._to_make: dict[bytes, Uplink] = {}  # streams that there are upstream, bounded by `max_streams`
         self._watched = Watched()
         self._around = Surroundings(
@@ -87,7 +87,6 @@ class Uplinks:
         owner.call_up = self.call_up
         owner.on_held = self.note_held
         owner.path_above = self.path_above
-        owner.on_turn = self.pass_on
         owner.held_below = self._held_below
         owner.on_rules = self.watch
         owner.on_open = lambda stream: roles.begin_after_boot(owner, stream)
@@ -132,6 +131,9 @@ class Uplinks:
     def tick(self) -> None:
         for uplink in list(self._uplinks.values()):
             uplink.tick(self._worker.now_s)
+            if uplink.is_self and uplink.claims:
+                self._selves.add((uplink.host, uplink.port))
+                uplink.claims.clear()
             if not uplink.needed:
                 uplink.close("no stream follows it any more")
                 del self._uplinks[uplink.host, uplink.port]
@@ -166,19 +168,16 @@ class Uplinks:
                 self._owner.uproutes[name] = wanted.route
                 wanted.copies.add(name)
                 self._watched.join(name, (wanted.host, wanted.port))
-        claimed = None
-        if upstream is not None and meta.role is Role.MASTER:
-            claimed = self._to(upstream.host, upstream.port)
-            claimed.claims.add(name)
-        for uplink in self._uplinks.values():
-            if uplink is wanted:
-                uplink.claims.drop_all_of(name)
-            elif uplink is not claimed:
-                uplink.claims.drop(name)  # this node is the master no more, or has nobody to tell
+        self._claim(name)
 
-    def pass_on(self, name: bytes, former: Upstream, history: History) -> None:
-        """A stream has turned from its upstream to a node that claims it: let that upstream hear of the claim."""
-        self._to(former.host, former.port).claims.pass_on(name, history)
+    def _claim(self, name: bytes) -> None:
+        """Tell the nodes that must know of the stream's term, and no others."""
+        told = {contact[:2] for contact in roles.to_be_told(self._owner, name)} - self._selves
+        for node in told:
+            self._to(*node).claims.add(name)
+        for node, uplink in self._uplinks.items():
+            if node not in told:
+                uplink.claims.drop(name)
 
     def _leave(self, name: bytes, uplink: Uplink) -> None:
         uplink.copies.remove(name)

@@ -43,7 +43,7 @@ from shard.header import (
     parse_index,
     tagged,
 )
-from shard.meta import META_MAGIC, Role, StreamMeta, crc32c, meta_path, write_meta
+from shard.meta import META_MAGIC, Contact, Role, StreamMeta, crc32c, meta_path, write_meta
 from shard.producer_file import HEAD, PRODUCERS_MAGIC, Checkpoint
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "file-format.md").read_text()
@@ -140,7 +140,10 @@ def test_the_meta_file() -> None:
 
 
 def test_what_is_in_the_meta_file(tmp_path: Path) -> None:
-    write_meta(tmp_path, StreamMeta("25", epoch=2, history=(EpochStart(2, 5, "node"),)))
+    write_meta(
+        tmp_path,
+        StreamMeta("25", epoch=2, history=(EpochStart(2, 5, "node"),), contacts=(Contact("h", 1),), term_master="m"),
+    )
     fields = msgpack.unpackb(meta_path(tmp_path, "25").read_bytes()[12:])
     assert [row[0] for row in table("meta fields")] == list(fields)
     assert fields["epochs"] == [[2, 5, "node"]]

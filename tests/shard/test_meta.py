@@ -11,6 +11,7 @@ from shard.meta import (
     HOST_BYTES_MAX,
     META_BYTES_MAX,
     META_MAGIC,
+    Contact,
     Role,
     StreamMeta,
     Upstream,
@@ -51,6 +52,7 @@ def test_what_differs_is_kept_until_it_differs_no_more(tmp_path: Path) -> None:
         StreamMeta("25", Role.SLAVE, upstream=Upstream("h", 5050, "time", 1_700_000_000_000_000)),
         StreamMeta("25", history=(EpochStart(1, 0, "node"),)),
         StreamMeta("25", epoch=9, history=()),
+        StreamMeta("25", contacts=(Contact("10.0.0.1", 5050, 3), Contact("::1", 1, 0, False)), term_master="node"),
     ],
 )
 def test_each_difference_is_kept(tmp_path: Path, meta: StreamMeta) -> None:
@@ -87,7 +89,9 @@ def test_a_program_from_before_there_were_slaves_finds_what_it_knows(tmp_path: P
 
 def test_the_longest_history_fits(tmp_path: Path) -> None:
     starts = (EpochStart(EPOCH_MAX - EPOCHS_MAX + i, (1 << 62) + i, "m" * 32) for i in range(EPOCHS_MAX))
-    meta = StreamMeta(LONG, Role.SLAVE, EPOCH_MAX, Upstream("h" * HOST_BYTES_MAX, 5050), tuple(starts))
+    contacts = tuple(Contact(f"{number:0>{HOST_BYTES_MAX}}", 5050, EPOCH_MAX) for number in range(32))
+    upstream = Upstream("h" * HOST_BYTES_MAX, 5050)
+    meta = StreamMeta(LONG, Role.SLAVE, EPOCH_MAX, upstream, tuple(starts), contacts, "m" * 32)
     write_meta(tmp_path, meta)
     assert read_meta(tmp_path, LONG) == meta
     assert meta_path(tmp_path, LONG).stat().st_size < META_BYTES_MAX
@@ -102,12 +106,15 @@ def test_the_longest_history_fits(tmp_path: Path) -> None:
         StreamMeta("25", epoch=9, history=(EpochStart(3, 0), EpochStart(2, 5))),
         StreamMeta("25", upstream=Upstream("", 5050)),
         StreamMeta("25", upstream=Upstream("h", 0)),
+        StreamMeta("25", epoch=2, contacts=(Contact("", 1),)),
+        StreamMeta("25", contacts=(Contact("h", 1, -1),)),
+        StreamMeta("25", term_master="m" * 33),
         StreamMeta("25", upstream=Upstream("h", 1, "now", 0)),
         StreamMeta("25", upstream=Upstream("h", 1, "seq", -1)),
     ],
 )
 def test_what_could_not_be_read_again_is_not_written(tmp_path: Path, meta: StreamMeta) -> None:
-    with pytest.raises(ValueError, match=r"epoch|upstream|from"):
+    with pytest.raises(ValueError, match=r"epoch|upstream|from|contact|term_master"):
         write_meta(tmp_path, meta)
     assert list(tmp_path.iterdir()) == []
 

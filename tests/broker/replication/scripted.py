@@ -117,6 +117,7 @@ class Near:
             touch=lambda _uplink: self._touch(),
         )
         self.uplink = Uplink(around, host, self.far.port)
+        self.upstream = Upstream(host, self.far.port)
         self.owner.send_up = self.uplink.send_up
 
     def _touch(self) -> None:
@@ -168,7 +169,7 @@ class Near:
     def slave(self, name: bytes = S) -> None:
         if name not in self.owner.names:
             self.owner.create(name)
-        self.owner.set_meta(StreamMeta(name.decode(), Role.SLAVE, 1, Upstream("h", 1), HISTORY))
+        self.owner.set_meta(StreamMeta(name.decode(), Role.SLAVE, 1, self.upstream, HISTORY))
         self.uplink.copies.add(name)
 
     def follow(self) -> None:

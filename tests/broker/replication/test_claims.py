@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,16 @@ from broker.owner import Owner
 from broker.protocol.binary import ServerCodec
 from broker.protocol.messages import Hello, pack
 from broker.protocol.replication import FEATURE, Claim, Claimed
+from broker.replication import claims as claims_module
+from broker.replication import roles
 from broker.replication.claims import CLAIM_RETRY_S, Claims
 from shard.epochs import EpochStart
-from shard.meta import Role, StreamMeta, Upstream
+from shard.meta import Contact, Role, StreamMeta, Upstream
 from tests.broker.owning import make_owner, publish
 
 S = b"s"
 UPSTREAM = Upstream("up", 5050)
-PASSED_ON = (EpochStart(1, 0, "former"), EpochStart(7, 3, "master"))
+NODE = UPSTREAM[:2]
 
 
 class Said:
@@ -45,7 +48,7 @@ def owner(tmp_path: Path) -> Iterator[Owner]:
 
 
 def test_a_claim_is_said_once_and_settled_by_its_answer(owner: Owner) -> None:
-    claims, said = Claims(owner, heard := Said()), []
+    claims, said = Claims(owner, heard := Said(), NODE), []
     claims.add(S)
     claims.tick(1.0)
     claims.tick(100.0)
@@ -56,42 +59,61 @@ def test_a_claim_is_said_once_and_settled_by_its_answer(owner: Owner) -> None:
 
 
 def test_who_is_not_accepted_gives_in(owner: Owner) -> None:
-    claims = Claims(owner, Said())
+    claims = Claims(owner, Said(), NODE)
     claims.add(S)
     claims.tick(1.0)
     claims.answered(Claimed(1, "slave", 5, "another", False), 1.0)
-    assert not claims and (owner.role(S), owner.meta(S).upstream) == (Role.SLAVE, UPSTREAM)
+    assert not claims and (owner.role(S), owner.meta(S).upstream) == (Role.SLAVE, UPSTREAM._replace(kind="seq"))
 
 
-def test_what_is_passed_on_is_another_nodes_and_holds_while_this_one_is_a_slave(owner: Owner) -> None:
-    owner.set_meta(StreamMeta("s", Role.SLAVE, 7, UPSTREAM))
-    claims = Claims(owner, heard := Said())
-    claims.pass_on(S, PASSED_ON)
-    claims.drop(S)
-    claims.tick(1.0)
-    assert heard.claims[0].history == PASSED_ON
-    before = owner.meta(S)
-    claims.answered(Claimed(1, "master", 9, "yet another", False), 1.0)
-    assert not claims and owner.meta(S) == before, "it is for the claimant to give in"
-
-
-def test_nothing_is_passed_on_to_whom_the_stream_follows(owner: Owner) -> None:
-    claims = Claims(owner, Said())
-    claims.pass_on(S, PASSED_ON)
-    claims.drop_all_of(S)
-    assert not claims
-
-
-def test_a_master_claims_for_itself(owner: Owner) -> None:
-    claims = Claims(owner, heard := Said())
-    claims.pass_on(S, PASSED_ON)
+def test_a_slave_passes_on_what_it_knows_of_its_master(owner: Owner) -> None:
+    contact = Contact(*NODE)
+    history = (EpochStart(1, 0, "former"),)
+    owner.set_meta(StreamMeta("s", Role.SLAVE, 7, Upstream("new", 1), history, (contact,), "master"))
+    claims = Claims(owner, heard := Said(), NODE)
     claims.add(S)
     claims.tick(1.0)
-    assert heard.claims[0].history[-1].epoch == 5
+    assert heard.claims == [Claim(1, S, (EpochStart(1, 0, "former"), EpochStart(7, 0, "master")))]
+    claims.answered(Claimed(1, "master", 9, "yet another", False), 1.0)
+    assert not claims and owner.meta(S).upstream == Upstream(*NODE, "seq", 0), "that one knows of a later term"
+    assert ("new", 1) in [contact[:2] for contact in roles.to_be_told(owner, S)], "and so must the former upstream"
+
+
+def test_who_is_no_contact_is_told_only_of_the_same_stream(owner: Owner) -> None:
+    claims = Claims(owner, heard := Said(), ("elsewhere", 1))
+    claims.add(S)
+    claims.tick(1.0)
+    assert heard.claims[0].only_related
+
+
+def test_no_more_than_some_claims_wait_for_an_answer(owner: Owner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claims_module, "CLAIMS_AT_ONCE", 2)
+    claims = Claims(owner, heard := Said(), NODE)
+    names = [b"s", b"a", b"b"]
+    for name in names[1:]:
+        publish(owner, name)
+    for name in names:
+        claims.add(name)
+    claims.tick(1.0)
+    assert [each.stream for each in heard.claims] == [b"s", b"a"]
+    claims.answered(Claimed(1, "slave", 5, owner.directory.node_id, True), 1.0)
+    claims.tick(1.0)
+    assert [each.stream for each in heard.claims] == names
+
+
+def test_a_term_that_began_meanwhile_is_claimed_next(owner: Owner) -> None:
+    claims = Claims(owner, heard := Said(), NODE)
+    claims.add(S)
+    claims.tick(1.0)
+    roles.promote(owner, [S])
+    owner.set_meta(replace(owner.meta(S), epoch=6))
+    claims.answered(Claimed(1, "master", 5, "another", False), 1.0)
+    claims.tick(1.0)
+    assert [each.history[-1].epoch for each in heard.claims] == [5, 6] and owner.role(S) is Role.MASTER
 
 
 def test_a_claim_that_failed_and_one_on_a_lost_connection_are_said_again(owner: Owner) -> None:
-    claims = Claims(owner, heard := Said())
+    claims = Claims(owner, heard := Said(), NODE)
     claims.add(S)
     claims.tick(1.0)
     claims.failed(1, 1.0)

@@ -14,7 +14,7 @@ from broker.protocol.errors import Code
 from broker.replication import roles
 from broker.replication.rules import Rule, Rules
 from shard.epochs import EpochStart, History
-from shard.meta import Role, StreamMeta, Upstream, read_meta
+from shard.meta import Contact, Role, StreamMeta, Upstream, read_meta
 from shard.names import cursor_name
 from tests.broker.owning import batch, make_owner, publish
 
@@ -256,25 +256,74 @@ def test_who_was_deposed_follows_who_claims(node: Node) -> None:
 
 
 def test_a_slave_turns_to_the_master_of_a_later_epoch_and_passes_it_on(node: Node) -> None:
-    """From its old upstream, which hears of it in turn."""
-    passed: list[Any] = []
-    node.owner.on_turn = lambda *told: passed.append(told)
+    """To its old upstream, which is told until it confirms."""
     node.be(Role.SLAVE, 3, UPSTREAM, (3, 0, HIGH))
     assert claim(node, 5, LOW) == ["slave", 5, LOW, True]
     claimant = Upstream("claimer", 6060, "seq", 0)
     assert (node.meta.upstream, node.meta.epoch, node.written.epoch) == (claimant, 5, 5)
-    assert [(name, former, history[-1][::2]) for name, former, history in passed] == [(S, UPSTREAM, (5, LOW))]
+    assert node.written.contacts == (Contact("10.0.0.1", 5050),)
+    assert [contact[:2] for contact in roles.to_be_told(node.owner, S)] == [("10.0.0.1", 5050)]
+    assert roles.written_history(node.owner, S)[-1][::2] == (5, LOW), "before a message of it has come"
 
 
-@pytest.mark.parametrize("other", [LOW, HIGH])
-def test_a_slave_obeys_the_first_claim_of_an_epoch(node: Node, other: str) -> None:
-    """Two nodes that were promoted out of each other's sight: who comes second gives in, whatever its id."""
-    node.be(Role.SLAVE, 3, None, (3, 0, node.id))
-    assert claim(node, 4, node.id)[3]
-    node.be(Role.SLAVE, 4, UPSTREAM, (3, 0, node.id))
-    before = node.meta
-    assert claim(node, 4, other) == ["slave", 4, "", False]
-    assert node.meta == before
+@pytest.mark.parametrize("first", [LOW, HIGH])
+def test_of_two_claims_of_an_epoch_the_one_of_the_larger_id_holds(node: Node, first: str) -> None:
+    """Two nodes that were promoted out of each other's sight: whichever comes first, the same one stays the master."""
+    node.be(Role.SLAVE, 3, UPSTREAM, (3, 0, node.id))
+    assert claim(node, 4, first)[3]
+    second, epoch = (HIGH if first is LOW else LOW), 4
+    rows = [[3, 0, node.id], [epoch, 0, second]]
+    answer = roles.claimed(node.owner, [S, rows, "second", 7070])
+    assert answer == ["slave", 4, HIGH, second is HIGH]
+    assert node.meta.upstream is not None and node.meta.upstream.host == ("second" if second is HIGH else "claimer")
+    told = {contact.host for contact in roles.to_be_told(node.owner, S)}
+    assert told == ({"10.0.0.1", "claimer"} if second is HIGH else {"10.0.0.1"}), "who claimed first gives in as well"
+
+
+def test_a_claim_from_a_peer_that_has_another_stream_of_the_name_changes_nothing(node: Node) -> None:
+    node.be(Role.MASTER, 1, None, (1, 0, node.id))
+    rows = [[1, 0, LOW], [2, 5, LOW]]
+    assert roles.claimed(node.owner, [S, rows, "claimer", 6060, True]) == ["master", 2, LOW, True]
+    assert node.meta.role is Role.MASTER
+    rows = [[1, 0, node.id], [2, 5, LOW]]
+    assert roles.claimed(node.owner, [S, rows, "claimer", 6060, True]) == ["slave", 2, LOW, True]
+
+
+def test_contacts_outlive_commands_and_restarts(tmp_path: Path) -> None:
+    """A slave that is told to follow another node, before its former upstream is back: that one must learn still."""
+    node = Node(tmp_path)
+    node.be(Role.SLAVE, 1, UPSTREAM, (1, 0, HIGH))
+    roles.slave(node.owner, [S, "10.0.0.3", 5050, "seq", 0])
+    learn(node, (1, 0, HIGH), (2, 7, LOW))
+    node.owner.release()
+    again = Node(tmp_path)
+    (contact,) = roles.to_be_told(again.owner, S)
+    assert contact[:2] == ("10.0.0.1", 5050)
+    roles.note_confirmed(again.owner, S, contact[:2])
+    assert roles.to_be_told(again.owner, S) == [] and again.written.contacts == (contact._replace(epoch=2),)
+    learn(again, (1, 0, HIGH), (2, 7, LOW), (3, 9, LOW))
+    assert [each[:2] for each in roles.to_be_told(again.owner, S)] == [("10.0.0.1", 5050)], "of each later term"
+
+
+def test_a_promotion_is_told_to_the_former_upstream_and_to_every_peer(tmp_path: Path) -> None:
+    node = Node(tmp_path, replication_peers=("10.0.0.1:5050", "10.0.0.2:5050", "10.0.0.0/8"))
+    node.be(Role.SLAVE, 1, UPSTREAM, (1, 0, HIGH))
+    roles.promote(node.owner, [S])
+    told = {contact[:2]: contact.was_above for contact in roles.to_be_told(node.owner, S)}
+    assert told == {("10.0.0.1", 5050): True, ("10.0.0.2", 5050): False}
+    roles.note_confirmed(node.owner, S, ("10.0.0.1", 5050))
+    assert node.written.upstream is not None, "one write is enough, when all know"
+    roles.note_confirmed(node.owner, S, ("10.0.0.2", 5050))
+    assert roles.to_be_told(node.owner, S) == []
+    assert [contact.epoch for contact in node.written.contacts] == [2, 2]
+
+
+def test_a_copy_that_left_its_tree_tells_nobody(node: Node) -> None:
+    node.be(Role.SLAVE, 1, UPSTREAM, (1, 0, HIGH))
+    roles.slave(node.owner, [S, "10.0.0.3", 5050, "seq", 0])
+    roles.unslave(node.owner, [S])
+    roles.promote(node.owner, [S])
+    assert roles.to_be_told(node.owner, S) == []
 
 
 def test_a_slave_hears_of_a_later_epoch_from_whom_it_follows(node: Node) -> None:
