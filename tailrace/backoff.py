@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 FIRST_S = 0.05
 MOST_S = 5.0
+BRIEF_MOST_S = 1.0
+"""If the node is up and a worker of it is down. Longer pauses would miss a worker that is killed again and again."""
+BRIEF_CODES = frozenset({"unavailable"})
 
 
 class Backoff:
@@ -27,3 +30,8 @@ class Backoff:
 
     def reset(self) -> None:
         self.tries = 0
+
+
+def backoff_after(code: str, random: Callable[[], float]) -> Backoff:
+    """The pauses after an error with this code."""
+    return Backoff(random, most_s=BRIEF_MOST_S if code in BRIEF_CODES else MOST_S)

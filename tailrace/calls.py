@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable
 from typing import Any, Final
 
-from tailrace.backoff import Backoff
+from tailrace.backoff import Backoff, backoff_after
 from tailrace.errors import BrokerError, OperationTimeout, TailraceError, broker_error
 
 RETRIED: Final = frozenset({"unavailable", "overloaded", "unreplicated"})
@@ -161,7 +161,7 @@ class Calls:
             self._fail(call, error, now_s)
             return call
         if call.tries is None:
-            call.tries = Backoff(self._random)
+            call.tries = backoff_after(code, self._random)
             call.deadline_s = min(call.deadline_s, now_s + call.patience_s)
         call.refusal = error
         call.is_repeated = True

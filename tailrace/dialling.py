@@ -3,7 +3,8 @@
 An attempt begins with one address. Another address joins it when the first has not connected after `STAGGER_S`, or at
 once when it fails (as in RFC 8305, "Happy Eyeballs"): one that swallows packets costs no more than that second. The
 first that connects is taken, and the others are left. When all have failed there is a pause, longer each time up to a
-bound. A connection that was good is replaced at once. Before the first connection a few rounds must do, so that a wrong
+bound. A connection that was good is replaced at once; one that was cut before it was of use, after a pause that stays
+brief, since a broker did greet there. Before the first connection a few rounds must do, so that a wrong
 address is told soon; a connection that was lost is sought for `reconnect_s`.
 """
 
@@ -15,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from tailrace.address import Address
-from tailrace.backoff import Backoff
+from tailrace.backoff import BRIEF_MOST_S, Backoff
 from tailrace.errors import BrokerError, ConnectFailed, ConnectionLost, Denied, TailraceError, Unsupported
 
 FIRST_ROUNDS = 3
@@ -55,6 +56,7 @@ class Dialling:
         self._reconnect_s = reconnect_s
         self._connect_timeout_s = connect_timeout_s
         self._backoff = Backoff(random)
+        self._brief_backoff = Backoff(random, most_s=BRIEF_MOST_S)
         self._index = 0  # of the address to begin with
         self._left: deque[int] = deque()  # addresses of this round that no attempt was made to
         self._numbers = 0
@@ -113,9 +115,11 @@ class Dialling:
             self._index = (self._index + 1) % len(self._addresses)
         if was_useful or now_s - self._greeted_s >= STABLE_S:
             self._backoff.reset()
+            self._brief_backoff.reset()
             self.due_s = now_s
         else:
-            self.due_s = now_s + self._backoff.next_s()
+            backoff = self._brief_backoff if isinstance(error, ConnectionLost) else self._backoff
+            self.due_s = now_s + backoff.next_s()
 
     def failed(self, attempt: Attempt, error: TailraceError, now_s: float) -> TailraceError | None:
         """The address could not be reached, or its broker did not greet. What to give up with, or None."""

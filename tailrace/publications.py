@@ -16,7 +16,7 @@ from typing import Final
 
 from broker.protocol.messages import Ack, PartResult, Result
 from broker.protocol.outgoing import Buffer
-from tailrace.backoff import Backoff
+from tailrace.backoff import Backoff, backoff_after
 from tailrace.errors import (
     BrokerError,
     BrokerFault,
@@ -345,7 +345,7 @@ class Publications:
 
     def _try_again(self, publication: Publication, refusal: BrokerError, now_s: float) -> None:
         if publication.tries is None:
-            publication.tries = Backoff(self._random)
+            publication.tries = backoff_after(refusal.code, self._random)
             self._retried[publication.number] = publication
         publication.refusal = refusal
         publication.not_before_s = now_s + publication.tries.next_s()

@@ -23,7 +23,7 @@ from broker.protocol.fields import NUMBER_MAX
 from broker.protocol.messages import Chunk, Ended, Place, Subscribe, Subscribed
 from broker.protocol.places import From
 from shard.leaves import load
-from tailrace.backoff import Backoff
+from tailrace.backoff import BRIEF_MOST_S, Backoff
 from tailrace.errors import (
     DamagedMessage,
     InvalidArgument,
@@ -95,7 +95,7 @@ class Reading:
         self.deadline_s = now_s + wish.timeout_s  # for being ready, or ready again
         self.waiter: object = None  # whatever the shell wants to keep here
         self._wish = wish
-        self._backoff = Backoff(random)
+        self._backoff = Backoff(random, most_s=BRIEF_MOST_S)
         self._arrived: deque[Arrived] = deque()
         self._base_seq = -1  # of the next message to come in, where nothing that has arrived says it
         self._held_bytes = 0

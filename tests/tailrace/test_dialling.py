@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tailrace.address import Address
+from tailrace.backoff import BRIEF_MOST_S, MOST_S
 from tailrace.dialling import FIRST_ROUNDS, STAGGER_S, Attempt, Dialling
 from tailrace.errors import BrokerError, ConnectFailed, ConnectionLost, Denied, TailraceError, TooManyConnections
 
@@ -83,6 +84,19 @@ def test_how_soon_the_next_one(lived_s: float, was_useful: bool, pause_s: float)
     subject.lost(REFUSED, 10.0 + lived_s, was_useful=was_useful, move_on=False)
     assert subject.due_s == pytest.approx(10.0 + lived_s + pause_s)
     assert begin(subject, subject.due_s).address == A
+
+
+def test_pauses_stay_brief_where_brokers_greet_and_are_cut() -> None:
+    """As those of a node whose workers are killed again and again. What a broker says against us is another matter."""
+    subject = dialling(A)
+    pauses_s, now_s = [], 0.0
+    for error in [REFUSED] * 10 + [TooManyConnections("full")] * 10:
+        subject.connected(begin(subject, now_s))
+        subject.greeted(now_s)
+        subject.lost(error, now_s + 0.1, was_useful=False, move_on=False)
+        pauses_s.append(subject.due_s - now_s - 0.1)
+        now_s = subject.due_s
+    assert max(pauses_s[:10]) == pytest.approx(BRIEF_MOST_S) and max(pauses_s) == pytest.approx(MOST_S)
 
 
 def test_a_broker_that_wants_us_no_more_is_left_for_the_next() -> None:
