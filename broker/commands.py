@@ -156,7 +156,24 @@ class Commands:
         self._ask(client, command.stream, "master", [], lambda epoch: answers.ok("master", command.stream, epoch))
 
     def unmaster(self, client: LineClient, command: c.Unmaster) -> None:
-        self._ask(client, command.stream, "unmaster", [], lambda epoch: answers.ok("unmaster", command.stream, epoch))
+        name = command.stream
+        if is_pattern(name):
+            self._unmaster_many(client, name)
+        else:
+            self._ask(client, name, "unmaster", [], lambda epoch: answers.ok("unmaster", name, epoch))
+
+    def _unmaster_many(self, client: LineClient, pattern: bytes) -> None:
+        """No rule changes: streams that are made later are this node's own, as far as it makes any by itself."""
+        pending = self._pend(client)
+
+        def tell(outcomes: list[Any]) -> None:
+            outcome = together(outcomes)
+            if outcome.failed:
+                pending.settle(self._refusal(_not_all(outcome)))
+            else:
+                pending.settle(answers.ok("unmaster", pattern, outcome.changed))
+
+        self._ask_all(pending, "rules", ["unmaster", pattern, *NO_UPSTREAM], tell)
 
     def slave(self, client: LineClient, command: c.Slave) -> None:
         fields: list[bytes | str] = [command.stream, join_address(command.host, command.port)]

@@ -24,7 +24,7 @@ from broker.protocol.errors import Code
 from broker.publish import Batch, Frames
 from broker.refused import Refused as Refused
 from broker.replication.companions import Companions, is_companion, own_part, with_role_of
-from broker.replication.node_file import note_configured, read_node_file
+from broker.replication.node_file import NodeFile, note_configured, read_node_file, write_node_file
 from broker.replication.peers import Peers
 from broker.replication.replicas import Replicas
 from broker.replication.rules import Rules, configured
@@ -121,6 +121,7 @@ class Owner:
             self.shard_path, settings.producer_expiry_s, settings.max_producer_bytes, lambda: self.on_pause()
         )
         self._role_writer = role_writer
+        self._node_file: NodeFile | None = None  # on its way to the disk
         self.roles_set = 0  # how many were written down, or are on their way to the disk
         self.unwritten: dict[bytes, int] = {}  # streams whose role is on its way to the disk, and how many times
         self.on_unwritten: Callable[[bytes], None] = lambda _name: None  # nothing may be done with it from now on
@@ -462,6 +463,26 @@ class Owner:
             self._hold(each)
         begins = name in self.reborn
         self._role_writer.when_written(lambda error: self._role_written(meta, former, affected, begins, error))
+
+    def node_file(self) -> NodeFile:
+        """What the node's file of rules says, or is about to. Raises DirectoryError."""
+        return self._node_file or read_node_file(self.directory.path)
+
+    def set_node_file(self, content: NodeFile) -> None:
+        """Write the node's file of rules, as `set_meta` does. Raises Refused."""
+        try:
+            write_node_file(self.directory.path, content, self._role_writer)
+        except OSError as error:
+            raise Refused(Code.FULL, f"the rule could not be written down: {error.strerror}") from error
+        if self._role_writer is None:
+            return
+        self._node_file = content
+        self.roles_set += 1
+        self._role_writer.when_written(lambda _error: self._node_file_written(content))
+
+    def _node_file_written(self, content: NodeFile) -> None:
+        if self._node_file is content:
+            self._node_file = None
 
     def when_written(self, done: Callable[[OSError | None], None]) -> None:
         """Call when all roles that were set until now are on the disk, or with why they could not be written."""

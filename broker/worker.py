@@ -48,6 +48,7 @@ from broker.replication.catalog import Catalog
 from broker.replication.followers import Followers
 from broker.replication.lag import stat_of_upstream
 from broker.replication.role_writer import RoleWriter
+from broker.replication.ruling import obey
 from broker.replication.survey import Survey
 from broker.replication.uplinks import Uplinks
 from broker.router import Done, Router
@@ -167,6 +168,7 @@ class Worker:
             "await": partial(awaiting.wait_on, self.owner),
             "consume": partial(verbs.consume, self.desk),
             "get": partial(verbs.get, self.desk),
+            "rules": partial(obey, self.owner, self.work),
         }
         self.readers = Readers(boot.directory, settings.max_open_streams, boot.boot_id)
         self.siblings = Siblings(self)

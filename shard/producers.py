@@ -55,7 +55,7 @@ class Judgement(NamedTuple):
 
 
 class Producer:
-    """`number`: the one that its next message has. `runs`: the numbers of each `Run`, one run behind the other; the last
+    """`number`: the one that its next message has. `runs`: the numbers of each `Run`, one run behind another; the last
     one grows in place.
     """
 

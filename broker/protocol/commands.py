@@ -140,6 +140,8 @@ class Master:
 
 @dataclass(frozen=True, slots=True)
 class Unmaster:
+    """`stream` may be a pattern, as in Slave."""
+
     stream: bytes
 
 

@@ -244,7 +244,7 @@ _ROWS = (
     Verb("help", "this list", False, _bare(c.Help())),
     Verb("close", "end this connection", False, _bare(c.Close())),
     Verb("master STREAM", "this node takes the stream's messages; makes it if need be", True, _stream_only(c.Master)),
-    Verb("unmaster STREAM", "the stream takes no more messages here", True, _stream_only(c.Unmaster)),
+    Verb("unmaster STREAM", "the stream takes no more messages here", True, _streams_like(c.Unmaster)),
     Verb("slave HOST PORT STREAM FROM", "follow the stream of another node; * or PREFIX* for many", True, _slave),
     Verb("unslave STREAM", "stop following; the stream takes no more messages here", True, _streams_like(c.Unslave)),
     Verb("promote STREAM", "make this slave the stream's master", True, _streams_like(c.Promote)),

@@ -15,7 +15,7 @@ from typing import Any, Final
 from broker.protocol.address import join_address, split_address
 from broker.replication.rules import RULES_MAX, Rule
 from shard.errors import DirectoryError
-from shard.files import replace_file
+from shard.files import Among, replace_file
 from shard.meta import PLACE_KINDS, Upstream
 from shard.names import name_bytes_valid
 
@@ -51,15 +51,19 @@ def read_node_file(directory: Path) -> NodeFile:
         raise DirectoryError(directory, f"{NODE_FILE} is damaged: {error!r}; {hint}") from error
 
 
-def write_node_file(directory: Path, content: NodeFile) -> None:
-    """Put it on the disk. Raises OSError."""
+def write_node_file(directory: Path, content: NodeFile, among: Among | None = None) -> None:
+    """Put it on the disk, or let it go there `among` others. Raises OSError."""
     rules = [
         {"streams": rule.pattern.decode()} if rule.upstream is None else _render(rule.pattern, rule.upstream)
         for rule in content.rules
     ]
     patterns = [pattern.decode() for pattern in content.configured]
     fields = {"format": FORMAT_VERSION, "followed": content.followed, "rules": rules, "configured": patterns}
-    replace_file(directory / NODE_FILE, json.dumps(fields, indent=1).encode() + b"\n")
+    data = json.dumps(fields, indent=1).encode() + b"\n"
+    if among is None:
+        replace_file(directory / NODE_FILE, data)
+    else:
+        among.replace(directory / NODE_FILE, data)
 
 
 def note_configured(directory: Path, kept: NodeFile, patterns: Sequence[bytes]) -> None:

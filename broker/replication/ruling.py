@@ -6,16 +6,19 @@ The three functions are verbs of `broker.owner_calls`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final, NamedTuple
 
-from broker.owner import Owner, Refused
+from broker.owner import ROLE_UNWRITTEN_TEXT, Owner, Refused
 from broker.protocol.errors import Code
 from broker.replication import roles
 from broker.replication.companions import is_companion
-from broker.replication.node_file import NodeFile, read_node_file, write_node_file
+from broker.replication.node_file import NodeFile
 from broker.replication.rules import Rule, TooManyRules, covers
+from broker.work import Work
 from shard.errors import DirectoryError, StorageError
 from shard.meta import Role, Upstream
 from shard.names import is_reserved
@@ -24,7 +27,8 @@ log = logging.getLogger(__name__)
 
 Args = list[Any]
 
-PAUSE_STREAMS = 256  # between two signs of life: each of them may be opened for this
+PAUSE_NAMES = 1_024  # of streams that are not meant, looked at in one step
+PROGRESS_S = 2.0  # between two lines of the log about a command that takes long
 
 
 def rule(owner: Owner, args: Args) -> None:
@@ -35,7 +39,7 @@ def rule(owner: Owner, args: Args) -> None:
     try:
         wanted = replace(owner.rules, commands=kept.rules).with_rule(Rule(pattern, upstream))
         configured = tuple(each for each in kept.configured if each not in owner.rules.former or each in wanted.former)
-        _write(owner, replace(kept, rules=wanted.commands, configured=configured))
+        owner.set_node_file(replace(kept, rules=wanted.commands, configured=configured))
     except TooManyRules as error:
         raise Refused(Code.OVERLOADED, str(error)) from error
 
@@ -44,7 +48,7 @@ def followed(owner: Owner, _args: Args) -> None:
     """[]. Some node follows a stream of this one: what a master does after the machine went down depends on it."""
     kept = _read(owner)
     if not kept.followed:
-        _write(owner, replace(kept, followed=True))
+        owner.set_node_file(replace(kept, followed=True))
 
 
 class Outcome(NamedTuple):
@@ -72,19 +76,99 @@ def rules(owner: Owner, args: Args) -> list[Any]:
     Before a rule is taken back its streams have their roles written down one by one, and before one is obeyed it is on
     the disk: so `slave` asks for `rule` and then for this, `promote` and `unslave` for this, `rule`, and this.
     """
+    outcome = Outcome(0)
+    for each in changes(owner, args):
+        if each is not None:
+            outcome = together((outcome, each[1]()))
+    _read_anew(owner)
+    return list(outcome)
+
+
+def changes(owner: Owner, args: Args) -> Iterator[tuple[bytes, Callable[[], Outcome]] | None]:
+    """[verb, pattern, host, port, kind, value] -> each stream that is meant, and what changes it; None now and then."""
     verb, pattern, *upstream = args
-    outcomes = []
-    meant = [name for name in owner.names if covers(pattern, name) and _has_own_role(name)]
-    for number, name in enumerate(meant):
-        outcomes.append(_change(owner, verb, name, upstream))
-        if number % PAUSE_STREAMS == 0:
-            owner.on_pause()
+    for number, name in enumerate(list(owner.names)):
+        if covers(pattern, name) and _has_own_role(name):
+            yield name, partial(_change, owner, verb, name, upstream)
+        elif number % PAUSE_NAMES == 0:
+            yield None
+
+
+def _read_anew(owner: Owner) -> None:
     try:
         owner.read_rules()
     except DirectoryError as error:
         raise Refused(Code.UNAVAILABLE, str(error)) from error
     owner.on_rules()
-    return list(together(outcomes))
+
+
+def obey(owner: Owner, work: Work, args: Args, done: Callable[[Any | Refused], None]) -> None:
+    """As `rules`, some streams in each turn."""
+    Obeying(owner, work, args, done).next(None)
+
+
+class Obeying:
+    """A command for all streams of a pattern on its way through those of this worker, some in each turn.
+
+    `done` gets what `rules` gives when all roles are on the disk, or a Refused if one could not be written: the rule
+    then stays as it is.
+    """
+
+    def __init__(self, owner: Owner, work: Work, args: Args, done: Callable[[Any | Refused], None]) -> None:
+        self._owner = owner
+        self._work = work
+        self._args = args
+        self._done = done
+        self._changes = changes(owner, args)
+        self._outcome = Outcome(0)
+        self._looked_at = 0
+        self._error: OSError | None = None
+        self._told_s = time.monotonic()
+
+    def hold_up(self) -> None:
+        """Whoever gave the command waits for its answer anyway."""
+
+    def go_on(self) -> None:
+        """As `hold_up`."""
+
+    def next(self, change: Callable[[], Outcome] | None) -> None:
+        """Do a change, and have the next one done when its turn comes."""
+        if change is not None:
+            self._outcome = together((self._outcome, change()))
+            self._owner.when_written(self._written)
+            self._looked_at += 1
+            self._tell_progress()
+        try:
+            found = next(self._changes)
+        except StopIteration:
+            self._owner.when_written(self._end)
+            return
+        name, step = (b"", None) if found is None else found
+        self._work.later(name, (self,), partial(self.next, step), self._give_up)
+
+    def _tell_progress(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._told_s >= PROGRESS_S:
+            self._told_s = now_s
+            verb, pattern = self._args[0], self._args[1].decode()
+            log.info("%s %s: %d streams of this worker are done so far", verb, pattern, self._looked_at)
+
+    def _written(self, error: OSError | None) -> None:
+        self._error = self._error or error
+
+    def _end(self, error: OSError | None) -> None:
+        error = self._error or error
+        try:
+            if error is not None:
+                raise Refused(Code.FULL, ROLE_UNWRITTEN_TEXT.format(cause=error.strerror))
+            _read_anew(self._owner)
+        except Refused as refused:
+            self._done(refused)
+            return
+        self._done(list(self._outcome))
+
+    def _give_up(self) -> None:
+        self._done(Refused(Code.UNAVAILABLE, "this worker is being replaced; give the command again"))
 
 
 def _has_own_role(name: bytes) -> bool:
@@ -102,7 +186,7 @@ def _change(owner: Owner, verb: str, name: bytes, upstream: list[Any]) -> Outcom
         reason = Outcome(0, 1, Code.UNAVAILABLE, f"{name.decode()}: {error}")
     log.error("%s: stream %s", verb, reason.text)
     meta = owner.meta(name)
-    if verb != "slave" and meta.role is not Role.MASTER and name not in owner.metas:
+    if verb in _TAKE_BACK and meta.role is not Role.MASTER and name not in owner.metas:
         # Only the rule that is taken back makes it a slave. Without it this would be a master that nobody promoted.
         owner.set_meta(replace(meta, role=Role.DISABLED, upstream=None))
     return reason
@@ -132,22 +216,26 @@ def _promote(owner: Owner, name: bytes, _upstream: list[Any]) -> bool:
     return True
 
 
+def _unmaster(owner: Owner, name: bytes, _upstream: list[Any]) -> bool:
+    if owner.role(name) is not Role.MASTER:
+        return False
+    roles.unmaster(owner, [name])
+    return True
+
+
+_TAKE_BACK: Final = frozenset({"unslave", "promote"})
+"""Commands that take a rule back."""
+
 _DO: Final[Mapping[str, Callable[[Owner, bytes, list[Any]], bool]]] = {
     "slave": _slave,
     "unslave": _unslave,
     "promote": _promote,
+    "unmaster": _unmaster,
 }
 
 
 def _read(owner: Owner) -> NodeFile:
     try:
-        return read_node_file(owner.directory.path)
+        return owner.node_file()
     except DirectoryError as error:
         raise Refused(Code.UNAVAILABLE, str(error)) from error
-
-
-def _write(owner: Owner, content: NodeFile) -> None:
-    try:
-        write_node_file(owner.directory.path, content)
-    except OSError as error:
-        raise Refused(Code.FULL, f"the rule could not be written down: {error.strerror}") from error

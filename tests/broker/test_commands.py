@@ -271,6 +271,48 @@ def test_many_streams_at_once(node: World) -> None:
     assert node.ask(peer, "unslave *") == ["ok unslave * 0"]
 
 
+def test_many_masters_are_ended_at_once(node: World) -> None:
+    """Only what is here: no rule says anything of streams that are made later."""
+    logs = [node.name(0, "log."), node.name(1, "log.")]
+    other, later, slaved = node.name(1, "other"), node.name(1, "log.later"), node.name(0, "log.slaved")
+    for name in (*logs, other, slaved):
+        node.fill(name, [b"x"])
+    peer = node.connect(0)
+    node.ask(peer, f"slave {NOWHERE} {slaved} 0")
+    assert node.ask(peer, "unmaster log.*", "unmaster log.*") == ["ok unmaster log.* 2", "ok unmaster log.* 0"]
+    assert [role_of(node, name)[0] for name in (*logs, other, slaved)] == ["disabled", "disabled", "master", "slave"]
+    node.fill(later, [b"x"])
+    assert role_of(node, later) == ("master", "1")
+    assert node.ask(peer, "unmaster *") == ["ok unmaster * 2"]
+
+
+def test_many_streams_are_changed_turn_by_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The neighbours are served meanwhile."""
+    monkeypatch.setattr("broker.replication.ruling.PROGRESS_S", 0.0)
+    with world(tmp_path) as node:
+        for number in range(50):
+            node.fill(f"log.{number}", [b"x"])
+        node.fill("here", [b"x"])
+        peer, neighbour = node.connect(), node.connect()
+        node.ask(neighbour, "ack on")
+        node.ask(peer, f"slave {NOWHERE} log.* 0")
+        monkeypatch.setattr("broker.work.TURN_WORK_S", 0.0)
+        peer.send("promote log.*")
+        served = 0
+        while not peer.lines and served < 40:
+            neighbour.send("pub here |x")
+            for _ in range(3):
+                node.workers[0].turn()
+            peer.read()
+            neighbour.read()
+            served += 1
+            assert len(neighbour.lines) == served
+        assert served >= 16, "a stream a turn"
+        node.settle()
+        assert peer.take()[-1] == "ok promote log.* 50"
+        assert role_of(node, "log.49") == ("master", "2")
+
+
 def test_what_is_said_of_many_streams_outlives_the_node(tmp_path: Path) -> None:
     with world(tmp_path, workers=2) as node:
         assert node.ask(node.connect(1), f"slave {NOWHERE} log.* new") == ["ok slave log.* 127.0.0.1:1 0"]

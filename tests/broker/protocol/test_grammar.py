@@ -48,6 +48,7 @@ GOOD: list[tuple[bytes, object]] = [
     (b"close", c.Close()),
     (b"master 0", c.Master(b"0")),
     (b"unmaster s", c.Unmaster(b"s")),
+    (b"unmaster log.*", c.Unmaster(b"log.*")),
     (b"slave 127.0.0.1 5050 0 0", c.Slave("127.0.0.1", 5050, b"0", c.From("time", 0))),
     (b"slave ::1 1 s new", c.Slave("::1", 1, b"s", c.FROM_NEW)),
     (b"slave ::1 1 * #7", c.Slave("::1", 1, b"*", c.From("seq", 7))),
