@@ -142,6 +142,8 @@ class WorkerMetrics:
         "slaves",
         "streams",
         "subscriptions",
+        "sync_failed_streams",
+        "sync_failures",
         "torn_bytes",
         "trimmed_bytes",
         "trimmed_messages",
@@ -171,6 +173,7 @@ class WorkerMetrics:
         self.trimmed_messages = 0
         self.trimmed_bytes = 0
         self.diverged_messages = 0  # set aside, since the master of their stream does not have them
+        self.sync_failures = 0
         self.torn_bytes = 0  # cut off torn tails at opening
 
     def _init_measures(self) -> None:
@@ -185,6 +188,7 @@ class WorkerMetrics:
         self.streams = 0  # owned by this worker
         self.open_streams = 0
         self.damaged_streams = 0  # that refuse to open
+        self.sync_failed_streams = 0  # whose last sync has failed
         self.disk_bytes = 0  # allocated by the owned streams
         self.consumers = 0  # durable ones, of the owned streams
         self.consumer_lag_messages_max = 0  # of the one furthest behind

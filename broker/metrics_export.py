@@ -49,6 +49,7 @@ COUNTERS = (
     ("tailrace_trimmed_messages", "trimmed_messages", "Messages dropped by trim or retention."),
     ("tailrace_trimmed_bytes", "trimmed_bytes", "Bytes of frames dropped by trim or retention."),
     ("tailrace_diverged_messages", "diverged_messages", "Messages set aside, their stream's master not having them."),
+    ("tailrace_sync_failures", "sync_failures", "Syncs of streams, or of the file system, that the disk refused."),
     ("tailrace_torn_bytes", "torn_bytes", "Bytes cut off torn tails when streams were opened after a crash."),
 )
 TALLIES = (
@@ -82,6 +83,7 @@ GAUGES = (
     ("tailrace_streams", "streams", "livesum", "Streams of the node."),
     ("tailrace_open_streams", "open_streams", "livesum", "Streams whose files are open."),
     ("tailrace_damaged_streams", "damaged_streams", "livesum", "Streams that refuse to open, a file being damaged."),
+    ("tailrace_sync_failed_streams", "sync_failed_streams", "livesum", "Streams whose last sync has failed."),
     ("tailrace_stream_disk_bytes", "disk_bytes", "livesum", "Bytes that the files of the streams take on the disk."),
     ("tailrace_consumers", "consumers", "livesum", "Durable consumers."),
     ("tailrace_consumer_lag_messages", "consumer_lag_messages_max", "livemax", "Messages the hindmost consumer lacks."),

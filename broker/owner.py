@@ -15,6 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from broker.failed_syncs import FailedSyncs
+from broker.full_disk import FullDiskLog
 from broker.metrics import WorkerMetrics
 from broker.numbered import Admitted, Numbered
 from broker.open_stream import Grown as Grown
@@ -90,6 +92,11 @@ class Owner:
         self.unsynced: set[bytes] = set()  # closed before they were synced; what a clean stop still has to mark
         self.unsynced_due_s = float("inf")  # when the whole file system must be synced, for what was closed unsynced
         self.whole_synced_s = float("-inf")  # when that was begun last: what was appended before needs it no more
+        self.failed_syncs = FailedSyncs()
+        self.full_disk = FullDiskLog(directory.path)
+        self.cuts: list[
+            tuple[bytes, int]
+        ] = []  # streams whose end was lost, found on opening; to be told with `on_cut`
         self.reborn: set[bytes] = set()  # opened first in this boot, and whether a term begins is not settled yet
         self.grown: Grown = {}  # since the last `take_grown`
         self.subscribers: Callable[[bytes], int] = lambda _name: 0  # of a stream, on the whole node
@@ -202,12 +209,15 @@ class Owner:
                 return
             if batch.replicas and self.replicas.full(batch.name):
                 raise Refused(Code.OVERLOADED, REPLICAS_FULL_TEXT)
+            if self.failed_syncs:
+                self._require_sound(stream, batch.sync, now_s)
             frames = batch.take_frames()
             first_seq = stream.log.append(frames, batch.count, self.clock_us(), stream.epoch)
         except Refused as refused:
             batch.refused(refused.code, refused.text)
             return
         except StorageFull as full:
+            self.full_disk.note(full)
             batch.refused(Code.FULL, str(full))
             return
         except OSError as error:
@@ -237,7 +247,7 @@ class Owner:
         row: list[tuple[Batch, int]] = []
         pieces: list[Frames] = []
         for batch in batches:
-            for each, admitted in self._admit(stream, batch, seq, now_us):
+            for each, admitted in self._admit(stream, batch, seq, now_us, now_s):
                 row.append((each, admitted.first_seq))
                 seq += admitted.messages
                 pieces += admitted.pieces
@@ -267,14 +277,29 @@ class Owner:
                 batch.refused(refused.code, refused.text)
         return None
 
-    def _admit(self, stream: OpenStream, batch: Batch, seq: int, now_us: int) -> Iterable[tuple[Batch, Admitted]]:
+    def _admit(
+        self, stream: OpenStream, batch: Batch, seq: int, now_us: int, now_s: float
+    ) -> Iterable[tuple[Batch, Admitted]]:
         """What is to be appended of a batch as message `seq` and on, and of which batch; the others have been told."""
         if batch.replicas and self.replicas.full(batch.name):
             batch.refused(Code.OVERLOADED, REPLICAS_FULL_TEXT)
             return ()
+        if self.failed_syncs:
+            try:
+                self._require_sound(stream, batch.sync, now_s)
+            except Refused as refused:
+                batch.refused(refused.code, refused.text)
+                return ()
         if batch.numbered:
             return self.numbered.admit(stream, batch, seq, now_us)
         return ((batch, Admitted(seq, batch.count, batch.take_pieces())),)
+
+    def _require_sound(self, stream: OpenStream, to_sync: bool, now_s: float) -> None:
+        """Raises Refused if a failed sync of the stream keeps it from taking this."""
+        to_sync = to_sync or stream.policy.durability is Durability.ALWAYS
+        text = self.failed_syncs.refusal(stream.name, to_sync, now_s)
+        if text:
+            raise Refused(Code.UNAVAILABLE, text)
 
     def _write(
         self, stream: OpenStream, pieces: list[Frames], messages: int, now_us: int, now_s: float
@@ -286,6 +311,7 @@ class Owner:
         except (StorageFull, OSError) as error:
             self.numbered.forget(stream)  # they were taken for appended
             if isinstance(error, StorageFull):
+                self.full_disk.note(error)
                 return Refused(Code.FULL, str(error))
             log.error("cannot append to stream %r: %s", stream.name, error)
             return Refused(Code.UNAVAILABLE, f"the disk refused this: {error.strerror}; nothing of it was logged")
@@ -333,9 +359,14 @@ class Owner:
         stream = self.stream(name)
         if stream.unwritten and self.role(name) is not Role.SLAVE:
             raise Refused(Code.UNAVAILABLE, UNWRITTEN_TEXT)
+        if self.failed_syncs and (text := self.failed_syncs.refusal(name, False, now_s)):
+            raise Refused(Code.UNAVAILABLE, text)
         first_seq, start_offset = stream.log.next_seq, stream.log.end_offset
         try:
             stream.log.take(*pieces)
+        except StorageFull as full:
+            self.full_disk.note(full)
+            raise
         finally:
             if stream.log.next_seq > first_seq:
                 self._took(stream, first_seq, start_offset, pieces, now_s)
@@ -547,6 +578,7 @@ class Owner:
             self.note_damage(name, damage)
             raise Refused(Code.DAMAGED, str(damage)) from damage
         except StorageFull as full:
+            self.full_disk.note(full)
             raise Refused(Code.FULL, str(full)) from full
         except (OSError, StorageError) as error:
             log.error("cannot open stream %r: %s", text, error)
@@ -560,6 +592,8 @@ class Owner:
         self.open[name] = stream
         if stream_log.new_boot:
             self.reborn.add(name)
+        if stream_log.sync_failed_seq is not None:
+            self._opened_unsound(stream)
         try:
             self._begin(stream)
         except Refused as refused:
@@ -567,6 +601,16 @@ class Owner:
             log.error("stream %r takes no messages now: %s", text, refused.text)
         self._close_least_used()
         return stream
+
+    def _opened_unsound(self, stream: OpenStream) -> None:
+        """A sync of it has failed, here or in a worker before this one."""
+        self.failed_syncs.found(stream.name)
+        if stream.log.lost_messages:
+            text = (
+                "stream %r lost %d messages from %d on: a failed sync left them unreadable, %d bytes are in its .torn"
+            )
+            log.error(text, stream.log.name, stream.log.lost_messages, stream.log.next_seq, stream.log.torn_bytes)
+            self.cuts.append((stream.name, stream.log.next_seq))
 
     def _begin(self, stream: OpenStream) -> None:
         """See to what must be on the disk before a message is taken. Raises Refused."""
@@ -625,12 +669,13 @@ class Owner:
         grown, self.grown = self.grown, {}
         return grown
 
-    def batches_synced(self, stream: OpenStream, upto: int, error: OSError | None) -> None:
+    def batches_synced(self, stream: OpenStream, upto: int, error: OSError | StorageError | None) -> None:
         """Tell the parts of every batch that ended before seq `upto` and waited for the disk."""
         still = []
         for batch, first_seq in stream.waiting:
             if error is not None:
-                text = f"logged, but the disk refused to sync it: {error.strerror}"
+                cause = error.strerror if isinstance(error, OSError) else error
+                text = f"logged, but the disk refused to sync it: {cause}"
                 batch.refused(Code.UNAVAILABLE, text)
             elif first_seq + batch.count <= upto:
                 self._logged(batch, first_seq)

@@ -87,6 +87,7 @@ def stat(owner: Owner, args: Args) -> dict[str, int | str]:
         "first_timestamp_us": 0 if empty else found.entry(found.first_seq).timestamp_us,
         "last_timestamp_us": 0 if empty else found.last_timestamp_us,
         "synced_seq": found.synced_seq,
+        **({} if found.sync_failed_seq is None else {"sync_failed_seq": found.sync_failed_seq}),
         "durability": stream.policy.durability.value,
         "shard": owner.directory.shard_of(name.decode()),
         **owner.stat_upstream(stream),

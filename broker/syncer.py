@@ -1,8 +1,9 @@
-"""The helper thread that waits for the disk, so that the loop never does.
+"""The helper threads that wait for the disk, so that the loop never does.
 
-The only thread of a worker, but for one of this kind that looks up the hosts of upstream nodes. It takes logs from a
-queue, syncs each, and puts the outcome where the loop picks it up; an eventfd wakes the loop. One sync covers all that
-was appended to the log before it began, so that many publishes under `always` share one (group commit).
+They take work from two queues and put the outcomes where the loop picks them up; an eventfd wakes the loop. What a
+publisher waits for has threads of its own: no slow sync of another kind stands in front of it. One sync of a log covers
+all that was appended to it before the sync began, and logs that wait together are synced together, with one sync of
+their file system, so that many publishes under `always` share one (group commit).
 """
 
 from __future__ import annotations
@@ -13,10 +14,18 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from shard.errors import StorageError
+from shard.files import dirty_bytes
 
 log = logging.getLogger(__name__)
+
+URGENT_THREADS = 4
+GROUP_MAX = 256  # logs that are synced together: each takes two descriptors meanwhile
+# With more than this in the machine's memory a sync of the whole file system waits for the writes of others.
+GROUP_DIRTY_BYTES_MAX = 64 << 20
 
 
 class Syncable(Protocol):
@@ -36,28 +45,47 @@ class Job(NamedTuple):
 class Outcome(NamedTuple):
     log: Syncable
     token: object
-    error: OSError | None
+    error: OSError | StorageError | None
     seconds: float
+
+
+Together = Callable[[Sequence[Any]], Sequence[OSError | StorageError | None]]
+"""Sync these logs; gives what each raised."""
+
+
+class _Item(NamedTuple):
+    target: Syncable
+    token: object
+    in_group: bool
 
 
 class Syncer:
     """`request` from the loop, `outcomes` in the loop when the eventfd is readable."""
 
-    __slots__ = ("_done", "_event_fd", "_queue", "_thread")
+    __slots__ = ("_done", "_event_fd", "_patient", "_threads", "_together", "_urgent")
 
-    def __init__(self) -> None:
-        self._queue: queue.SimpleQueue[tuple[Syncable, object] | None] = queue.SimpleQueue()
+    def __init__(self, together: Together | None = None) -> None:
+        """`together` syncs logs in a group; without it each is synced by itself."""
+        self._urgent: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._patient: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._together = together
         self._done: deque[Outcome] = deque()
         self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._thread = threading.Thread(target=self._run, name="syncer", daemon=True)
-        self._thread.start()
+        self._threads: list[threading.Thread] = []
+        self._start(self._patient, "syncer")
 
     def fileno(self) -> int:
         return self._event_fd
 
-    def request(self, target: Syncable, token: object) -> None:
-        """Sync soon. The caller has at most one request a log under way, which bounds the queue by the open logs."""
-        self._queue.put((target, token))
+    def request(self, target: Syncable, token: object, *, urgent: bool = False, in_group: bool = False) -> None:
+        """Sync soon. The caller has at most one request a log under way, which bounds the queues by the open logs.
+
+        `urgent`: somebody waits for it. `in_group`: it may be one of those that are given to `together`.
+        """
+        if urgent and len(self._threads) == 1:
+            for _ in range(URGENT_THREADS):
+                self._start(self._urgent, "urgent syncer")
+        (self._urgent if urgent else self._patient).put(_Item(target, token, in_group and self._together is not None))
 
     def outcomes(self) -> list[Outcome]:
         try:
@@ -67,23 +95,81 @@ class Syncer:
         return [self._done.popleft() for _ in range(len(self._done))]
 
     def close(self) -> None:
-        """Finish what was asked for and end the thread. What it did is left in `outcomes`."""
-        self._queue.put(None)
-        self._thread.join()
+        """Finish what was asked for and end the threads. What they did is left in `outcomes`."""
+        self.abandon()
+        for thread in self._threads:
+            thread.join()
 
     def abandon(self) -> None:
-        """End the thread once it is through, which nobody waits for; what it still does is lost."""
-        self._queue.put(None)
+        """End the threads once they are through, which nobody waits for; what they still do is lost."""
+        self._patient.put(None)
+        for _ in self._threads[1:]:
+            self._urgent.put(None)
 
-    def _run(self) -> None:
-        while (item := self._queue.get()) is not None:
-            target, token = item
-            error = None
-            began_s = time.monotonic()
+    def _start(self, items: queue.SimpleQueue[_Item | None], name: str) -> None:
+        thread = threading.Thread(target=self._run, args=(items,), name=name, daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _run(self, items: queue.SimpleQueue[_Item | None]) -> None:
+        while (item := items.get()) is not None:
+            group, others, ends = self._gather(items, item)
+            if len(group) > 1:
+                self._sync_group(group)
+            else:
+                others += group
+            for each in others:
+                self._sync(each)
+            if ends:
+                return
+
+    def _gather(self, items: queue.SimpleQueue[_Item | None], first: _Item) -> tuple[list[_Item], list[_Item], bool]:
+        """What is to be synced with this one, what came between them, and whether the thread is to end then."""
+        if not first.in_group or items.empty() or not _little_is_dirty():
+            return [], [first], False
+        group: list[_Item] = [first]
+        others: list[_Item] = []
+        while len(group) < GROUP_MAX:
             try:
-                target.sync()
-            except OSError as failed:
-                log.error("cannot sync stream %r: %s", target.name, failed)
-                error = failed
-            self._done.append(Outcome(target, token, error, time.monotonic() - began_s))
-            os.eventfd_write(self._event_fd, 1)
+                item = items.get_nowait()
+            except queue.Empty:
+                break
+            if item is None:
+                return group, others, True
+            (group if item.in_group else others).append(item)
+        return group, others, False
+
+    def _sync_group(self, group: list[_Item]) -> None:
+        assert self._together is not None
+        began_s = time.monotonic()
+        errors: Sequence[OSError | StorageError | None]
+        try:
+            errors = self._together([item.target for item in group])
+        except OSError as failed:
+            errors = [failed] * len(group)
+        seconds = time.monotonic() - began_s
+        for item, error in zip(group, errors, strict=True):
+            self._note(item, error, seconds)
+        os.eventfd_write(self._event_fd, 1)
+
+    def _sync(self, item: _Item) -> None:
+        error = None
+        began_s = time.monotonic()
+        try:
+            item.target.sync()
+        except (StorageError, OSError) as failed:
+            error = failed
+        self._note(item, error, time.monotonic() - began_s)
+        os.eventfd_write(self._event_fd, 1)
+
+    def _note(self, item: _Item, error: OSError | StorageError | None, seconds: float) -> None:
+        if error is not None:
+            log.error("cannot sync stream %r: %s", item.target.name, error)
+        self._done.append(Outcome(item.target, item.token, error, seconds))
+
+
+def _little_is_dirty() -> bool:
+    try:
+        return dirty_bytes() <= GROUP_DIRTY_BYTES_MAX
+    except OSError:
+        return False

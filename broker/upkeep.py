@@ -7,28 +7,29 @@ one long one.
 from __future__ import annotations
 
 import logging
+import select
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import NamedTuple
 
 from broker.consumers.patrol import Patrol
 from broker.owner import OpenStream, Owner, Refused
 from broker.owner_calls import disk_bytes
-from broker.settings import StreamPolicy
+from broker.settings import Durability, StreamPolicy
 from broker.syncer import Job, Syncer
 from shard.errors import StorageError
-from shard.files import sync_file_system
+from shard.files import FileSystem
 from shard.log import StreamLog
 from shard.names import CURSOR_PREFIX
 from shard.retention import RetentionPolicy, retention_seq
 from shard.stream_files import stream_paths
-from shard.synced import mark_closed_synced
+from shard.synced import is_sync_failed, mark_closed_synced, mark_unsynced_failed
 
 log = logging.getLogger(__name__)
 
 SWEEP_SLICE_S = 0.01  # of a tick: how long one slice of the sweep may hold the loop
+PAUSE_S = 0.1  # of waiting for the disk, between two beats
 CLEAN_MARK_S = 3.0  # of a stop: how long closed streams are marked as synced; the others are checked at opening
 
 
@@ -40,16 +41,28 @@ class Sync(NamedTuple):
 
 
 class Whole:
-    """Everything that was written, with one call: for the streams that were closed before their sync was due."""
+    """Everything that was written, with one call: for the streams that were closed before their sync was due.
 
-    __slots__ = ("_path", "name")
+    If that fails, nobody knows for which of them: `marked` are those that were marked then.
+    """
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    __slots__ = ("_file_system", "_marks", "failure", "marked", "name")
+
+    def __init__(self, file_system: FileSystem, marks: Callable[[], Iterator[bytes]]) -> None:
+        """`marks` marks the streams that are not synced, one a step; it is called in the helper thread."""
+        self._file_system = file_system
+        self._marks = marks
+        self.marked: list[bytes] = []
+        self.failure: OSError | None = None
         self.name = "all that are closed"
 
     def sync(self) -> None:
-        sync_file_system(self._path)
+        try:
+            self._file_system.sync()
+        except OSError as failure:
+            self.failure = failure
+            self.marked = list(self._marks())
+            raise
 
 
 class Punch:
@@ -77,25 +90,31 @@ class Upkeep:
         self.syncer = syncer
         self._clock = clock
         self._clock_us = clock_us
+        self._file_system = FileSystem(owner.directory.path)  # from before anything was written: it knows of all errors
         self._syncing_whole = False
         self._punches: deque[tuple[float, bytes, int]] = deque()  # due, stream, first seq; at most one a trim
         self._sweep: Iterator[bytes] = iter(())
         self._swept_bytes = 0
         self._next_sweep_s = clock()
+        self._sweeps = 0
         self._patrol = patrol
         owner.on_trim = self._note_trim
 
     # --- syncing ----------------------------------------------------------------------------------------------------
 
     def request_syncs(self) -> None:
-        """Hand every log whose sync is due to the helper thread."""
+        """Hand every log whose sync is due to the helper threads."""
         now_s = self._clock()
+        cuts, self.owner.cuts = self.owner.cuts, []
+        for name, seq in cuts:
+            self.owner.on_cut(name, seq)
+        self._retry_failed(now_s)
         for stream in [stream for stream in self.owner.dirty.values() if stream.sync_due_s <= now_s]:
             self._request_sync(stream)
         if self.owner.unsynced_due_s <= now_s and not self._syncing_whole:
             self._syncing_whole = True
             self.owner.unsynced_due_s, self.owner.whole_synced_s = float("inf"), now_s
-            self.syncer.request(Whole(self.owner.directory.path), None)
+            self.syncer.request(self._whole(), None)
 
     def sync_urgent(self) -> None:
         """At the end of a turn: publishers wait for these. One that is being synced has its turn again right after."""
@@ -104,11 +123,41 @@ class Upkeep:
             self._request_sync(stream)
 
     def _request_sync(self, stream: OpenStream) -> None:
-        if not stream.syncing:
-            stream.syncing = True
-            stream.sync_due_s = 0.0
-            self.owner.dirty.pop(stream.name, None)
-            self.syncer.request(stream.log, Sync(stream, stream.log.next_seq))
+        if stream.syncing:
+            return
+        stream.sync_due_s = 0.0
+        self.owner.dirty.pop(stream.name, None)
+        if not self.owner.failed_syncs.begin(stream.name, self._clock()):
+            return  # its next try will be for all of it
+        stream.syncing = True
+        urgent = bool(stream.waiting) or stream.policy.durability is Durability.INTERVAL
+        token = Sync(stream, stream.log.next_seq)
+        if stream.name in self.owner.failed_syncs:
+            self.syncer.request(stream.log, token)
+        else:
+            self.syncer.request(stream.log, token, urgent=urgent, in_group=True)
+
+    def _retry_failed(self, now_s: float) -> None:
+        """Streams whose sync has failed: whatever closed them meanwhile, they are opened for it."""
+        for name in self.owner.failed_syncs.due(now_s):
+            try:
+                self._request_sync(self.owner.stream(name))
+            except Refused as refused:
+                log.error("cannot sync stream %r again: %s", name.decode(), refused)
+                self.owner.failed_syncs.failed(name, now_s)
+
+    def _whole(self) -> Whole:
+        names = list(self.owner.names)
+        return Whole(self._file_system, lambda: self._mark_unsynced(names))
+
+    def _mark_unsynced(self, names: list[bytes]) -> Iterator[bytes]:
+        """In the helper thread, after the whole file system could not be synced."""
+        for name in names:
+            try:
+                if mark_unsynced_failed(self.owner.shard_path(name), name.decode(), boot_id=self.owner.boot_id):
+                    yield name
+            except OSError as error:
+                log.error("stream %r may not be on the disk, and cannot be marked: %s", name.decode(), error)
 
     def take_outcomes(self) -> None:
         for outcome in self.syncer.outcomes():
@@ -116,31 +165,56 @@ class Upkeep:
                 outcome.token.done()
                 continue
             self.owner.metrics.commit.observe(outcome.seconds)
+            if outcome.error is not None:
+                self.owner.metrics.sync_failures += 1
             if isinstance(outcome.log, Whole):
                 self._syncing_whole = False
+                for name in outcome.log.marked:
+                    self.owner.failed_syncs.found(name)
             elif isinstance(outcome.token, Sync):
                 self._synced(outcome.token.stream, outcome.token.upto, outcome.error)
+            elif outcome.error is not None and isinstance(outcome.log, Punch):
+                self.owner.failed_syncs.found(outcome.log.name.encode())
 
-    def _synced(self, stream: OpenStream, upto: int, error: OSError | None) -> None:
+    def _synced(self, stream: OpenStream, upto: int, error: OSError | StorageError | None) -> None:
         stream.syncing = False
+        if error is not None:
+            self._sync_failed(stream, error)
+        else:
+            self.owner.failed_syncs.mended(stream.name)
+            if stream.log.sync_failed_seq is not None:  # it was marked meanwhile
+                self.owner.failed_syncs.found(stream.name)
         self.owner.batches_synced(stream, upto, error)
         self.owner.on_held(stream.name)
         if stream.waiting:
             self._request_sync(stream)
-        if stream.name not in self.owner.dirty and not stream.sync_due_s:
+        if error is None and stream.name not in self.owner.dirty and not stream.sync_due_s:
             self.owner.unsynced.discard(stream.name)
 
-    def finish_syncs(self) -> None:
-        """Before the logs are closed: sync, here and now, whatever publisher waits for its disk."""
+    def _sync_failed(self, stream: OpenStream, error: OSError | StorageError) -> None:
+        failed = self.owner.failed_syncs
+        if isinstance(error, StorageError):  # some of its messages are unreadable: opening it anew cuts them off
+            failed.mended(stream.name)
+            failed.found(stream.name)
+            self.owner.forget(stream)
+        else:
+            failed.failed(stream.name, self._clock())
+
+    def finish_syncs(self, pause: Callable[[], None]) -> None:
+        """Before the logs are closed: wait until every publisher that waits for the disk has its answer.
+
+        The helper threads wait for the disk; `pause` is called meanwhile, every PAUSE_S at least.
+        """
         for stream in list(self.owner.open.values()):
-            if not stream.waiting:
-                continue
-            error = None
-            try:
-                stream.log.sync()
-            except OSError as failed:
-                error = failed
-            self.owner.batches_synced(stream, stream.log.next_seq, error)
+            if stream.waiting:
+                self._request_sync(stream)
+        while any(stream.waiting and stream.syncing for stream in self.owner.open.values()):
+            self._pause(pause)
+
+    def _pause(self, pause: Callable[[], None]) -> None:
+        select.select([self.syncer.fileno()], [], [], PAUSE_S)
+        self.take_outcomes()
+        pause()
 
     # --- trimming ---------------------------------------------------------------------------------------------------
 
@@ -175,9 +249,12 @@ class Upkeep:
             self._next_sweep_s = self._clock() + self.owner.settings.retention_interval_s
             self._swept_bytes = 0
             self._sweep = iter(list(self.owner.names))
+            self._sweeps += 1
 
     def _visit(self, name: bytes) -> None:
         text = name.decode()
+        if self._sweeps == 1:
+            self._look_for_mark(name, text)
         nbytes = disk_bytes(stream_paths(self.owner.shard_path(name), text))
         self._swept_bytes += nbytes
         if name.startswith(CURSOR_PREFIX):
@@ -186,6 +263,14 @@ class Upkeep:
         policy = self.owner.settings.policy(text)
         if (policy.max_age_s or policy.max_bytes) and name not in self.owner.damaged:
             self._retain(name, policy)
+
+    def _look_for_mark(self, name: bytes, text: str) -> None:
+        """A worker before this one may have left streams whose sync has failed, and nobody may ask for them."""
+        try:
+            if is_sync_failed(self.owner.shard_path(name), text):
+                self.owner.failed_syncs.found(name)
+        except OSError as error:
+            log.warning("cannot see whether a sync of stream %r has failed: %s", text, error)
 
     def _retain(self, name: bytes, policy: StreamPolicy) -> None:
         try:
@@ -200,24 +285,38 @@ class Upkeep:
 
     # --- stopping ---------------------------------------------------------------------------------------------------
 
-    def close_clean(self) -> None:
-        """Put everything on the disk, mark it so, and give the shards back."""
+    def close_clean(self, pause: Callable[[], None]) -> None:
+        """Put everything on the disk, mark it so, and give the shards back. `pause` as for `finish_syncs`."""
         owner = self.owner
-        if not owner.owning:
-            return
-        try:
+        if owner.owning:
+            while any(stream.syncing for stream in owner.open.values()):
+                self._pause(pause)
             owner.close_logs()
-            sync_file_system(owner.directory.path)
-            self._mark_closed()
-            sync_file_system(owner.directory.path)
-        except OSError as error:
-            log.error("the stop is not clean, the streams will be checked when they are opened: %s", error)
-        owner.release()
+            failure = self._wait_for_whole(pause)
+            if failure is None:
+                self._mark_closed(pause)
+                failure = self._wait_for_whole(pause)
+            if failure is not None:
+                log.error("the stop is not clean, the streams will be checked when they are opened: %s", failure)
+            owner.release()
 
-    def _mark_closed(self) -> None:
+    def _wait_for_whole(self, pause: Callable[[], None]) -> OSError | None:
+        """Sync the file system, in the helper thread; gives what was wrong."""
+        done: list[bool] = []
+        whole = self._whole()
+        self.syncer.request(whole, Job(lambda: done.append(True)))
+        while not done:
+            self._pause(pause)
+        return whole.failure
+
+    def _mark_closed(self, pause: Callable[[], None]) -> None:
         """Say of what was closed and not synced that it is on the disk now."""
         end_s = time.monotonic() + CLEAN_MARK_S
         for name in self.owner.unsynced:
-            mark_closed_synced(self.owner.shard_path(name), name.decode(), boot_id=self.owner.boot_id)
+            try:
+                mark_closed_synced(self.owner.shard_path(name), name.decode(), boot_id=self.owner.boot_id)
+            except OSError as error:
+                log.error("stream %r will be checked when it is opened: %s", name.decode(), error)
+            pause()
             if time.monotonic() > end_s:
                 return

@@ -62,6 +62,8 @@ from broker.upkeep import Upkeep
 from broker.work import NOBODY, Asker, Work
 from shard.directory import DataDirectory
 from shard.errors import DirectoryError, ShardLocked
+from shard.files import FileSystem
+from shard.group_sync import sync_together
 
 log = logging.getLogger(__name__)
 
@@ -144,7 +146,8 @@ class Worker:
         settings = boot.settings
         self.poller = Poller()
         self.work = Work(time.monotonic)
-        self.syncer = Syncer()
+        file_system = FileSystem(boot.directory.path)
+        self.syncer = Syncer(lambda logs: sync_together(logs, file_system))
         self.role_writer = RoleWriter(self.syncer.request)
         self.routes: dict[int, Route] = make_routes(
             boot.slots, boot.slot, settings.link_window_bytes, time.monotonic, lambda link: self.siblings.touch(link)
@@ -192,7 +195,7 @@ class Worker:
         self.owner.stat_upstream = lambda stream: stat_of_upstream(self.uplinks, self.owner, stream, now_us())
         self.owner.on_cut = self._note_cut
         self.owner.on_role = self._note_role
-        self.owner.on_pause = lambda: self._beat.beat()
+        self.owner.on_pause = self._pause
         self.owner.on_path = self.followers.role_changed
         self.fanout.on_cut = self._forget_chunks
         self.timers = Timers(time.monotonic)
@@ -330,6 +333,10 @@ class Worker:
         for client in answered:
             client.after_turn()
 
+    def _pause(self) -> None:
+        """In the middle of something long: the worker is not hung."""
+        self._beat.beat()
+
     def _note_role(self, name: bytes) -> None:
         self.uplinks.look_at(name)
         self.followers.role_changed(name)
@@ -408,7 +415,7 @@ class Worker:
         self.drain_began_s = time.monotonic()
         self.uplinks.stop("its worker is being replaced")
         self.drain_deadline_s = time.monotonic() + self.settings.drain_timeout_s
-        self.upkeep.finish_syncs()
+        self.upkeep.finish_syncs(self._pause)
         ask_successor = awaiting.hand_over(self.owner, self.router.call)
         self.owner.release()
         self._beat = Board(1).slot(0)
@@ -532,9 +539,9 @@ class Worker:
         self.work.finish(self.owner.on_pause)
         self.desk.retire()
         self.uplinks.stop("this node stops")
-        self.upkeep.finish_syncs()
+        self.upkeep.finish_syncs(self._pause)
+        self.upkeep.close_clean(self._pause)
         self.syncer.close()
-        self.upkeep.close_clean()
         self.siblings.close()
         self.readers.close()
         self.metrics.close()

@@ -9,6 +9,7 @@
     ├── FramesRefused      frames of another log do not follow the messages of this one; nothing was written
     ├── Trimmed            the message was there once and has been trimmed
     ├── StreamCut          the end of the stream was set aside under an open reader: open it anew
+    ├── MessagesLost       a failed sync has left messages unreadable: opening the stream anew cuts them off
     ├── ShardLocked        another process owns the shard, or the data directory
     └── DirectoryError     the data directory cannot be used as it is
 
@@ -90,6 +91,15 @@ class StreamCut(StorageError):
 
     def __init__(self, name: str, seq: int) -> None:
         super().__init__(f"stream {name!r} is not what it was from message {seq} on: its end was set aside")
+        self.name = name
+        self.seq = seq
+
+
+class MessagesLost(StorageError):
+    """A failed sync has left messages from `seq` on that cannot be read any more. Opening the stream anew cuts them."""
+
+    def __init__(self, name: str, seq: int, cause: str) -> None:
+        super().__init__(f"stream {name!r} lost messages from {seq} on, after a sync that failed: {cause}")
         self.name = name
         self.seq = seq
 

@@ -6,6 +6,8 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
+import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +15,9 @@ from typing import Protocol
 
 FALLOC_FL_KEEP_SIZE = 0x01
 FALLOC_FL_PUNCH_HOLE = 0x02
+SYNC_FILE_RANGE_WAIT_BEFORE = 1
+STATFS_BYTES = 256  # more than the kernel writes
+FLUSHED_BY_SYNCFS = frozenset((0xEF53, 0x9123683E))  # ext4, btrfs; XFS forces its log only, which may be empty
 PIECES_MAX = 64  # a system call takes 1,024 at most
 NEW_SUFFIX = ".new"
 """Of files that are being made; one that is found was left by a crash and is worth nothing."""
@@ -21,6 +26,8 @@ NEW_SUFFIX = ".new"
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _libc.syncfs.argtypes = (ctypes.c_int,)
+_libc.fstatfs.argtypes = (ctypes.c_int, ctypes.c_char_p)
+_libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
 
 def write_all(fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
@@ -100,13 +107,15 @@ class Replacements:
     Until `finish` returns any of them may be the old one or the new one, whole.
     """
 
-    __slots__ = ("_paths",)
+    __slots__ = ("_file_system", "_paths")
 
     def __init__(self) -> None:
+        self._file_system: FileSystem | None = None  # opened before anything is written: it knows of all errors
         self._paths: dict[Path, bool] = {}  # whether the file is replaced; or else it goes
 
     def replace(self, path: Path, data: bytes) -> None:
         """Raises OSError."""
+        self._file_system = self._file_system or FileSystem(path.parent)
         os.close(write_new(path, data, sync=False))
         self._paths[path] = True
 
@@ -117,9 +126,10 @@ class Replacements:
     def finish(self, any_path: Path) -> None:
         """Put all on the disk; `any_path` is one in their file system. Raises OSError."""
         many = len(self._paths) >= TOGETHER_MIN
+        file_system = self._file_system or FileSystem(any_path)
         # Before the names: a name that is on the disk stands for a whole file.
         if many:
-            sync_file_system(any_path)
+            file_system.sync()
         else:
             for path, is_replaced in self._paths.items():
                 if is_replaced:
@@ -130,7 +140,7 @@ class Replacements:
             else:
                 path.unlink(missing_ok=True)
         if many:
-            sync_file_system(any_path)
+            file_system.sync()
         else:
             for directory in {path.parent for path in self._paths}:
                 sync_directory(directory)
@@ -181,13 +191,65 @@ def sync_directory(path: Path) -> None:
 
 def sync_file_system(path: Path) -> None:
     """syncfs: put everything written so far to the file system that holds `path` on the disk. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    file_system = FileSystem(path)
     try:
-        if _libc.syncfs(fd) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code), str(path))
+        file_system.sync()
     finally:
-        os.close(fd)
+        file_system.close()
+
+
+class FileSystem:
+    """A file system as one descriptor sees it: each of its failed writes is an error of one `sync`, the next one.
+
+    So keep it open: one that was opened after the kernel has reported a failure elsewhere knows nothing of it.
+    """
+
+    __slots__ = ("_fd", "_path")
+
+    def __init__(self, path: Path) -> None:
+        """The file system that holds `path`. Raises OSError."""
+        self._path = path
+        self._fd = -1
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def sync(self) -> None:
+        """syncfs: put everything written so far on the disk. Raises OSError."""
+        if _libc.syncfs(self._fd) != 0:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code), str(self._path))
+
+    @property
+    def flushes_always(self) -> bool:
+        """Whether `sync` makes the disk write its own cache also when only bytes within files have changed."""
+        found = ctypes.create_string_buffer(STATFS_BYTES)
+        if _libc.fstatfs(self._fd, found) != 0:
+            return False
+        return int.from_bytes(found.raw[:8], sys.byteorder) in FLUSHED_BY_SYNCFS
+
+    def close(self) -> None:
+        """A second call does nothing."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def raise_write_error(fd: int) -> None:
+    """Raise the OSError of a page of this file that could not be written since this descriptor was asked last.
+
+    It waits for pages that are being written, and writes none.
+    """
+    if _libc.sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WAIT_BEFORE) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def dirty_bytes() -> int:
+    """What the machine has in memory of files and has not written yet. Raises OSError."""
+    with open("/proc/meminfo", "rb") as file:
+        return 1024 * sum(map(int, re.findall(rb"^(?:Dirty|Writeback): +(\d+) kB", file.read(), re.M)))
 
 
 def punch_hole(fd: int, start: int, end: int) -> bool:

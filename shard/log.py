@@ -12,6 +12,7 @@ import errno
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -32,6 +33,7 @@ from shard.header import (
     INDEX_FIRST_SEQ,
     INDEX_NEXT_SEQ,
     INDEX_STATE,
+    INDEX_SYNC_FAILED,
     INDEX_SYNCED_SEQ,
     STATE_CLOSED,
     VALUE_MAX,
@@ -44,6 +46,7 @@ from shard.leaves import load
 from shard.mend import take_up
 from shard.newborn import Left, left_of_newborn
 from shard.recovery import OPEN_CHECK_BYTES, Recovered, recover
+from shard.rewrite import BegunSync, Span, require_messages_on_disk, write_messages_again
 from shard.stream_files import (
     FilePair,
     NewPair,
@@ -54,7 +57,7 @@ from shard.stream_files import (
     open_pair,
     stream_paths,
 )
-from shard.synced import publish_synced_word
+from shard.synced import mark_failed_word
 from shard.walk import FrameWalk, Run, fault_text
 
 PUNCH_PAGE_BYTES: Final = 4_096
@@ -73,10 +76,10 @@ class StreamLog:
 
     first_seq, next_seq: the messages there are; synced_seq: up to where they are known to be on the disk;
     end_offset: bytes of the content file in use; last_timestamp_us, last_epoch: of the last message, 0 when there was
-    none; torn_bytes, lost_messages: what opening it had to cut after a crash of the machine; new_boot: nobody has had
-    it open since the machine came up, or its volume was lost meanwhile, so that messages which others have seen may be
-    lost without a trace; taken_flags:
-    those that any of the frames of the last `take` has.
+    none; torn_bytes, lost_messages: what opening it had to cut after a crash of the machine or a failed sync; new_boot:
+    nobody has had it open since the machine came up, or its volume was lost meanwhile, or opening it has cut messages,
+    so that messages which others have seen may be lost without a trace; taken_flags: those that any of the frames of
+    the last `take` has; syncing: held by whoever syncs, since the kernel reports an error once, to whoever asks first.
     """
 
     __slots__ = (
@@ -97,7 +100,6 @@ class StreamLog:
         "_pair",
         "_punched_content",
         "_punched_index",
-        "_sync_failed",
         "_tail",
         "closed",
         "end_offset",
@@ -109,6 +111,7 @@ class StreamLog:
         "new_boot",
         "next_seq",
         "synced_seq",
+        "syncing",
         "taken_flags",
         "torn_bytes",
     )
@@ -123,8 +126,8 @@ class StreamLog:
         self.taken_flags = 0
         self._cuts = pair.headers().index_words.cuts
         self._generation = 0
-        self._sync_failed = False
         self._lock = threading.Lock()
+        self.syncing = threading.RLock()
         self._adopt(pair, state)
 
     def _adopt(self, pair: FilePair, state: Recovered) -> None:
@@ -365,6 +368,12 @@ class StreamLog:
         beyond next_seq, or when something was appended meanwhile, and OSError: the stream is then as it was. After an
         OSError that comes later the log is closed, and opening it anew finishes the cut.
         """
+        with self.syncing:
+            if self.sync_failed_seq is not None:
+                self.sync()  # a cut says of all before it that it is on the disk
+            return self._set_aside(seq)
+
+    def _set_aside(self, seq: int) -> DivergedTail | None:
         with self._lock:
             if not 0 <= seq <= self.next_seq or self.closed:
                 raise ValueError(f"stream {self.name!r} cannot end before {seq}: its next message is {self.next_seq}")
@@ -401,33 +410,103 @@ class StreamLog:
             if seq != self.next_seq:
                 self._begin_anew(seq)
 
+    @property
+    def sync_failed_seq(self) -> int | None:
+        """From which message on a failed sync has left the stream unsure; None when it is not."""
+        word = 0 if self.closed else self._index_words[INDEX_SYNC_FAILED]
+        return (word & VALUE_MAX) - 1 if word else None
+
     def sync(self) -> int:
         """Put on the disk what is committed now, then publish that as synced_seq; gives it.
 
-        May run in another thread while the owner appends, trims and even closes. Raises OSError, and goes on doing so
-        until the stream is opened anew: after a failure the kernel calls pages clean that never reached the disk.
+        May run in another thread while the owner appends, trims and even closes. After an error the stream is marked in
+        its header page, also for those who open it later: the kernel calls pages clean then that never reached the
+        disk. The next sync of a marked stream writes all messages past synced_seq again; nothing may be appended while
+        it runs. Raises OSError; MessagesLost when some of them cannot be read any more, and StreamDamaged: then open
+        the stream anew.
+        """
+        with self.syncing:
+            begun = self.begin_sync()
+            if begun is None:
+                return self.synced_seq
+            try:
+                if begun.failed:
+                    self._sync_again(begun)
+                os.fdatasync(begun.content_fd)
+                os.fdatasync(begun.index_fd)
+                if not self._directory_synced:
+                    sync_directory(self._pair.paths.directory)
+                self.finish_sync(begun)
+            except OSError:
+                self.mark_sync_failed(begun)
+                raise
+            finally:
+                begun.close()
+        return self.synced_seq
+
+    def begin_sync(self) -> BegunSync | None:
+        """For `sync`, and `shard.group_sync`, with `syncing` held; None when the log is closed. Close what it gives."""
+        with self._lock:
+            if self.closed:
+                return None
+            failed = self._index_words[INDEX_SYNC_FAILED] != 0
+            fds = os.dup(self._content_fd), os.dup(self._index_fd)
+            return BegunSync(self.next_seq, self.end_offset, self._generation, *fds, failed)
+
+    def finish_sync(self, begun: BegunSync) -> None:
+        """Content, index and directory are on the disk: publish synced_seq.
+
+        Not if the log was closed meanwhile, since the stream may have another owner then, or if its tail was cut off.
         """
         with self._lock:
-            if self._sync_failed:
-                raise OSError(errno.EIO, f"an earlier sync of stream {self.name!r} failed")
-            if self.closed:
-                return self.synced_seq
-            seq, generation = self.next_seq, self._generation
-            content_fd, index_fd = os.dup(self._content_fd), os.dup(self._index_fd)
-        try:
-            os.fdatasync(content_fd)
-            os.fdatasync(index_fd)
-            if not self._directory_synced:
-                sync_directory(self._pair.paths.directory)
-                self._directory_synced = True
-            self._publish_synced(seq, index_fd, generation)
-        except OSError:
-            self._sync_failed = True
-            raise
-        finally:
-            os.close(content_fd)
-            os.close(index_fd)
-        return self.synced_seq
+            if self.closed or begun.generation != self._generation:
+                return
+            self._directory_synced = True
+            if begun.seq > self.synced_seq:
+                self.synced_seq = begun.seq
+                self._index_words[INDEX_SYNCED_SEQ] = tagged(begun.seq)
+            if begun.failed:
+                self._index_words[INDEX_SYNC_FAILED] = 0
+
+    def mark_sync_failed(self, begun: BegunSync) -> None:
+        """Remember in the header page that not all before `begun.seq` may be on the disk. Raises OSError."""
+        with self._lock:
+            if not self.closed:
+                self._mark_failed()
+                return
+        mark_failed_word(begun.index_fd, self.synced_seq)
+
+    def _mark_failed(self) -> None:
+        if not self._index_words[INDEX_SYNC_FAILED]:
+            self._index_words[INDEX_SYNC_FAILED] = tagged(self.synced_seq + 1)
+
+    def _sync_again(self, begun: BegunSync) -> None:
+        """Write the messages past synced_seq, their entries and both header pages again, and see that they are there.
+
+        Raises as `sync`.
+        """
+        with self._writing(begun.generation):
+            first_seq, start = self.synced_seq, HEADER_PAGE_BYTES
+            if first_seq > self._base_seq:
+                last = self._entry(first_seq - 1)
+                start = last.offset + last.length
+        span = Span(self.name, self._base_seq, first_seq, start)
+        write_messages_again(begun, span, lambda: self._writing(begun.generation))
+        with self._writing(begun.generation):
+            for words in (self._content_words, self._index_words):
+                words[0] = words[0]  # nobody else stores there, and a store makes the whole page dirty
+        os.fdatasync(begun.content_fd)
+        os.fdatasync(begun.index_fd)
+        sync_directory(self._pair.paths.directory)
+        require_messages_on_disk(begun, span)
+
+    @contextmanager
+    def _writing(self, generation: int) -> Iterator[None]:
+        """Hold off closing and cutting. Raises OSError after one of them."""
+        with self._lock:
+            if self.closed or generation != self._generation:
+                raise OSError(errno.ECANCELED, f"stream {self.name!r} was closed or cut while it was synced")
+            yield
 
     def close(self) -> None:
         """Give back the unused tails and mark the stream as closed. Nothing is synced. Raises OSError; it is closed
@@ -510,6 +589,7 @@ class StreamLog:
             os.ftruncate(self._index_fd, entry_offset(seq, self._base_seq))
             self._sync_files()
         except OSError:
+            self._mark_failed()
             self.closed = True
             self._release()
             raise
@@ -560,20 +640,6 @@ class StreamLog:
             raise StorageFull(self.name, Path(self._pair.paths.content_file), size) from error
         raise error
 
-    def _publish_synced(self, seq: int, index_fd: int, generation: int) -> None:
-        """Store synced_seq unless it is further already; into the file when the log was closed meanwhile.
-
-        Not where the stream's tail was cut off since `seq` was its end, in `generation`.
-        """
-        with self._lock:
-            if seq <= self.synced_seq or generation != self._generation:
-                return
-            self.synced_seq = seq
-            if not self.closed:
-                self._index_words[INDEX_SYNCED_SEQ] = tagged(seq)
-                return
-        publish_synced_word(index_fd, seq)
-
     def _flush_header(self) -> bool:
         """Put the index's header page on the disk; False when the log was closed meanwhile."""
         with self._lock:
@@ -582,6 +648,11 @@ class StreamLog:
             fd = os.dup(self._index_fd)
         try:
             os.fdatasync(fd)
+        except OSError:
+            with self._lock:
+                if not self.closed:
+                    self._mark_failed()
+            raise
         finally:
             os.close(fd)
         return True

@@ -243,7 +243,11 @@ def _write_anew(source: _Source, index_fd: int, boot: int, may_cut: Cut) -> Mend
     fixed = source.fixed or FixedHeader(secrets.randbits(64), base_seq, time.time_ns() // 1000, source.paths.name)
     content = ContentWords(first_seq, first_offset, end)
     cuts, cut_seq = (source.index.cuts, source.index.cut_seq) if source.index else (0, 0)
-    index = IndexWords(first_seq, next_seq, next_seq, boot, STATE_CLOSED, cuts + cuts % 2, cut_seq)
+    failed = source.index.sync_failed if source.index else 0
+    synced_seq = min(next_seq, failed - 1) if failed else next_seq  # the owner writes the rest again
+    index = IndexWords(
+        first_seq, next_seq, max(synced_seq, base_seq), boot, STATE_CLOSED, cuts + cuts % 2, cut_seq, failed
+    )
     write_all(source.fd, pack_page(CONTENT_MAGIC, fixed, content), 0)
     write_all(index_fd, pack_page(INDEX_MAGIC, fixed._replace(base_seq=base_seq), index), 0)
     os.fsync(source.fd)

@@ -1,11 +1,12 @@
 """What happens when the owner opens a stream: is it what was written, and where does it end?
 
 After a crash of the process (the boot id is still the same, and so is the files' place) the committed count is the
-truth: what lies beyond it was never acknowledged and is cut. After the machine was down, or the volume was lost, the
-index is no evidence past the synced seq: the frames from there on are checked one by one, their entries written anew,
-and the first one that is not whole and right is the end. What is cut there is kept (`shard.torn`). If the index does
-not lead to the synced seq, the walk begins at an older message. The same is done if the place is the same and the end
-looks torn. Damage before the trusted end is an error, StreamDamaged, and changes nothing.
+truth: what lies beyond it was never acknowledged and is cut. After the machine was down, or the volume was lost, or a
+sync has failed and its messages were not written again, the index is no evidence past the synced seq: the frames from
+there on are checked one by one, their entries written anew, and the first one that is not whole and right is the end.
+What is cut there is kept (`shard.torn`). If the index does not lead to the synced seq, the walk begins at an older
+message. The same is done if the place is the same and the end looks torn. Damage before the trusted end is an error,
+StreamDamaged, and changes nothing.
 
 The cost does not grow with the history: the header pages, the last OPEN_CHECK_BYTES of frames with their entries, and
 what was never synced.
@@ -28,6 +29,7 @@ from shard.header import (
     CONTENT_FIRST_SEQ,
     HEADER_PAGE_BYTES,
     INDEX_BOOT,
+    INDEX_CUT_SEQ,
     INDEX_CUTS,
     INDEX_FIRST_SEQ,
     INDEX_NEXT_SEQ,
@@ -54,7 +56,8 @@ OPEN_CHECK_ENTRIES: Final = 512
 class Recovered:
     """Where the stream stands, and what opening it had to do. `torn_bytes` were cut and kept, `lost_messages` had been
     committed but never reached the disk before the machine went down (as far as the header page knows: it may be an
-    older one). `new_boot`: nobody has had the stream open since the machine came up, or the files lost their place."""
+    older one), or were left unreadable by a failed sync. `new_boot`: nobody has had the stream open since the machine
+    came up, or the files lost their place, or messages that others may have seen were cut."""
 
     base_seq: int
     first_seq: int
@@ -79,10 +82,16 @@ def recover(pair: FilePair, boot: int, check_bytes: int) -> Recovered:
     found = Recovered(base_seq, index.first_seq, index.next_seq, index.synced_seq, HEADER_PAGE_BYTES)
     place = place_word(pair.index_fd)
     found.new_boot = index.boot != boot or index.place not in (0, place)
+    is_here = not found.new_boot
     if found.new_boot:
-        _take_up_unsynced(pair, headers, found, check_bytes)
+        _take_up_unsynced(pair, headers, found, check_bytes, pair.content_size)
+    elif index.sync_failed:  # what lies beyond the committed end was never acknowledged
+        limit = min(pair.content_size, headers.content_words.end_offset)
+        _take_up_unsynced(pair, headers, found, check_bytes, limit)
     else:
         _trust_the_commit(pair, headers, found, check_bytes)
+    if is_here and found.lost_messages:
+        headers = _begin_cut(pair, headers, found)
     _settle(pair, headers, found, boot, place)
     return found
 
@@ -97,7 +106,7 @@ def _trust_the_commit(pair: FilePair, headers: Headers, found: Recovered, check_
     except StreamDamaged as damage:
         if index.synced_seq == index.next_seq:
             raise
-        _take_up_unsynced(pair, headers, found, check_bytes, damage)
+        _take_up_unsynced(pair, headers, found, check_bytes, pair.content_size, damage)
         found.new_boot = True
 
 
@@ -165,26 +174,38 @@ def _check_ends(pair: FilePair, headers: Headers, end_offset: int) -> None:
             raise paths.damaged(file, end, f"closed with {end} bytes, it has {size}")
 
 
+def _begin_cut(pair: FilePair, headers: Headers, found: Recovered) -> Headers:
+    """Readers may have the stream open: they are told before anything changes. Gives the headers as they are then."""
+    found.new_boot = True
+    pair.index_words[INDEX_CUTS] = tagged(headers.index_words.cuts | 1)
+    pair.index_words[INDEX_CUT_SEQ] = tagged(found.next_seq)
+    return pair.headers()
+
+
 def _take_up_unsynced(
-    pair: FilePair, headers: Headers, found: Recovered, check_bytes: int, damage: StreamDamaged | None = None
+    pair: FilePair,
+    headers: Headers,
+    found: Recovered,
+    check_bytes: int,
+    limit: int,
+    damage: StreamDamaged | None = None,
 ) -> None:
-    """Go on from the synced seq by the frames alone; write their entries where they differ. Keep what is torn.
+    """Go on from the synced seq by the frames before `limit` alone; write their entries where they differ. Keep what
+    is torn.
 
     `damage` was found behind the synced seq in the same boot: it is raised if committed messages are missing and the
     end does not look torn.
     """
     index = headers.index_words
     behind = _find_start(pair, headers, found, check_bytes)
-    walk = _walk_on(pair, found)
+    walk = _walk_on(pair, found, limit)
     if behind is not None and found.next_seq < index.synced_seq:
         raise behind
     is_short = found.next_seq < index.next_seq
-    if damage is not None and is_short and not looks_torn(pair.content_fd, walk.offset, pair.content_size):
+    if damage is not None and is_short and not looks_torn(pair.content_fd, walk.offset, limit):
         raise damage
     paths = pair.paths
-    found.torn_bytes = keep_torn(
-        paths.directory, paths.stem, pair.content_fd, "content", found.end_offset, pair.content_size
-    )
+    found.torn_bytes = keep_torn(paths.directory, paths.stem, pair.content_fd, "content", found.end_offset, limit)
     found.lost_messages = max(0, index.next_seq - found.next_seq)
     found.first_seq = min(found.first_seq, found.next_seq)
 
@@ -223,10 +244,10 @@ def _begin_with_oldest(pair: FilePair, headers: Headers, found: Recovered, damag
     found.next_seq, found.end_offset = seq, offset
 
 
-def _walk_on(pair: FilePair, found: Recovered) -> FrameWalk:
-    """Take up every whole frame from the end that is found so far on. Raises StorageFull, OSError."""
+def _walk_on(pair: FilePair, found: Recovered, limit: int) -> FrameWalk:
+    """Take up every whole frame from the end that is found so far to `limit`. Raises StorageFull, OSError."""
     last = (found.last_timestamp_us, found.last_epoch)
-    walk = FrameWalk(pair.content_fd, found.end_offset, pair.content_size, found.next_seq, *last)
+    walk = FrameWalk(pair.content_fd, found.end_offset, limit, found.next_seq, *last)
     try:
         for run in walk:
             place = entry_offset(run.seq, found.base_seq)
@@ -235,7 +256,7 @@ def _walk_on(pair: FilePair, found: Recovered) -> FrameWalk:
                 pair.index_size = max(pair.index_size, place + len(walk.entries))
     except OSError as error:
         if is_full(error):
-            raise StorageFull(pair.paths.name, Path(pair.paths.index_file), pair.content_size - walk.offset) from error
+            raise StorageFull(pair.paths.name, Path(pair.paths.index_file), limit - walk.offset) from error
         raise
     found.next_seq, found.end_offset = walk.seq, walk.offset
     found.last_timestamp_us, found.last_epoch = walk.timestamp_us, walk.epoch

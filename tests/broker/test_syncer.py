@@ -1,12 +1,16 @@
-"""The thread that waits for the disk: outcomes in order, errors as values, an end that loses nothing."""
+"""The threads that wait for the disk: outcomes in order, errors as values, an end that loses nothing."""
 
 from __future__ import annotations
 
 import errno
 import select
 import threading
+from collections.abc import Sequence
 
-from broker.syncer import Outcome, Syncer
+import pytest
+
+from broker import syncer as syncer_module
+from broker.syncer import GROUP_DIRTY_BYTES_MAX, Outcome, Syncer
 
 PATIENCE_S = 20.0
 
@@ -71,3 +75,49 @@ def test_close_finishes_what_was_asked_for() -> None:
         syncer.request(log, log.name)
     syncer.close()
     assert [outcome.token for outcome in syncer.outcomes()] == [log.name for log in logs]
+
+
+def test_a_slow_sync_that_nobody_waits_for_stands_in_front_of_nothing_urgent() -> None:
+    syncer = Syncer()
+    slow, urgent = FakeLog("slow"), FakeLog("urgent")
+    slow.gate.clear()
+    syncer.request(slow, "slow")
+    syncer.request(urgent, "urgent", urgent=True)
+    assert [outcome.token for outcome in outcomes(syncer, 1)] == ["urgent"]
+    slow.gate.set()
+    assert [outcome.token for outcome in outcomes(syncer, 1)] == ["slow"]
+    syncer.close()
+
+
+def test_logs_that_wait_are_synced_together_and_each_has_its_own_outcome(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(syncer_module, "dirty_bytes", lambda: 0)
+    groups: list[list[str]] = []
+
+    def together(logs: Sequence[FakeLog]) -> list[OSError | None]:
+        groups.append([log.name for log in logs])
+        return [log.error for log in logs]
+
+    syncer = Syncer(together)
+    first, other = FakeLog("first"), FakeLog("other")
+    first.gate.clear()
+    syncer.request(first, "first")
+    bad = FakeLog("bad", OSError(errno.EIO, "the disk is gone"))
+    for log in (FakeLog("good"), other, bad):
+        syncer.request(log, log.name, in_group=log is not other)
+    first.gate.set()
+    found = {outcome.token: outcome.error for outcome in outcomes(syncer, 4)}
+    assert found == {"first": None, "good": None, "other": None, "bad": bad.error}
+    assert groups == [["good", "bad"]] and other.threads
+    syncer.close()
+
+
+def test_nothing_is_synced_together_while_others_have_much_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sync of the file system would wait for all of it."""
+    monkeypatch.setattr(syncer_module, "dirty_bytes", lambda: GROUP_DIRTY_BYTES_MAX + 1)
+    syncer = Syncer(lambda _logs: pytest.fail("synced together"))
+    logs = [FakeLog(str(number)) for number in range(20)]
+    for log in logs:
+        syncer.request(log, None, urgent=True, in_group=True)
+    outcomes(syncer, len(logs))
+    assert all(len(log.threads) == 1 for log in logs)
+    syncer.close()

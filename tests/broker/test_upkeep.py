@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from pathlib import Path
 
@@ -13,11 +14,16 @@ from broker.owner import Owner
 from broker.protocol.errors import Code
 from broker.settings import Durability, StreamPolicy
 from broker.syncer import Outcome, Syncable
-from broker.upkeep import Punch, Upkeep, Whole
+from broker.upkeep import Punch, Upkeep
+from shard.errors import StorageError
+from shard.files import FileSystem
 from shard.header import HEADER_PAGE_BYTES, STATE_CLOSED, parse_index
 from shard.log import FOLIO_MAX_BYTES
 from shard.stream_files import stream_paths
-from tests.broker.owning import Clock, make_owner, policies, publish
+from tests.broker.owning import Clock, Sink, make_owner, policies, publish
+
+READY_FD = os.open(os.devnull, os.O_RDONLY)
+WHOLE = "all that are closed"
 
 
 class HandSyncer:
@@ -25,10 +31,15 @@ class HandSyncer:
 
     def __init__(self) -> None:
         self.asked: deque[tuple[Syncable, object]] = deque()
+        self.urgent: list[str] = []
         self._done: list[Outcome] = []
 
-    def request(self, target: Syncable, token: object) -> None:
+    def fileno(self) -> int:
+        return READY_FD
+
+    def request(self, target: Syncable, token: object, *, urgent: bool = False, in_group: bool = False) -> None:
         self.asked.append((target, token))
+        self.urgent += [target.name] if urgent else []
 
     def outcomes(self) -> list[Outcome]:
         done, self._done = self._done, []
@@ -37,9 +48,13 @@ class HandSyncer:
     def work(self, error: OSError | None = None) -> None:
         while self.asked:
             target, token = self.asked.popleft()
+            wrong: OSError | StorageError | None = error
             if error is None:
-                target.sync()
-            self._done.append(Outcome(target, token, error, 0.001))
+                try:
+                    target.sync()
+                except (StorageError, OSError) as failed:
+                    wrong = failed
+            self._done.append(Outcome(target, token, wrong, 0.001))
 
 
 class World:
@@ -61,7 +76,7 @@ class World:
         self.syncer.work(error)
         self.upkeep.take_outcomes()
 
-    def publish(self, name: bytes, *payloads: bytes) -> object:
+    def publish(self, name: bytes, *payloads: bytes) -> Sink:
         return publish(self.owner, name, *payloads, now_s=self.clock.now_s)
 
     def synced_seq(self, name: bytes) -> int:
@@ -72,7 +87,7 @@ class World:
 def settled(tmp_path: Path, **settings: object) -> World:
     """A world in which what a predecessor left is synced."""
     world = World(tmp_path, **settings)
-    assert world.tick() == [Whole(tmp_path).name]
+    assert world.tick() == [WHOLE]
     world.work()
     return world
 
@@ -125,8 +140,8 @@ def test_streams_that_were_closed_unsynced_are_synced_together_and_in_time(tmp_p
     for number in range(20):
         world.publish(b"s%d" % number)
     assert world.tick(0.4) == []
-    assert world.tick(0.2)[-1] == Whole(tmp_path).name
-    assert world.tick().count(Whole(tmp_path).name) == 1, "one is under way"
+    assert world.tick(0.2)[-1] == WHOLE
+    assert world.tick().count(WHOLE) == 1, "one is under way"
     world.work()
     world.publish(b"s0")  # closes s12, which has been on the disk since
     assert world.tick(0.4) == []
@@ -138,19 +153,19 @@ def test_a_stop_leaves_nothing_to_check(tmp_path: Path) -> None:
     names = [b"s%d" % number for number in range(20)]
     for name in names:
         world.publish(name)
-    world.upkeep.close_clean()
+    world.upkeep.close_clean(world.syncer.work)
     for name in names:
         file = stream_paths(world.owner.shard_path(name), name.decode()).index_file
         words = parse_index(Path(file).read_bytes()[:HEADER_PAGE_BYTES])[1]
         assert (words.state, words.synced_seq) == (STATE_CLOSED, 1)
     assert not world.owner.owning
-    world.upkeep.close_clean()  # once more changes nothing
+    world.upkeep.close_clean(world.syncer.work)  # once more changes nothing
 
 
 def test_publishers_that_wait_at_the_stop_are_told(tmp_path: Path) -> None:
     world = settled(tmp_path, streams=policies(Durability.ALWAYS))
     sink = publish(world.owner, b"s", now_s=world.clock.now_s)
-    world.upkeep.finish_syncs()
+    world.upkeep.finish_syncs(world.syncer.work)
     assert sink.published_at == {0: 0} and world.synced_seq(b"s") == 1
     world.owner.release()
 
@@ -196,7 +211,7 @@ def test_a_stream_that_was_damaged_before_its_space_came_back_ends_nothing(tmp_p
     world.publish(b"s", b"a", b"b")
     world.owner.trim(world.owner.stream(b"s"), 1)
     world.owner.close_logs()
-    Path(stream_paths(world.owner.shard_path(b"s"), "s").index_file).write_bytes(b"")
+    Path(stream_paths(world.owner.shard_path(b"s"), "s").content_file).write_bytes(b"no stream")
     world.clock.now_s += 2.0
     world.upkeep.punch_due()
     assert b"s" in world.owner.damaged and not world.syncer.asked
@@ -237,3 +252,113 @@ def test_a_sweep_takes_no_more_than_its_slice(tmp_path: Path) -> None:
         world.upkeep.sweep()
     assert visited == list(world.owner.names)
     world.owner.release()
+
+
+# --- after a failed sync ----------------------------------------------------------------------------------------------
+
+
+def fail_sync(world: World, name: bytes, patch: pytest.MonkeyPatch) -> Sink:
+    """A message of the stream whose sync has failed."""
+
+    def broken(fd: int) -> None:
+        raise OSError(5, "Input/output error")
+
+    with patch.context() as broken_disk:
+        broken_disk.setattr(os, "fdatasync", broken)
+        sink = world.publish(name)
+        world.upkeep.sync_urgent()
+        world.work()
+    return sink
+
+
+def test_a_failed_sync_is_tried_again_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = settled(tmp_path, streams=policies(Durability.ALWAYS))
+    assert fail_sync(world, b"s", monkeypatch).refusals[0][0] is Code.UNAVAILABLE
+    assert (world.owner.metrics.sync_failures, len(world.owner.failed_syncs)) == (1, 1)
+    refused = world.publish(b"s")
+    assert refused.refusals[0][0] is Code.UNAVAILABLE and "nothing was appended" in refused.refusals[0][1]
+    assert world.owner.stream(b"s").log.next_seq == 1
+    assert world.tick(1.5) == ["s"], "its time has come"
+    assert "being written again" in world.publish(b"s").refusals[0][1]
+    world.work()
+    assert (world.synced_seq(b"s"), len(world.owner.failed_syncs)) == (1, 0)
+    done = world.publish(b"s")
+    world.upkeep.sync_urgent()
+    world.work()
+    assert done.published_at == {0: 1}
+    world.owner.release()
+
+
+def test_a_new_owner_finds_the_streams_whose_sync_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = settled(tmp_path, streams=policies(Durability.ALWAYS))
+    fail_sync(world, b"s", monkeypatch)
+    world.owner.release()
+    world = settled(tmp_path)
+    assert not world.owner.open
+    for _ in range(2):
+        world.upkeep.sweep()
+    assert world.tick() == ["s"]
+    world.work()
+    assert world.synced_seq(b"s") == 1 and not world.owner.failed_syncs
+    world.owner.release()
+
+
+def test_what_a_failed_sync_left_unreadable_is_cut_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world = settled(tmp_path, streams=policies(Durability.ALWAYS))
+    cuts: list[tuple[bytes, int]] = []
+    world.owner.on_cut = lambda name, seq: cuts.append((name, seq))
+    fail_sync(world, b"s", monkeypatch)
+    file = stream_paths(world.owner.shard_path(b"s"), "s").content_file
+    with open(file, "r+b") as content:
+        content.seek(HEADER_PAGE_BYTES + 4)
+        content.write(bytes(4))
+    world.tick(1.5)
+    world.work()
+    assert world.tick() == ["s"] and world.owner.stream(b"s").log.next_seq == 0
+    world.tick()
+    assert cuts == [(b"s", 0)]
+    world.work()
+    assert not world.owner.failed_syncs
+    world.owner.release()
+
+
+def test_an_error_of_the_whole_file_system_marks_what_was_closed_unsynced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = settled(tmp_path, max_open_streams=8, async_sync_s=5.0)
+    for number in range(20):
+        world.publish(b"s%d" % number)
+
+    def broken(_file_system: FileSystem) -> None:
+        raise OSError(5, "Input/output error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(FileSystem, "sync", broken)
+        assert WHOLE in world.tick(6.0)
+        world.syncer.asked = deque(asked for asked in world.syncer.asked if asked[0].name == WHOLE)
+        world.work()
+    assert len(world.owner.failed_syncs) == 20
+    for stream in world.owner.open.values():
+        stream.syncing = False
+    for _ in range(6):
+        world.tick()
+        world.work()
+    assert not world.owner.failed_syncs
+    assert {world.synced_seq(b"s%d" % number) for number in range(20)} == {1}
+    world.owner.release()
+
+
+def test_a_stop_that_waits_for_the_disk_goes_on_beating(tmp_path: Path) -> None:
+    world = settled(tmp_path, streams=policies(Durability.ALWAYS))
+    sink = world.publish(b"s")
+    beats: list[bool] = []
+
+    def beat() -> None:
+        beats.append(bool(sink.published_at))
+        if len(beats) == 3:
+            world.syncer.work()
+
+    world.upkeep.finish_syncs(beat)
+    assert beats[:3] == [False] * 3 and sink.published_at == {0: 0}
+    world.upkeep.close_clean(lambda: world.syncer.work())
+    assert not world.owner.owning

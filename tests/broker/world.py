@@ -221,7 +221,7 @@ class World:
                 client.close("stopped")
             worker.acceptor.stop()
             worker.uplinks.stop("stopped")
-            worker.upkeep.finish_syncs()
+            worker.upkeep.finish_syncs(lambda: None)
             worker.syncer.close()
             os.close(worker.syncer.fileno())  # which a worker process leaves open until it ends
             worker.siblings.close()

@@ -1,0 +1,145 @@
+"""Put bytes of a file on the disk that a failed sync may have left in memory only.
+
+After a failed write the kernel calls a page clean although it never reached the disk, so that the next sync succeeds
+without it. Storing the same bytes makes the page dirty again, but that is not enough: ext4 takes the blocks for written
+by then, leaves their extent marked as unwritten, and the bytes read as zeros once the page is gone. So each page is
+dropped from the cache before the bytes are written again, and afterwards they are read back past the cache.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import Final, NamedTuple
+
+from shard.errors import MessagesLost
+from shard.files import read_all, write_all
+from shard.header import FIXED_BYTES, HEADER_PAGE_BYTES
+from shard.index import entry_offset
+from shard.walk import FrameWalk, fault_text
+
+PIECE_BYTES: Final = 2 << 20
+"""Written again at once: the largest piece that the kernel caches as one, at a multiple of its size."""
+PAGE_BYTES: Final = 4_096
+
+Writing = Callable[[], AbstractContextManager[None]]
+"""Held while a piece is written. Raises OSError on entry if the bytes may no longer be written."""
+
+
+class BegunSync(NamedTuple):
+    """A sync of the messages before `seq`, which end at `end_offset`. The descriptors are the sync's own.
+
+    failed: an earlier sync has failed, and what it was for must be written again.
+    """
+
+    seq: int
+    end_offset: int
+    generation: int
+    content_fd: int
+    index_fd: int
+    failed: bool
+
+    def close(self) -> None:
+        os.close(self.content_fd)
+        os.close(self.index_fd)
+
+
+class Span(NamedTuple):
+    """The messages of a stream from `first_seq` on, which begin at `start` in the content."""
+
+    name: str
+    base_seq: int
+    first_seq: int
+    start: int
+
+
+def write_messages_again(begun: BegunSync, span: Span, writing: Writing) -> None:
+    """Check these messages, up to where the sync ends, and write them and their entries again. They are not synced yet.
+
+    Raises MessagesLost when one of them cannot be read any more, and OSError.
+    """
+    os.fdatasync(begun.content_fd)  # what cannot be written now need not be read; and only clean pages leave the cache
+    os.fdatasync(begun.index_fd)
+    walk = FrameWalk(begun.content_fd, span.start, begun.end_offset, span.first_seq)
+    for run in walk:
+        place = entry_offset(run.seq, span.base_seq)
+        with writing():
+            if read_all(begun.index_fd, len(walk.entries), place) != walk.entries:
+                write_all(begun.index_fd, walk.entries, place)
+    if walk.fault or walk.seq != begun.seq:
+        raise MessagesLost(span.name, walk.seq, fault_text(walk.fault) if walk.fault else "there are fewer frames")
+    write_again(begun.content_fd, span.start, begun.end_offset, writing)
+    write_again(begun.index_fd, *_entries(begun, span), writing)
+
+
+def require_messages_on_disk(begun: BegunSync, span: Span) -> None:
+    """As `require_on_disk`, of content and index."""
+    require_on_disk(begun.content_fd, span.start, begun.end_offset)
+    require_on_disk(begun.index_fd, *_entries(begun, span))
+
+
+def _entries(begun: BegunSync, span: Span) -> tuple[int, int]:
+    return entry_offset(span.first_seq, span.base_seq), entry_offset(begun.seq, span.base_seq)
+
+
+def write_again(fd: int, start: int, end: int, writing: Writing) -> None:
+    """Write the bytes start..end of a file again, in whole pieces; those before them in the first piece too.
+
+    The header page is left alone. Nobody else may write there meanwhile. A reader that looks in the moment between the
+    two calls gets what is on the disk. Raises OSError.
+    """
+    place = max(HEADER_PAGE_BYTES, start // PIECE_BYTES * PIECE_BYTES)
+    while place < end:
+        piece_end = min(end, (place // PIECE_BYTES + 1) * PIECE_BYTES)
+        with writing():
+            data = read_all(fd, piece_end - place, place)
+            os.posix_fadvise(fd, place, -(-len(data) // PAGE_BYTES) * PAGE_BYTES, os.POSIX_FADV_DONTNEED)
+            write_all(fd, data, place)
+        place = piece_end
+
+
+def require_on_disk(fd: int, start: int, end: int) -> None:
+    """Compare the bytes start..end, which are synced, and the fixed part of the header page, with those on the disk.
+
+    A header page that is not there is written past the cache. Nothing is compared on a file system without direct
+    reads. Raises OSError when bytes differ, or cannot be read.
+    """
+    try:
+        direct_fd = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return
+        raise
+    buffer = mmap.mmap(-1, PIECE_BYTES)
+    try:
+        if not _same(fd, direct_fd, buffer, 0, FIXED_BYTES):
+            _write_header_page(fd, direct_fd, buffer)
+        for place in range(start // PIECE_BYTES * PIECE_BYTES, end, PIECE_BYTES):
+            piece_start, piece_end = max(start, place), min(end, place + PIECE_BYTES)
+            if not _same(fd, direct_fd, buffer, piece_start, piece_end):
+                raise OSError(errno.EIO, f"bytes {piece_start} to {piece_end} were written again and are not there")
+    finally:
+        buffer.close()
+        os.close(direct_fd)
+
+
+def _same(fd: int, direct_fd: int, buffer: mmap.mmap, start: int, end: int) -> bool:
+    """Whether the bytes on the disk are those in the cache; they lie in one piece."""
+    first = start // PAGE_BYTES * PAGE_BYTES
+    wanted = -(-(end - first) // PAGE_BYTES) * PAGE_BYTES
+    with memoryview(buffer) as whole, whole[:wanted] as view:
+        found = os.preadv(direct_fd, [view], first)
+        return found >= end - first and view[start - first : end - first] == read_all(fd, end - start, start)
+
+
+def _write_header_page(fd: int, direct_fd: int, buffer: mmap.mmap) -> None:
+    """The page is mapped, so that it cannot be dropped from the cache; a direct write replaces it."""
+    buffer[:HEADER_PAGE_BYTES] = read_all(fd, HEADER_PAGE_BYTES, 0)
+    with memoryview(buffer) as whole, whole[:HEADER_PAGE_BYTES] as view:
+        os.pwrite(direct_fd, view, 0)
+    os.fdatasync(fd)
+    if not _same(fd, direct_fd, buffer, 0, FIXED_BYTES):
+        raise OSError(errno.EIO, "the header page was written again and is not there")
