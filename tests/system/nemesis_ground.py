@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.system.mounts import mounted
 from tests.system.nemesis_plan import Event, Kind, Plan
 from tests.system.tree_net import network
-from tests.system.tree_node import Tree
+from tests.system.tree_node import PORT, Tree
 
 DISK_BYTES = 256 << 20
 HTTP_OK = 200
@@ -22,6 +22,9 @@ CONFIG = """
 upstream_timeout_s = "2 s"
 unavailable_timeout_s = "3 s"
 replication_timeout_s = "2 s"
+
+[replication]
+peers = [{peers}]
 """
 
 
@@ -135,7 +138,8 @@ def ground(folder: Path, plan: Plan) -> Iterator[Ground]:
         disks = {
             name: stack.enter_context(mounted(folder / f"{name}-disk", f"size={DISK_BYTES}")) for name in plan.parents
         }
-        tree = Tree(net, folder, plan.parents, config=CONFIG, workers=plan.workers)
+        peers = ", ".join(f'"{machine.address}:{PORT}"' for machine in net.machines.values())
+        tree = Tree(net, folder, plan.parents, config=CONFIG.format(peers=peers), workers=plan.workers)
         for name, node in tree.nodes.items():
             node.data = disks[name] / "data"
         stack.callback(tree.kill)
