@@ -13,11 +13,12 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from broker.failed_syncs import FailedSyncs
 from broker.full_disk import FullDiskLog
 from broker.metrics import WorkerMetrics
+from broker.nowhere import CallUp, Confirmed, call_nowhere, send_nowhere
 from broker.numbered import Admitted, Numbered
 from broker.open_stream import Grown as Grown
 from broker.open_stream import Growth as Growth
@@ -33,8 +34,8 @@ from broker.replication.rules import Rules, configured
 from broker.settings import Durability, Settings, StreamPolicy
 from shard.catalog import stream_names
 from shard.directory import DataDirectory
-from shard.errors import MetaDamaged, ShardLocked, StorageError, StorageFull, StreamDamaged
-from shard.lock import ShardLock
+from shard.errors import MetaDamaged, StorageError, StorageFull, StreamDamaged
+from shard.lock import ShardLock, lock_shard
 from shard.log import StreamLog
 from shard.meta import META_SUFFIX, Role, StreamMeta, read_meta_file, write_meta
 from shard.names import base_of, name_of_stem, shard_of
@@ -46,20 +47,19 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REPLICAS_FULL_TEXT = "too many publishes to this stream wait for other nodes to hold them"
-NO_WAY_TEXT = "this node follows the stream's master, but has no way to it yet"
 UNWRITTEN_TEXT = "what this node is to the stream is being written down; nothing of this was logged, try again"
 ROLE_UNWRITTEN_TEXT = "the role could not be written down: {cause}"
 LOCK_PATIENCE_S = 5.0  # a predecessor that is leaving gives its locks back well within this
-LOCK_RETRY_S = 0.02
 FRESH_BYTES_MAX = 64 << 10  # of what came from a master: more of it is read from the file by who waits for it
-
-
-CallUp = Callable[[bytes, str, list[Any], Callable[[Any | Refused], None]], None]
-"""Ask the master of a slaved stream: name, verb, arguments, and who gets the value or a `Refused`."""
 
 
 class Owner:
     """The shards `slot`, `slot + slots`, ... of the data directory."""
+
+    was_followed = False  # by another node, before this worker took its shards
+    followers: tuple[tuple[str, int], ...] = ()  # where those listen that followed last
+    roles_set = 0  # how many were written down, or are on their way to the disk
+    _node_file: NodeFile | None = None  # on its way to the disk
 
     def __init__(
         self,
@@ -94,9 +94,7 @@ class Owner:
         self.whole_synced_s = float("-inf")  # when that was begun last: what was appended before needs it no more
         self.failed_syncs = FailedSyncs()
         self.full_disk = FullDiskLog(directory.path)
-        self.cuts: list[
-            tuple[bytes, int]
-        ] = []  # streams whose end was lost, found on opening; to be told with `on_cut`
+        self.cuts: list[tuple[bytes, int]] = []  # ends that were lost, found on opening: `on_cut` is to tell them
         self.reborn: set[bytes] = set()  # opened first in this boot, and whether a term begins is not settled yet
         self.grown: Grown = {}  # since the last `take_grown`
         self.subscribers: Callable[[bytes], int] = lambda _name: 0  # of a stream, on the whole node
@@ -106,13 +104,12 @@ class Owner:
         self.path_above: Callable[[bytes], tuple[str, ...]] = lambda _name: ()  # nodes from the upstream to the master
         self.on_create: Callable[[], None] = lambda: None
         self.uproutes: dict[bytes, Route] = {}  # of the slaved streams: the way of their publishes to the master
-        self.send_up: Callable[[Batch], None] = _send_nowhere  # to the master of a slaved stream
-        self.call_up: CallUp = _call_nowhere  # the same for what is asked of its owner
+        self.send_up: Callable[[Batch], None] = send_nowhere  # to the master of a slaved stream
+        self.call_up: CallUp = call_nowhere  # the same for what is asked of its owner
         self.peers = Peers(settings.replication_peers)
-        # By stream: a term, and the contacts that have confirmed it so far. It is written down when all have.
-        self.confirmed: dict[bytes, tuple[tuple[int, str], set[tuple[str, int]]]] = {}
+        self.confirmed: dict[bytes, Confirmed] = {}
         self.rules = Rules()  # whom streams follow of which nothing else is written down
-        self.was_followed = False  # by another node, before this worker took its shards
+        self.asks_first: Callable[[bytes], bool] = lambda _name: False  # before a stream that is opened takes messages
         self.on_open: Callable[[OpenStream], None] = lambda _stream: None
         self.on_role: Callable[[bytes], None] = lambda _name: None  # a stream's role, upstream or history has changed
         self.on_rules: Callable[[], None] = lambda: None  # they have been read anew
@@ -128,8 +125,6 @@ class Owner:
             self.shard_path, settings.producer_expiry_s, settings.max_producer_bytes, lambda: self.on_pause()
         )
         self._role_writer = role_writer
-        self._node_file: NodeFile | None = None  # on its way to the disk
-        self.roles_set = 0  # how many were written down, or are on their way to the disk
         self.unwritten: dict[bytes, int] = {}  # streams whose role is on its way to the disk, and how many times
         self.on_unwritten: Callable[[bytes], None] = lambda _name: None  # nothing may be done with it from now on
         self.on_written: Callable[[bytes], None] = lambda _name: None  # that is over
@@ -148,7 +143,7 @@ class Owner:
         deadline_s = time.monotonic() + LOCK_PATIENCE_S
         for shard in self.shards:
             path = self.directory.shard_path(shard)
-            self._locks.append(_lock(path, deadline_s))
+            self._locks.append(lock_shard(path, deadline_s))
             self.names.update((name.encode(), None) for name in stream_names(path))
             self._read_metas(path)
         self.companions.note(self.names)
@@ -161,7 +156,7 @@ class Owner:
         sections = configured(self.settings.slaves)
         patterns = [rule.pattern for rule in sections if rule.upstream is not None]
         self.rules = Rules(kept.rules, sections, tuple(each for each in kept.configured if each not in patterns))
-        self.was_followed = kept.followed
+        self.was_followed, self.followers = kept.followed, kept.followers
         if self.shards[:1] == [0] and not set(patterns) <= set(kept.configured):  # one worker of all writes it down
             note_configured(self.directory.path, kept, patterns)
 
@@ -594,13 +589,27 @@ class Owner:
             self.reborn.add(name)
         if stream_log.sync_failed_seq is not None:
             self._opened_unsound(stream)
+        if meta.role is Role.MASTER and self.asks_first(name):
+            self._hold(name)
+        else:
+            self._try_to_begin(stream)
+        self._close_least_used()
+        return stream
+
+    def let_begin(self, name: bytes) -> None:
+        """Other nodes were asked about a stream that `asks_first`: what this node is to it now counts."""
+        self._let_go(name)
+        stream = self.open.get(name)
+        if stream is not None:
+            self._try_to_begin(stream)
+        self._note_role(name)
+
+    def _try_to_begin(self, stream: OpenStream) -> None:
         try:
             self._begin(stream)
         except Refused as refused:
             stream.epoch = 0  # it can be read, and trimmed; a publish tries again
-            log.error("stream %r takes no messages now: %s", text, refused.text)
-        self._close_least_used()
-        return stream
+            log.error("stream %r takes no messages now: %s", stream.name.decode(), refused.text)
 
     def _opened_unsound(self, stream: OpenStream) -> None:
         """A sync of it has failed, here or in a worker before this one."""
@@ -687,23 +696,3 @@ class Owner:
 def is_plain(meta: StreamMeta) -> bool:
     """Whether what is written down of a stream is what is taken for granted of any."""
     return meta == StreamMeta(meta.name)
-
-
-def _send_nowhere(batch: Batch) -> None:
-    batch.refused(Code.UNAVAILABLE, NO_WAY_TEXT)
-
-
-def _call_nowhere(_name: bytes, _verb: str, _args: list[Any], done: Callable[[Any | Refused], None]) -> None:
-    done(Refused(Code.UNAVAILABLE, NO_WAY_TEXT))
-
-
-def _lock(path: Path, deadline_s: float) -> ShardLock:
-    while True:
-        lock = ShardLock(path)
-        try:
-            lock.acquire()
-            return lock
-        except ShardLocked:
-            if time.monotonic() > deadline_s:
-                raise
-            time.sleep(LOCK_RETRY_S)

@@ -214,7 +214,7 @@ class Worker:
         self.timers.every(self.settings.heartbeat_s / TICKS_AN_INTERVAL, self._beat_hearts)
         self.control.send("ready")
         if own:
-            self._own()
+            self._own(asks=True)
 
     def run(self) -> None:
         while self.phase is not Phase.LEAVING:
@@ -386,9 +386,9 @@ class Worker:
             case "leave":
                 self.phase = Phase.LEAVING
 
-    def _own(self) -> None:
+    def _own(self, *, asks: bool = False) -> None:
         self.owner.take()
-        self.uplinks.start()
+        self.uplinks.start(asks=asks)
         self._beat = self._slot
         self._beat.streams = len(self.owner.names)
         self._beat.connections = len(self.clients)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 from pathlib import Path
 
 from shard.errors import ShardLocked, is_full
 
 LOCK_NAME = "LOCK"
+RETRY_S = 0.02
 
 
 class DirectoryLock:
@@ -66,6 +68,19 @@ class ShardLock(DirectoryLock):
     """Makes its holder the owner of a shard: the one process that appends to its streams, trims and mends them."""
 
     __slots__ = ()
+
+
+def lock_shard(path: Path, deadline_s: float) -> ShardLock:
+    """Take the lock of a shard once its holder lets go. Raises ShardLocked after `deadline_s` (monotonic clock)."""
+    while True:
+        lock = ShardLock(path)
+        try:
+            lock.acquire()
+            return lock
+        except ShardLocked:
+            if time.monotonic() > deadline_s:
+                raise
+            time.sleep(RETRY_S)
 
 
 def _read_pid(fd: int) -> int:

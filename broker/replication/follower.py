@@ -121,6 +121,11 @@ class Follower:
         self.client.refuse_request(op, number, Code.DENIED, UNTRUSTED_TEXT)
         return False
 
+    @property
+    def claimed_address(self) -> tuple[()] | tuple[str, int]:
+        """Where the node listens, if it says so and may be followed there."""
+        return split_address(self.address) if self.address and self._may_be_followed() else ()
+
     def _may_be_followed(self) -> bool:
         """Whether the address that the peer gives may be the one that streams follow from now on."""
         host, peers = _host_of(self.address), self.client.worker.owner.peers

@@ -17,6 +17,7 @@ from broker.protocol import sibling
 from broker.protocol.sibling import HeldRow
 from broker.replication import lineage
 from broker.replication.lineage import LINEAGES_MAX, Lineage
+from broker.replication.node_file import FOLLOWERS_MAX
 from shard.meta import Role
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ class Followers:
         self.nodes: dict[Follower, None] = {}
         self._complained_s = 0.0
         self._connections = count(1)
-        self._expected = False
+        self._noted: set[tuple[()] | tuple[str, int]] = set()  # where followers are that were written down
         self._of: dict[bytes, dict[Following, None]] = {}
         self._held: dict[tuple[bytes, int, str], Following] = {}  # to be told to the owners in this turn
         self._changed: dict[bytes, None] = {}  # streams of this worker, of which there is news to be told
@@ -57,8 +58,7 @@ class Followers:
         """The number of its connection. A node that may follow streams of this one is written down for ever."""
         if follower.node and follower.trusted:
             self.nodes[follower] = None
-            if not self._expected and not self._worker.owner.was_followed:
-                self._expect()
+            self._expect(follower)
         return next(self._connections)
 
     def complain(self, what: str) -> None:
@@ -67,15 +67,20 @@ class Followers:
             self._complained_s = self._worker.now_s
             log.warning("%s", what)
 
-    def _expect(self) -> None:
-        self._expected = True
+    def _expect(self, follower: Follower) -> None:
+        owner, address = self._worker.owner, follower.claimed_address
+        if address in self._noted or address in owner.followers or (owner.was_followed and not address):
+            return
+        if len(self._noted) >= FOLLOWERS_MAX:
+            self._noted.clear()
+        self._noted.add(address)
 
         def written(value: Any) -> None:
             if isinstance(value, Refused):
                 log.error("cannot write down that other nodes follow this one: %s", value.text)
-                self._expected = False
+                self._noted.discard(address)
 
-        self._worker.call_slot(FOLLOWED_SLOT, "followed", [], written)
+        self._worker.call_slot(FOLLOWED_SLOT, "followed", list(address), written)
 
     def add(self, following: Following) -> None:
         self._of.setdefault(following.name, {})[following] = None

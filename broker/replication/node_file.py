@@ -22,17 +22,27 @@ from shard.names import name_bytes_valid
 NODE_FILE: Final = "replication.json"
 FILE_BYTES_MAX: Final = 4 << 20
 FORMAT_VERSION: Final = 1
+FOLLOWERS_MAX: Final = 64
+"""Followers that a node remembers; beyond it the first are forgotten."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFile:
     """`rules` are those of commands. `followed`: some node has followed a stream of this one, now or before.
-    `configured`: the patterns of the configuration's rules, also of such as are gone.
+    `configured`: the patterns of the configuration's rules, also of such as are gone. `followers`: where the nodes
+    listen that have followed, the latest last.
     """
 
     rules: tuple[Rule, ...] = ()
     followed: bool = False
     configured: tuple[bytes, ...] = ()
+    followers: tuple[tuple[str, int], ...] = ()
+
+    def with_follower(self, host: str, port: int) -> NodeFile:
+        """With one more follower. The file is as it was if it is known already."""
+        if (host, port) in self.followers:
+            return self
+        return replace(self, followers=(*self.followers, (host, port))[-FOLLOWERS_MAX:])
 
 
 def read_node_file(directory: Path) -> NodeFile:
@@ -59,6 +69,8 @@ def write_node_file(directory: Path, content: NodeFile, among: Among | None = No
     ]
     patterns = [pattern.decode() for pattern in content.configured]
     fields = {"format": FORMAT_VERSION, "followed": content.followed, "rules": rules, "configured": patterns}
+    if content.followers:
+        fields["followers"] = [join_address(*follower) for follower in content.followers]
     data = json.dumps(fields, indent=1).encode() + b"\n"
     if among is None:
         replace_file(directory / NODE_FILE, data)
@@ -93,7 +105,15 @@ def _parse(data: bytes) -> NodeFile:
     patterns = fields.get("configured", [])
     if not isinstance(patterns, list) or len(patterns) > RULES_MAX:
         raise ValueError(f"configured = {type(patterns).__name__}, not at most {RULES_MAX} patterns")
-    return NodeFile(tuple(map(_parse_rule, rows)), followed, tuple(map(_parse_pattern, patterns)))
+    followers = fields.get("followers", [])
+    if not isinstance(followers, list) or len(followers) > FOLLOWERS_MAX:
+        raise ValueError(f"followers = {type(followers).__name__}, not at most {FOLLOWERS_MAX} addresses")
+    return NodeFile(
+        tuple(map(_parse_rule, rows)),
+        followed,
+        tuple(map(_parse_pattern, patterns)),
+        tuple(map(split_address, followers)),
+    )
 
 
 def _parse_pattern(text: str) -> bytes:

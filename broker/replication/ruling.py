@@ -44,11 +44,14 @@ def rule(owner: Owner, args: Args) -> None:
         raise Refused(Code.OVERLOADED, str(error)) from error
 
 
-def followed(owner: Owner, _args: Args) -> None:
-    """[]. Some node follows a stream of this one: what a master does after the machine went down depends on it."""
+def followed(owner: Owner, args: Args) -> None:
+    """[] or [host, port]. A node that listens there follows streams of this one: a master that starts depends on it."""
     kept = _read(owner)
-    if not kept.followed:
-        owner.set_node_file(replace(kept, followed=True))
+    noted = replace(kept, followed=True)
+    if args:
+        noted = noted.with_follower(*args)
+    if noted != kept:
+        owner.set_node_file(noted)
 
 
 class Outcome(NamedTuple):

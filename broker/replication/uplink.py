@@ -82,6 +82,7 @@ class Uplink:
         self.address = join_address(host, port)
         self.phase, self.why = Phase.DOWN, "not tried yet"
         self.node = ""  # the other end's id
+        self.tried = False  # whether it was reached, or could not be
         self.is_self = False  # the address leads to this very node
         self._around = around
         self._owner = around.owner
@@ -230,7 +231,7 @@ class Uplink:
 
     def fail(self, why: str) -> None:
         """The connection is no more: what was under way has an unknown end, what waits waits on."""
-        now_s = self._around.clock()
+        now_s, self.tried = self._around.clock(), True
         if self.phase is Phase.UP and now_s - self.changed_s > STEADY_S:
             self._pauses = 0
         if why != self.why:
@@ -378,6 +379,7 @@ class Uplink:
 
     def hear_claimed(self, message: r.Claimed, now_s: float) -> None:
         self.claims.answered(message, now_s)
+        self.claims.tick(now_s)
 
     def hear_returned(self, message: r.Returned, _now_s: float) -> None:
         self.calls.returned(message)

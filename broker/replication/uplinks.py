@@ -16,6 +16,7 @@ from broker.owner import OpenStream, Refused
 from broker.protocol.errors import Code
 from broker.publish import Batch
 from broker.replication import roles
+from broker.replication.asking import Asking
 from broker.replication.copies import Copy
 from broker.replication.rules import Rules
 from broker.replication.uplink import COMPLAINT_S, Lookup, Surroundings, Uplink
@@ -67,6 +68,7 @@ class Uplinks:
         self._uplinks: dict[tuple[str, int], Uplink] = {}
         self._of: dict[bytes, Uplink] = {}  # the streams that follow
         self._touched: dict[Uplink, None] = {}
+        self._asking: Asking | None = None
         self._complained_s = 0.0
         self._lookups: Syncer | None = None
         self._selves: set[tuple[str, int]] = set()  # addresses at which this very node has answered
@@ -94,12 +96,16 @@ class Uplinks:
     def __iter__(self) -> Iterator[Uplink]:
         return iter(self._uplinks.values())
 
-    def start(self) -> None:
+    def start(self, *, asks: bool = False) -> None:
+        """`asks`: the node, or this worker, was away; a replaced worker's successor need not ask."""
         owner = self._owner
         if owner.metas or owner.rules != Rules():  # or else no stream follows, however many there are
             for name in owner.names:
                 self.look_at(name)
         self.watch()
+        nodes = dict.fromkeys((*owner.followers, *owner.peers.nodes)) if asks and owner.was_followed else {}
+        if nodes:
+            self._asking = Asking(owner, [self._to(*node) for node in nodes], self._worker.now_s)
 
     def watch(self) -> None:
         """Hear of the streams that the rules are for, as they are made."""
@@ -126,6 +132,8 @@ class Uplinks:
         self._touched.clear()
         self._to_make.clear()
         self._watched = Watched()
+        self._asking = None
+        self._owner.asks_first = lambda _name: False
         self._end_lookups()
 
     def tick(self) -> None:
@@ -137,6 +145,8 @@ class Uplinks:
             if not uplink.needed:
                 uplink.close("no stream follows it any more")
                 del self._uplinks[uplink.host, uplink.port]
+        if self._asking is not None:
+            self._asking.tick(self._worker.now_s)
         if self._to_make:
             self._make_some()
         self._watch_anew()
@@ -176,7 +186,7 @@ class Uplinks:
         for node in told:
             self._to(*node).claims.add(name)
         for node, uplink in self._uplinks.items():
-            if node not in told:
+            if node not in told and not (self._asking and self._asking.wants(name)):
                 uplink.claims.drop(name)
 
     def _leave(self, name: bytes, uplink: Uplink) -> None:

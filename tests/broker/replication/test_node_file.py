@@ -8,7 +8,14 @@ from typing import Any
 
 import pytest
 
-from broker.replication.node_file import FILE_BYTES_MAX, NODE_FILE, NodeFile, read_node_file, write_node_file
+from broker.replication.node_file import (
+    FILE_BYTES_MAX,
+    FOLLOWERS_MAX,
+    NODE_FILE,
+    NodeFile,
+    read_node_file,
+    write_node_file,
+)
 from broker.replication.rules import RULES_MAX, Rule
 from shard.errors import DirectoryError
 from shard.meta import Upstream
@@ -99,4 +106,21 @@ def test_the_example_of_the_formats_page(tmp_path: Path) -> None:
     example = page.split("## replication.json")[1].split("```json\n")[1].split("```")[0]
     (tmp_path / NODE_FILE).write_text(example)
     upstream = Upstream("10.0.0.1", 5_050)
-    assert read_node_file(tmp_path) == NodeFile((Rule(b"local.*", None), Rule(b"*", upstream)), True, (b"log.*",))
+    rules = (Rule(b"local.*", None), Rule(b"*", upstream))
+    assert read_node_file(tmp_path) == NodeFile(rules, True, (b"log.*",), (("10.0.0.2", 5050),))
+
+
+def test_followers_are_remembered_once_each_and_the_first_forgotten(tmp_path: Path) -> None:
+    kept = NodeFile()
+    for number in (*range(FOLLOWERS_MAX + 1), 5):
+        kept = kept.with_follower("10.0.0.1", number + 1)
+    assert kept.followers == tuple(("10.0.0.1", number + 1) for number in range(1, FOLLOWERS_MAX + 1))
+    write_node_file(tmp_path, kept)
+    assert read_node_file(tmp_path) == kept
+
+
+@pytest.mark.parametrize("followers", [3, ["nowhere"], [":5050"], ["h:1"] * (FOLLOWERS_MAX + 1)])
+def test_what_are_no_followers(tmp_path: Path, followers: object) -> None:
+    (tmp_path / NODE_FILE).write_bytes(file_with(followers=followers))
+    with pytest.raises(DirectoryError, match="is damaged"):
+        read_node_file(tmp_path)
