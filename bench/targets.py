@@ -87,6 +87,8 @@ def _binary_targets() -> list[Target]:
         ("p99 raised by a noisy neighbour, binary: 5 ms", "neighbour", silent, "", 5.0, False, _raised),
         ("p99 raised by a noisy neighbour, lines: 5 ms", "neighbour", _OURS, "", 5.0, False, _raised),
     ]
+    for flood in ("making", "subscribing", "claims", "follows"):
+        rows.append((f"p99 beside a flood, {flood}: 10 ms", f"beside-{flood}", _OURS, "", 10_000.0, False, _value))
     return [Target(*row, _COMPILED_ONLY) for row in rows]
 
 

@@ -54,11 +54,11 @@ class Subscribing:
             if not isinstance(value, Refused) and value < 0:  # it was made just now
                 client.count_created()
                 value = 0
-            self._after_opening(client, name, lambda: done(value))
+            self.after_opening(client, name, lambda: done(value))
 
-        self._after_opening(client, name, begin)
+        self.after_opening(client, name, begin)
 
-    def _after_opening(self, client: Client, name: bytes, step: Callable[[], None]) -> None:
+    def after_opening(self, client: Client, name: bytes, step: Callable[[], None]) -> None:
         """Do what may have to open the stream's files to read them, now or when this worker has time for that."""
         if name in self._worker.readers and name not in self._worker.work.waiting:
             step()

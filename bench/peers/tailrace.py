@@ -22,7 +22,18 @@ _PING = Step(b"ping\r\n", b"ok pong\r\n")
 class Tailrace(Peer):
     title = "tailrace"
     kinds = frozenset(
-        {"ingest", "turns", "fanout", "replay", "latency", "connections", "neighbour", "round-robin", "streams"}
+        {
+            "ingest",
+            "turns",
+            "fanout",
+            "replay",
+            "latency",
+            "connections",
+            "neighbour",
+            "flooded",
+            "round-robin",
+            "streams",
+        }
     )
 
     def __init__(self, *, acked: bool = False, interpreted: bool = False, workers: int = 2) -> None:

@@ -7,6 +7,7 @@ from bench.rows.beside import BesideRollupRow
 from bench.rows.connections import ConnectionsRow
 from bench.rows.consume import ConsumeRow, ManyConsumersRow
 from bench.rows.fanout import FanOutRow
+from bench.rows.flooded import FLOODS, FloodedRow
 from bench.rows.idempotence import IdempotenceRow
 from bench.rows.ingest import IngestRow
 from bench.rows.latency import LatencyRow
@@ -40,6 +41,7 @@ def make_rows(scale: Scale) -> list[Row]:
         ConnectionsRow(8_000, scale.crowd_share),
         ConnectionsRow(16_000, scale.crowd_share, long=True),
         NeighbourRow(),
+        *(FloodedRow(flood) for flood in FLOODS),
         RoundRobinRow(scale.streams),
         IdempotenceRow(1),
         IdempotenceRow(100),

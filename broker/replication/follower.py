@@ -146,7 +146,12 @@ class Follower:
             return
         client.asked[number] = message
         args = [message.stream, message.term, message.term_master]
-        client.worker.router.call(message.stream, "follow", args, lambda value: self._answered(message, value), client)
+        worker, name = client.worker, message.stream
+
+        def answered(value: Any) -> None:
+            worker.subscribing.after_opening(client, name, lambda: self._answered(message, value))
+
+        worker.router.call(name, "follow", args, answered, client)
         client.note_awaited()
 
     def _answered(self, message: r.Follow, value: Any) -> None:

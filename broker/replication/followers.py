@@ -31,7 +31,7 @@ _Item = TypeVar("_Item")
 
 HELD_ROWS_MAX = 4_096
 """Rows of one HELD to a sibling."""
-SLICE_STREAMS = 64
+SLICE_STREAMS = 8
 """Streams that are looked at for others in one go; each may have to be opened for that."""
 FOLLOWED_SLOT = 0
 """Whose worker writes down what the node is to remember of its followers."""

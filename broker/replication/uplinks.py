@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import select
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +22,7 @@ from broker.replication.uplink import COMPLAINT_S, Lookup, Surroundings, Uplink
 from broker.replication.watched import Watched
 from broker.replication.wire import Address
 from broker.syncer import Job, Syncer
+from broker.work import NOBODY
 from shard.errors import StorageError
 from shard.meta import Role
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-MAKING_S = 0.03  # of a tick: how long streams that were found upstream are made
 DEPOSED_TEXT = (
     "another node has become the master of this stream, and has not said yet where it is; an administrator can:"
     " slave HOST PORT STREAM 0"
@@ -73,6 +72,7 @@ class Uplinks:
         self._lookups: Syncer | None = None
         self._selves: set[tuple[str, int]] = set()  # addresses at which this very node has answered
         self._to_make: dict[bytes, Uplink] = {}  # streams that there are upstream, bounded by `max_streams`
+        self._making = False  # one of them waits for its turn
         self._watched = Watched()
         self._around = Surroundings(
             owner=owner,
@@ -131,6 +131,7 @@ class Uplinks:
         self._owner.uproutes.clear()
         self._touched.clear()
         self._to_make.clear()
+        self._making = False
         self._watched = Watched()
         self._asking = None
         self._owner.asks_first = lambda _name: False
@@ -147,8 +148,9 @@ class Uplinks:
                 del self._uplinks[uplink.host, uplink.port]
         if self._asking is not None:
             self._asking.tick(self._worker.now_s)
-        if self._to_make:
-            self._make_some()
+        if self._to_make and not self._making:
+            self._making = True
+            self._make_next()
         self._watch_anew()
         self.flush()
 
@@ -258,20 +260,25 @@ class Uplinks:
             if name not in owner.names and router.slot_of(name) not in self._worker.routes:
                 self._to_make[name] = uplink
 
-    def _make_some(self) -> None:
-        """Making a stream takes a while, and there may be many."""
-        owner, end_s = self._owner, time.monotonic() + MAKING_S
-        while self._to_make and time.monotonic() < end_s:
+    def _make_next(self) -> None:
+        """Have a stream made when its turn comes, and then the next one: there may be many."""
+        if self._to_make:
             name, uplink = self._to_make.popitem()
-            upstream = owner.meta(name).upstream
-            if name in owner.names or upstream is None or upstream[:2] != (uplink.host, uplink.port):
-                continue
+            self._worker.work.later(name, (NOBODY,), lambda: self._make(name, uplink), lambda: None)
+        else:
+            self._making = False
+
+    def _make(self, name: bytes, uplink: Uplink) -> None:
+        owner = self._owner
+        upstream = owner.meta(name).upstream
+        if name not in owner.names and upstream is not None and upstream[:2] == (uplink.host, uplink.port):
             try:
                 owner.create(name, by_command=True)
             except Refused as refused:
                 if self._worker.now_s - self._complained_s >= COMPLAINT_S:
                     self._complained_s = self._worker.now_s
                     log.warning("stream %r of the upstream cannot be followed: %s", name, refused.text)
+        self._make_next()
 
     # --- what another thread does -----------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ TINY = Scale(
     crowd_messages=2,
     idle_seconds=1.0,
     noise_bytes=5_000_000,
+    many_streams=500,
     timeout_s=30,
 )
 MeasureRow = Callable[[Row, Peer], Measurement]
