@@ -490,6 +490,7 @@ _HANDLERS: Mapping[type, Callable[[BinaryClient, Any], None]] = {
     r.Follow: lambda client, message: client.replication.follow(message),
     r.Watch: lambda client, message: client.replication.watch(message),
     r.Claim: lambda client, message: client.replication.claim(message),
+    r.Fence: lambda client, message: client.replication.fence(message),
     r.Ask: lambda client, message: client.replication.ask(message),
     r.Call: lambda client, message: client.replication.call(message),
 }

@@ -16,8 +16,10 @@ from broker.protocol import commands as c
 from broker.protocol.address import join_address
 from broker.protocol.errors import Code
 from broker.publish import Pending
-from broker.replication.rules import is_pattern
+from broker.replication.rules import covers, is_pattern
 from broker.replication.ruling import Outcome, together
+from broker.replication.scout import Findings
+from shard.meta import Role
 
 if TYPE_CHECKING:
     from broker.worker import Worker
@@ -54,6 +56,7 @@ class Commands:
             c.Slave: self.slave,
             c.Unslave: self.unslave,
             c.Promote: self.promote,
+            c.Fence: self.fence,
             c.Trim: self.trim,
             c.Streams: self.streams,
             c.Stat: self.stat,
@@ -153,7 +156,7 @@ class Commands:
     # --- for administrators -----------------------------------------------------------------------------------------
 
     def master(self, client: LineClient, command: c.Master) -> None:
-        self._ask(client, command.stream, "master", [], lambda epoch: answers.ok("master", command.stream, epoch))
+        self._lead(client, "master", command.stream, 0, force=command.force)
 
     def unmaster(self, client: LineClient, command: c.Unmaster) -> None:
         name = command.stream
@@ -191,9 +194,67 @@ class Commands:
 
     def promote(self, client: LineClient, command: c.Promote) -> None:
         if is_pattern(command.stream):
-            self._ask_many(client, command.stream, "promote", NO_UPSTREAM, [command.stream])
+            self._promote_many(client, command.stream, force=command.force)
         else:
-            self._ask(client, command.stream, "promote", [], lambda epoch: answers.ok("promote", command.stream, epoch))
+            self._lead(client, "promote", command.stream, command.epoch, force=command.force)
+
+    # Before a slave becomes the master, the nodes of its tree are asked whether one of them has more of the stream.
+    # What the connection sends behind such a command may be done before that is known.
+
+    def _lead(self, client: LineClient, verb: str, name: bytes, epoch: int, *, force: bool) -> None:
+        """Make this node the master of one stream. Its owner says whether other nodes are to be asked first."""
+        pending = self._pend(client)
+
+        def call(known: int, *, unasked: bool) -> None:
+            self.worker.router.call(name, verb, [name, epoch, known, unasked], done, client)
+
+        def done(value: int | Refused) -> None:
+            if isinstance(value, Refused):
+                pending.settle(self._refusal(value))
+            elif value:
+                pending.settle(answers.ok(verb, name, value))
+            else:
+                self.worker.scouts.check(name, (), checked)
+
+        def checked(outcome: Findings | Refused) -> None:
+            if self._may_promote(pending, outcome, name.decode(), epoch) and isinstance(outcome, Findings):
+                call(outcome.known.get(name.decode(), 0), unasked=False)
+
+        call(0, unasked=not force)
+
+    def _promote_many(self, client: LineClient, pattern: bytes, *, force: bool) -> None:
+        """Nothing is promoted if another node has more of any of the streams."""
+        pending = self._pend(client)
+
+        def promote() -> None:
+            self._ask_many(client, pattern, "promote", NO_UPSTREAM, [pattern], pending)
+
+        def listed(tables: list[list[list[Any]]]) -> None:
+            rows = [row for rows in tables for row in rows]
+            names = [each for each, role, _epoch in rows if covers(pattern, each) and role != Role.MASTER]
+            self.worker.scouts.check(None, sorted(names), checked)
+
+        def checked(findings: Findings | Refused) -> None:
+            if self._may_promote(pending, findings):
+                promote()
+
+        if force:
+            promote()
+        else:
+            self._ask_all(pending, "streams", [pattern[:-1]], listed)
+
+    def _may_promote(self, pending: Pending, outcome: Findings | Refused, name: str = "", epoch: int = 0) -> bool:
+        """Whether other nodes' answers allow it; if not, that is answered."""
+        refused = outcome if isinstance(outcome, Refused) else outcome.refusal(name, epoch)
+        if refused is not None:
+            pending.settle(self._refusal(refused))
+        return refused is None
+
+    def fence(self, client: LineClient, command: c.Fence) -> None:
+        def render(value: list[Any]) -> bytes:
+            return answers.ok("fence", command.stream, *value)
+
+        self._ask(client, command.stream, "fence", [command.epoch], render)
 
     def trim(self, client: LineClient, command: c.Trim) -> None:
         place = list(command.start)
@@ -242,7 +303,12 @@ class Commands:
     # --- asking owners ----------------------------------------------------------------------------------------------
 
     def _ask(
-        self, client: LineClient, stream: bytes, verb: str, args: list[Any], render: Callable[[Any], bytes]
+        self,
+        client: LineClient,
+        stream: bytes,
+        verb: str,
+        args: list[Any],
+        render: Callable[[Any], bytes],
     ) -> None:
         """Ask the owner of one stream and answer what it says."""
         pending = self._pend(client)
@@ -253,38 +319,44 @@ class Commands:
         self.worker.router.call(stream, verb, [stream, *args], done, client)
 
     def _ask_many(
-        self, client: LineClient, pattern: bytes, verb: str, upstream: list[Any], fields: list[bytes | str]
+        self,
+        client: LineClient,
+        pattern: bytes,
+        verb: str,
+        upstream: list[Any],
+        fields: list[bytes | str],
+        pending: Pending | None = None,
     ) -> None:
         """Say something of all streams of a pattern; the answer is how many changed.
 
         The rule is on the disk before it is obeyed. One that is taken back is so for each of its streams first: should
         a worker die in between, a slave must not take itself for a master because there is no rule any more.
         """
-        pending = self._pend(client)
+        place = pending or self._pend(client)
         args = [pattern, *upstream]
 
         def obey(before: Outcome) -> None:
-            self._ask_all(pending, "rules", [verb, *args], lambda outcomes: tell(before, together(outcomes)))
+            self._ask_all(place, "rules", [verb, *args], lambda outcomes: tell(before, together(outcomes)))
 
         def tell(before: Outcome, after: Outcome) -> None:
             outcome = together((before, after))
             if outcome.failed:
                 failed = max(before.failed, after.failed)  # those of the second pass failed in the first already
-                pending.settle(self._refusal(_not_all(outcome._replace(failed=failed))))
+                place.settle(self._refusal(_not_all(outcome._replace(failed=failed))))
             else:
-                pending.settle(answers.ok(verb, *fields, outcome.changed))
+                place.settle(answers.ok(verb, *fields, outcome.changed))
 
         def write(before: Outcome) -> None:
             def written(value: Any) -> None:
                 if isinstance(value, Refused):
-                    pending.settle(self._refusal(value))
+                    place.settle(self._refusal(value))
                 else:
                     obey(before)
 
             self.worker.call_slot(RULES_SLOT, "rule", args, written)
 
         if upstream is NO_UPSTREAM:
-            self._ask_all(pending, "rules", [verb, *args], lambda outcomes: write(together(outcomes)))
+            self._ask_all(place, "rules", [verb, *args], lambda outcomes: write(together(outcomes)))
         else:
             write(Outcome(0))
 

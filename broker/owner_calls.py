@@ -122,6 +122,7 @@ CALLS: Mapping[str, Callable[[Owner, Args], Any]] = {
     "ensure": ensure,
     "master": roles.master,
     "promote": roles.promote,
+    "fence": roles.fence,
     "unmaster": roles.unmaster,
     "slave": roles.slave,
     "unslave": roles.unslave,

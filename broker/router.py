@@ -36,7 +36,21 @@ CALL_BYTES = 256  # what a call counts for in its route's window
 # Calls that concern one stream, their first argument, and may have to open it; and those of them that are long even
 # where it is open, since they read its history or change its role.
 OF_A_STREAM = frozenset(
-    {"ensure", "master", "promote", "unmaster", "slave", "unslave", "claim", "follow", "trim", "stat", "consume", "get"}
+    {
+        "ensure",
+        "master",
+        "promote",
+        "unmaster",
+        "slave",
+        "unslave",
+        "claim",
+        "fence",
+        "follow",
+        "trim",
+        "stat",
+        "consume",
+        "get",
+    }
 )
 LONG = OF_A_STREAM - {"ensure", "consume", "get"}
 

@@ -49,6 +49,7 @@ from broker.replication.followers import Followers
 from broker.replication.lag import stat_of_upstream
 from broker.replication.role_writer import RoleWriter
 from broker.replication.ruling import obey
+from broker.replication.scout import Scouts
 from broker.replication.survey import Survey
 from broker.replication.uplinks import Uplinks
 from broker.router import Done, Router
@@ -191,6 +192,7 @@ class Worker:
         self.uplinks = Uplinks(self, self.address)
         self.followers = Followers(self)
         self.catalog = Catalog(self)
+        self.scouts = Scouts(self)
         self.survey = Survey(self)
         self.owner.stat_upstream = lambda stream: stat_of_upstream(self.uplinks, self.owner, stream, now_us())
         self.owner.on_cut = self._note_cut
@@ -284,6 +286,7 @@ class Worker:
             or any(route.waiting for route in self.routes.values())
             or self.desk.watches_clock
             or self.catalog.watched
+            or bool(self.scouts)
             or self.acceptor.watches_clock
         )
 
@@ -454,6 +457,7 @@ class Worker:
         self.upkeep.request_syncs()
         self.acceptor.tick()
         self.uplinks.tick()
+        self.scouts.tick(self.now_s)
         self.owner.replicas.expire()
         self.desk.tick()
         self.catalog.tick()
@@ -538,6 +542,7 @@ class Worker:
         self._finish_roles()
         self.work.finish(self.owner.on_pause)
         self.desk.retire()
+        self.scouts.stop()
         self.uplinks.stop("this node stops")
         self.upkeep.finish_syncs(self._pause)
         self.upkeep.close_clean(self._pause)

@@ -5,7 +5,7 @@ Most streams have no such file. It is replaced whole, and is on the disk before 
     offset 0   8 bytes   magic
     offset 8   u32       CRC-32C of what follows
     offset 12            a msgpack map: name, role, epoch, upstream, from, epochs, and if there are any: contacts,
-                         term_master
+                         term_master, fence
 
 Files from before there were slaves have neither `from` nor `epochs`, and are read as well.
 """
@@ -80,6 +80,7 @@ class StreamMeta:
     `epoch` is the latest term that is known here. `history` says which epochs the messages have, as far as it was
     written down; where the messages say more, or otherwise, they are right (`shard.epochs.reconcile`).
     `term_master` is the node id of the master of term `epoch`, if another node has said it before its messages came.
+    `fence` is the term that a fence has told of, while this node follows no master of it; 0 if there is none.
     """
 
     name: str
@@ -89,6 +90,7 @@ class StreamMeta:
     history: History = DEFAULT_HISTORY
     contacts: tuple[Contact, ...] = ()
     term_master: str = ""
+    fence: int = 0
 
     @property
     def is_default(self) -> bool:
@@ -159,6 +161,8 @@ def write_meta(directory: Path, meta: StreamMeta, among: Among | None = None) ->
         fields["contacts"] = [list(contact) for contact in meta.contacts]
     if meta.term_master:
         fields["term_master"] = meta.term_master
+    if meta.fence:
+        fields["fence"] = meta.fence
     body: bytes = msgpack.packb(fields)
     data = _HEAD.pack(META_MAGIC, crc32c(body)) + body
     if among is None:
@@ -177,9 +181,9 @@ def _parse(path: Path, name: str, body: bytes) -> StreamMeta:
         else:
             history = make_history(EpochStart(*start) for start in starts)
         contacts = tuple(Contact(*row) for row in fields.get("contacts", []))
-        master = fields.get("term_master", "")
+        master, fence = fields.get("term_master", ""), fields.get("fence", 0)
         meta = StreamMeta(
-            validate_name(fields["name"]), Role(fields["role"]), epoch, upstream, history, contacts, master
+            validate_name(fields["name"]), Role(fields["role"]), epoch, upstream, history, contacts, master, fence
         )
         _require_sound(meta)
         return meta
@@ -206,6 +210,9 @@ def _require_sound(meta: StreamMeta) -> None:
         _require_address("contact", contact.host, contact.port)
         if not 0 <= contact.epoch <= EPOCH_MAX:
             raise ValueError(f"contact with epoch {contact.epoch!r}")
+    fence: Any = meta.fence
+    if type(fence) is not int or not 0 <= fence <= epoch:
+        raise ValueError(f"fence = {fence!r}, in term {epoch}")
     if meta.upstream is None:
         return
     host, port, kind, value = meta.upstream

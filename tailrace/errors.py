@@ -271,6 +271,12 @@ class ReplicationCycle(BrokerError):
     code = "cycle"
 
 
+class NodeBehind(BrokerError):
+    """Another node has more of a stream than the one that was to become its master."""
+
+    code = "behind"
+
+
 class TooSlow(BrokerError):
     code = "slow"
 

@@ -135,7 +135,10 @@ class Close:
 
 @dataclass(frozen=True, slots=True)
 class Master:
+    """`force`: although another node may have more of the stream, as in Promote."""
+
     stream: bytes
+    force: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +165,19 @@ class Unslave:
 
 @dataclass(frozen=True, slots=True)
 class Promote:
+    """`epoch`: the term to begin; 0 for the next one."""
+
     stream: bytes
+    epoch: int = 0
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Acknowledge nothing in an earlier term."""
+
+    stream: bytes
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,6 +256,7 @@ Command: TypeAlias = (
     | Slave
     | Unslave
     | Promote
+    | Fence
     | Trim
     | Streams
     | Stat
@@ -253,6 +269,6 @@ Command: TypeAlias = (
 )
 
 ADMIN: frozenset[type] = frozenset(
-    {Master, Unmaster, Slave, Unslave, Promote, Trim, Streams, Stat, Workers, Conns, Quit}
+    {Master, Unmaster, Slave, Unslave, Promote, Fence, Trim, Streams, Stat, Workers, Conns, Quit}
 )
 """The commands that only a peer on the same machine may give, on a connection that has sent only commands."""

@@ -60,6 +60,7 @@ class Code(StrEnum):
         "their seqs; what this one says of them does not count",
     )
     CYCLE = "cycle", "the nodes would follow each other in a circle; choose another to follow"
+    BEHIND = "behind", "another node has more of the stream: promote that one, or add `force` and lose what is not here"
     SLOW = "slow", "this connection read too slowly and is closed; subscribe again from the last seq seen"
     PROTOCOL = "protocol", "these bytes are no protocol spoken here, or nothing that it says at this place"
 

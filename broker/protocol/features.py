@@ -39,12 +39,12 @@ class Readers(NamedTuple):
 
 
 REQUESTS: Final[Mapping[int, str]] = {
-    **dict.fromkeys((Op.FOLLOW, Op.HELD, Op.WATCH, Op.CLAIM, Op.ASK, Op.CALL), REPLICATION),
+    **dict.fromkeys((Op.FOLLOW, Op.HELD, Op.WATCH, Op.CLAIM, Op.ASK, Op.CALL, Op.FENCE), REPLICATION),
     **dict.fromkeys((Op.CONSUME, Op.GET), CONSUMERS),
 }
 """The feature that a request belongs to, by its opcode."""
 RESPONSES: Final[Mapping[int, str]] = {
-    **dict.fromkeys((Op.FOLLOWED, Op.NAMES, Op.CLAIMED, Op.TOLD, Op.RETURNED), REPLICATION),
+    **dict.fromkeys((Op.FOLLOWED, Op.NAMES, Op.CLAIMED, Op.TOLD, Op.RETURNED, Op.FENCED), REPLICATION),
     **dict.fromkeys((Op.CONSUMED, Op.GOT), CONSUMERS),
 }
 """The feature that a response belongs to, by its opcode."""

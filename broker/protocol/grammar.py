@@ -15,6 +15,7 @@ from broker.protocol.consuming import MESSAGES_MAX, REASON_BYTES_MAX, WAIT_MAX_M
 from broker.protocol.errors import Code, PeerError
 from broker.protocol.names import consumer_name, readable_name, shown, stream_name, stream_pattern
 from broker.protocol.places import NUMBER_MAX as NUMBER_MAX
+from shard.epochs import EPOCH_MAX
 from shard.frame import pack_frame
 from shard.names import name_bytes_valid
 
@@ -186,6 +187,38 @@ def _slave(verb: Verb, rest: bytes, _max: int) -> c.Command:
     return c.Slave(host.decode(), port_number, stream_pattern(name), place(start))
 
 
+def _epoch(data: bytes, form: str) -> int:
+    epoch = _number(data, Code.USAGE, f"{shown(data)} is no EPOCH; write: {form}")
+    if not 0 < epoch <= EPOCH_MAX:
+        raise PeerError(Code.USAGE, f"EPOCH is 1 to {EPOCH_MAX}; write: {form}")
+    return epoch
+
+
+def _without_force(words: list[bytes]) -> tuple[list[bytes], bool]:
+    force = bool(words) and words[-1].lower() == b"force"
+    return words[:-1] if force else words, force
+
+
+def _promote(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    (name, *words), force = _without_force(_args(verb, rest, 1, 3))
+    stream = stream_pattern(name)
+    if len(words) > 1 or (words and stream.endswith(b"*")):
+        raise PeerError(Code.USAGE, f"write: {verb.form}; an EPOCH is for one stream")
+    return c.Promote(stream, _epoch(words[0], verb.form) if words else 0, force)
+
+
+def _master(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    words, force = _without_force(_args(verb, rest, 1, 2))
+    if len(words) != 1:
+        raise verb.usage()
+    return c.Master(stream_name(words[0]), force)
+
+
+def _fence(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    name, epoch = _args(verb, rest, 2, 2)
+    return c.Fence(stream_name(name), _epoch(epoch, verb.form))
+
+
 def _trim(verb: Verb, rest: bytes, _max: int) -> c.Command:
     name, start, *more = _args(verb, rest, 2, 3)
     stream, where = stream_name(name), place(start)
@@ -243,11 +276,12 @@ _ROWS = (
     Verb("ping", "answers ok pong", False, _bare(c.Ping())),
     Verb("help", "this list", False, _bare(c.Help())),
     Verb("close", "end this connection", False, _bare(c.Close())),
-    Verb("master STREAM", "this node takes the stream's messages; makes it if need be", True, _stream_only(c.Master)),
+    Verb("master STREAM [force]", "this node takes the stream's messages; makes it if need be", True, _master),
     Verb("unmaster STREAM", "the stream takes no more messages here", True, _streams_like(c.Unmaster)),
     Verb("slave HOST PORT STREAM FROM", "follow the stream of another node; * or PREFIX* for many", True, _slave),
     Verb("unslave STREAM", "stop following; the stream takes no more messages here", True, _streams_like(c.Unslave)),
-    Verb("promote STREAM", "make this slave the stream's master", True, _streams_like(c.Promote)),
+    Verb("promote STREAM [EPOCH] [force]", "make this slave the master; force: if others have more", True, _promote),
+    Verb("fence STREAM EPOCH", "acknowledge nothing of the stream in an earlier term", True, _fence),
     Verb(
         "trim STREAM FROM [spare]",
         "drop what is before FROM (time in us or #SEQ); spare: what consumers need",

@@ -9,7 +9,7 @@ VERSION: Final = 1
 
 
 class Op(IntEnum):
-    """FOLLOW to TOLD, CALL and RETURNED belong to the feature "replication" (`broker.protocol.replication`), CONSUME to
+    """FOLLOW to TOLD and CALL to FENCED belong to the feature "replication" (`broker.protocol.replication`), CONSUME to
     GOT to "consumers" (`broker.protocol.consuming`).
     """
 
@@ -44,3 +44,5 @@ class Op(IntEnum):
     GOT = 29
     CALL = 30
     RETURNED = 31
+    FENCE = 32
+    FENCED = 33

@@ -116,6 +116,15 @@ class Call:
     args: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Take no messages of the stream in an earlier term, follow nobody who is in one, and send no HELD there."""
+
+    id: int
+    stream: bytes
+    epoch: int
+
+
 # --- from upstream to slave -----------------------------------------------------------------------------------------
 
 
@@ -175,7 +184,8 @@ class Link(NamedTuple):
 class End(NamedTuple):
     """Where a node's copy of a stream ends.
 
-    epoch: the latest term that the node knows; last_epoch: the term of its last message, 0 if it never had one.
+    epoch: the latest term that the node knows; last_epoch: the term of its last message, or the one of its line that
+    begins right behind that; 0 if it never had a message.
     """
 
     stream: str
@@ -217,8 +227,17 @@ class Returned:
     text: str = ""
 
 
-Request: TypeAlias = Follow | Held | Watch | Claim | Ask | Call
-Response: TypeAlias = Followed | Names | Claimed | Told | Returned
+@dataclass(frozen=True, slots=True)
+class Fenced:
+    """What the sender is to the stream now, and the highest term it knows."""
+
+    id: int
+    role: str
+    epoch: int
+
+
+Request: TypeAlias = Follow | Held | Watch | Claim | Ask | Call | Fence
+Response: TypeAlias = Followed | Names | Claimed | Told | Returned | Fenced
 
 
 # --- their bytes ----------------------------------------------------------------------------------------------------
@@ -263,6 +282,10 @@ def _claim(message: Claim) -> bytes:
         "only_related": message.only_related or None,
     }
     return pack_map(Op.CLAIM, body)
+
+
+def _fence(message: Fence) -> bytes:
+    return pack_map(Op.FENCE, {"id": message.id, "stream": message.stream.decode(), "epoch": message.epoch})
 
 
 def _ask(message: Ask) -> bytes:
@@ -312,6 +335,8 @@ PACKERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
     Watch: _watch,
     Claim: _claim,
     Ask: _ask,
+    Fence: _fence,
+    Fenced: partial(pack_fields, Op.FENCED),
     Followed: _followed,
     Names: _names,
     Claimed: partial(pack_fields, Op.CLAIMED),

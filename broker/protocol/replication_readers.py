@@ -23,6 +23,8 @@ from broker.protocol.replication import (
     Claimed,
     Direction,
     End,
+    Fence,
+    Fenced,
     Follow,
     Followed,
     FollowState,
@@ -86,6 +88,17 @@ def _ask(fields: Fields) -> Ask:
         raise _wrong("ASK", f"asks for the ends of {len(names)} streams, of at most {ASKED_STREAMS_MAX} at once")
     streams = tuple(readable_name(name.encode()) for name in names)
     return Ask(number, fields.readable_stream("stream") if "stream" in fields else None, streams)
+
+
+def _fence(fields: Fields) -> Fence:
+    fence = Fence(fields.number("id", U32_MAX), fields.stream("stream"), fields.number("epoch", U32_MAX))
+    if not fence.epoch:
+        raise _wrong("FENCE", "has epoch 0; terms are counted from 1")
+    return fence
+
+
+def _fenced(fields: Fields) -> Fenced:
+    return Fenced(fields.number("id", U32_MAX), fields.text("role"), fields.number("epoch", U32_MAX))
 
 
 def _followed(fields: Fields) -> Followed:
@@ -207,6 +220,7 @@ REQUESTS: Final[Mapping[int, Callable[[Fields], Request]]] = {
     Op.CLAIM: _claim,
     Op.ASK: _ask,
     Op.CALL: _call,
+    Op.FENCE: _fence,
 }
 RESPONSES: Final[Mapping[int, Callable[[Fields], Response]]] = {
     Op.FOLLOWED: _followed,
@@ -214,5 +228,6 @@ RESPONSES: Final[Mapping[int, Callable[[Fields], Response]]] = {
     Op.CLAIMED: _claimed,
     Op.TOLD: _told,
     Op.RETURNED: _returned,
+    Op.FENCED: _fenced,
 }
 READERS: Final = Readers(REQUESTS, RESPONSES, ROWS_MAX, ROWS_MAX)

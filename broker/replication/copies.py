@@ -27,12 +27,14 @@ from broker.protocol.places import From
 from broker.protocol.replication import Follow, Followed, pack_held
 from broker.replication import lineage, roles
 from broker.replication.companions import is_companion
-from broker.replication.decide import BEHIND, PARTED, Do, Mine, Step, Theirs, after_followed
+from broker.replication.decide import BEHIND, PARTED, Do, Mine, Step, Theirs, after_followed, fence_text
 from broker.replication.peers import may_lead
 from broker.replication.wire import WireClosed
+from shard.epochs import last_epoch
 from shard.errors import FramesRefused, StorageError
 from shard.log import StreamLog
 from shard.meta import Contact
+from shard.names import base_of
 
 log = logging.getLogger(__name__)
 
@@ -53,11 +55,14 @@ class State(StrEnum):
 
 class Copy:
     """A slaved stream. `path`: the ids of the nodes above this one, up to the master; `why`: what it waits for;
-    `end_seq`: where the stream ended upstream when that was told last; `taken_bytes`: since the last report.
+    `end_seq`: where the stream ended upstream when that was told last; `taken_bytes`: since the last report;
+    `upstream_epoch`: the term that the upstream is in, 0 before it has said; `fenced`: that is an earlier one than this
+    node has learned of.
     """
 
     __slots__ = (
         "end_seq",
+        "fenced",
         "id",
         "name",
         "next_seq",
@@ -68,6 +73,7 @@ class Copy:
         "state",
         "synced",
         "taken_bytes",
+        "upstream_epoch",
         "why",
     )
 
@@ -78,6 +84,8 @@ class Copy:
         self.why = ""
         self.path: tuple[str, ...] = ()
         self.end_seq = 0
+        self.upstream_epoch = 0
+        self.fenced = False
         self.next_seq = self.synced = 0  # as it was when this was looked at last
         self.reported: frozenset[str] = frozenset()  # the nodes that the upstream thinks hold this
         self.taken_bytes = 0
@@ -226,6 +234,7 @@ class Copies:
         if copy is None:
             return
         copy.end_seq = message.next_seq
+        copy.upstream_epoch = last_epoch(message.history)
         if copy.state is State.ASKED and message.state in (PARTED, BEHIND):
             self._settle(copy)
         circle = lineage.circle(self._node_id, message.path)
@@ -236,6 +245,7 @@ class Copies:
             stream = self._owner.stream(copy.name)
             if copy.state is State.FOLLOWING:
                 self._learn(stream, message)
+                self.look_at_fence(copy.name, now_s)
             elif message.state != NEWS:
                 if copy.id:
                     self._asked -= 1
@@ -252,7 +262,9 @@ class Copies:
 
     def _after_followed(self, copy: Copy, stream: OpenStream, message: Followed, now_s: float) -> None:
         found = stream.log
-        mine = Mine(roles.history_of(self._owner, stream), found.first_seq, found.next_seq, found.last_epoch)
+        fenced = self._fence(copy)
+        mine = Mine(roles.history_of(self._owner, stream), found.first_seq, found.next_seq, found.last_epoch, fenced)
+        copy.fenced = copy.upstream_epoch < fenced
         theirs = Theirs(message.state, message.start_seq, message.first_seq, message.next_seq, message.history)
         step = after_followed(mine, theirs)
         match step.do:
@@ -284,6 +296,25 @@ class Copies:
             told = map(split_address, message.contacts)
             contacts = [Contact(*node) for node in told if any_host or may_lead(owner.peers, upstream.host, node[0])]
         roles.learn(self._owner, stream, message.history, contacts)
+
+    def _fence(self, copy: Copy) -> int:
+        """The earliest term in which an upstream may be to be followed. A companion's upstream is in the stream's."""
+        base = base_of(copy.name)
+        if base == copy.name:
+            return self._owner.epoch(base)
+        found = self.by_name.get(base)
+        return copy.upstream_epoch + 1 if found is not None and found.fenced else 0
+
+    def look_at_fence(self, name: bytes, now_s: float) -> None:
+        """This node may have learned of a later term than the upstream is in: then it leaves that, until it is too."""
+        for each in (name, *self._owner.companions.of(name)):
+            copy = self.by_name.get(each)
+            if copy is None or not copy.upstream_epoch:
+                continue
+            fence = self._fence(copy)
+            copy.fenced = copy.upstream_epoch < fence
+            if copy.fenced and copy.state is State.FOLLOWING:
+                self._wait(copy, fence_text(copy.upstream_epoch, fence), now_s)
 
     def _begin_at(self, stream: OpenStream, seq: int) -> None:
         found = stream.log

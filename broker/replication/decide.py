@@ -44,15 +44,21 @@ class Theirs(NamedTuple):
 
 
 class Mine(NamedTuple):
-    """The copy: its terms, what it keeps (first_seq to next_seq), and the highest epoch of its messages."""
+    """The copy: its terms, what it keeps (first_seq to next_seq), and the highest epoch of its messages.
+
+    fenced: the latest term that this node has learned of; nothing of an earlier one is copied.
+    """
 
     history: History
     first_seq: int
     next_seq: int
     epoch: int
+    fenced: int = 0
 
 
 def after_followed(mine: Mine, theirs: Theirs) -> Step:
+    if last_epoch(theirs.history) < mine.fenced:
+        return Step(Do.WAIT, why=fence_text(last_epoch(theirs.history), mine.fenced))
     if theirs.state == FOLLOWING:
         return _after_start(mine, theirs)
     if mine.first_seq == mine.next_seq:  # nothing would be cut, and the same asked again, for ever
@@ -67,6 +73,11 @@ def after_followed(mine: Mine, theirs: Theirs) -> Step:
         # should. The upstream is right; a term is set aside at a time.
         seq = max((start.first_seq for start in mine.history if start.first_seq < mine.next_seq), default=0)
     return Step(Do.SET_ASIDE, min(seq, mine.next_seq))
+
+
+def fence_text(theirs: int, known: int) -> str:
+    """Why nothing is copied from an upstream in term `theirs` by a node that has learned of term `known`."""
+    return f"the upstream is in term {theirs}, and this node has learned of term {known}"
 
 
 def _after_start(mine: Mine, theirs: Theirs) -> Step:

@@ -37,8 +37,11 @@ def end_of(owner: Owner, name: bytes) -> End:
 
 
 def last_epoch(owner: Owner, stream: OpenStream) -> int:
-    """The term of the stream's last message, also if that was trimmed; 0 if there never was one."""
-    log = stream.log
-    if log.first_seq < log.next_seq:
-        return log.last_epoch
-    return epoch_at(roles.history_of(owner, stream), log.next_seq - 1) if log.next_seq else 0
+    """The latest term whose beginning the copy has reached: that of its last message, or a later one of its line that
+    begins right behind that. 0 if it never had a message.
+
+    With all that is before its beginning a copy has what was acknowledged in earlier terms. So it ranks above copies in
+    those from there on, and not only from the term's first message on, which may never come.
+    """
+    next_seq = stream.log.next_seq
+    return epoch_at(roles.history_of(owner, stream), next_seq) if next_seq else 0

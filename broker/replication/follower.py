@@ -291,6 +291,21 @@ class Follower:
         args = [message.stream, message.history, *split_address(self.address), message.only_related]
         client.worker.router.call(message.stream, "claim", args, self._awaiting(answer), client)
 
+    def fence(self, message: r.Fence) -> None:
+        """The peer has begun, or is about to begin, a term of a stream: nothing is acknowledged in an earlier one."""
+        client, number = self.client, message.id
+        if not self._admits(Op.FENCE, number):
+            return
+
+        def answer(value: Any) -> None:
+            if isinstance(value, Refused):
+                client.refuse_request(Op.FENCE, number, value.code, value.text)
+            else:
+                client.say(pack(r.Fenced(number, *value)))
+
+        args = [message.stream, message.epoch]
+        client.worker.router.call(message.stream, "fence", args, self._awaiting(answer))
+
     def ask(self, message: r.Ask) -> None:
         """Every worker is asked; one that is down makes the answer an error, not one that is wrong."""
         client, number, worker = self.client, message.id, self.client.worker

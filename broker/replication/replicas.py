@@ -96,12 +96,16 @@ class Replicas:
         holders = self._waiting.get(name)
         return holders is not None and holders.full
 
-    def wait(self, batch: Batch, first_seq: int, timeout_s: float | None = None) -> None:
-        """The batch is logged here from `first_seq` on: tell it when `batch.replicas` nodes hold it, or in time."""
+    def wait(self, batch: Batch, first_seq: int, timeout_s: float | None = None, *, begin_seq: int = 0) -> None:
+        """The batch is logged here from `first_seq` on: tell it when `batch.replicas` nodes hold it, or in time.
+
+        `begin_seq`: where the present term begins. A repeat from an earlier one is held by nodes that have got so far.
+        """
         holders = self._waiting[batch.name] = self.holders(batch.name)
         timeout_s = self._timeout_s if timeout_s is None else timeout_s
         batch.waiting = True
-        holders.wait(Wait(first_seq + batch.count, first_seq, self._clock() + timeout_s, timeout_s, batch))
+        end_seq = max(first_seq + batch.count, begin_seq)
+        holders.wait(Wait(end_seq, first_seq, self._clock() + timeout_s, timeout_s, batch))
         self._answer_due(batch.name, holders)
 
     def expire(self) -> None:

@@ -98,19 +98,53 @@ def master(owner: Owner, args: Args) -> int:
 
 
 def promote(owner: Owner, args: Args) -> int:
-    """[stream] -> epoch. This node is the stream's master from now on, in the next term."""
-    name = args[0]
+    """[stream, and perhaps: the term to begin (0: the next), the latest term that other nodes know, whether they were
+    not asked] -> epoch, 0 if they are to be asked first.
+
+    This node is the stream's master from now on, in a term above all that are known. What other nodes know is believed
+    as far as it can be true.
+    """
+    name: bytes = args[0]
+    wanted, known_elsewhere, unasked = map(int, (*args[1:], 0, 0, False)[:3])
     stream = _changeable(owner, name)
     meta = owner.meta(name)
-    if meta.role is Role.MASTER:
+    if meta.role is Role.MASTER and wanted in (0, meta.epoch):
         return meta.epoch
+    if unasked and (meta.role is Role.SLAVE or owner.peers.nodes or name in owner.holders):
+        return 0
+    known = term(meta, history_of(owner, stream))
+    if wanted:
+        _require_above(known, wanted)
+        _require_near(known, wanted)
+    epoch = wanted or min(max(known[0], known_elsewhere), known[0] + EPOCH_LEAP_MAX - 1) + 1
     # The upstream stays written down: it must learn of the new term, and so must every peer.
     if meta.role is Role.SLAVE:
         peers = (Contact(*node, was_above=False) for node in owner.peers.nodes)
         meta = with_contacts(meta, [each for each in peers if meta.upstream is None or each[:2] != meta.upstream[:2]])
-    epoch = _begin_term(owner, stream, meta, term(meta, history_of(owner, stream))[0] + 1)
+    _begin_term(owner, stream, meta, epoch)
     _begin_terms_of_companions(owner, name, epoch)
     return epoch
+
+
+def fence(owner: Owner, args: Args) -> list[Any]:
+    """[stream, epoch] -> [role, latest term known]. From now on this node takes no messages in an earlier term.
+
+    A master of an earlier term gives up; a slave leaves an upstream that is not in this term, and tells it nothing of
+    what it holds, until that has heard of the term too (`broker.replication.copies`).
+    """
+    name, epoch = args
+    stream = _changeable(owner, name)
+    meta = owner.meta(name)
+    known = term(meta, history_of(owner, stream))
+    _require_near(known, epoch)
+    if known[0] < epoch:
+        log.warning("stream %r: fenced: nothing of a term before %d is acknowledged here from now on", name, epoch)
+        if meta.role is Role.MASTER:
+            follow(owner, stream, meta.upstream, epoch, fence=epoch)
+        else:
+            own = history_of(owner, stream)
+            owner.set_meta(replace(_in_term(meta, own, epoch, ""), history=own, fence=epoch))
+    return [owner.role(name).value, max(known[0], epoch)]
 
 
 def unmaster(owner: Owner, args: Args) -> int:
@@ -131,7 +165,7 @@ def slave(owner: Owner, args: Args) -> str:
     if name not in owner.names:
         owner.create(name, by_command=True)
     stream = _changeable(owner, name)
-    follow(owner, stream, upstream, term_of(owner, name)[0])
+    follow(owner, stream, upstream, term_of(owner, name)[0], fence=owner.meta(name).fence)
     if owner.meta(name).term_master:  # which node that was, the new upstream says
         owner.set_meta(replace(owner.meta(name), term_master=""))
     return str(upstream)
@@ -151,10 +185,13 @@ def unslave(owner: Owner, args: Args) -> int:
     return meta.epoch
 
 
-def follow(owner: Owner, stream: OpenStream, upstream: Upstream | None, epoch: int, master: str = "") -> None:
+def follow(
+    owner: Owner, stream: OpenStream, upstream: Upstream | None, epoch: int, master: str = "", *, fence: int = 0
+) -> None:
     """Be a slave; of nobody, until somebody claims the stream, when there is no upstream.
 
-    `master`: of term `epoch`, if that is known. The former upstream stays a contact.
+    `master`: of term `epoch`, if that is known. `fence`: a term that the upstream may not be in. The former upstream
+    stays a contact.
     """
     meta, history = owner.meta(stream.name), history_of(owner, stream)
     if stream.name not in owner.metas and not stream.log.next_seq:
@@ -163,7 +200,7 @@ def follow(owner: Owner, stream: OpenStream, upstream: Upstream | None, epoch: i
     if epoch == before[0] and master not in ("", before[1]):
         meta = unconfirmed(meta)
     meta = _in_term(with_former(meta, upstream), history, epoch, master)
-    owner.set_meta(replace(meta, role=Role.SLAVE, upstream=upstream, history=history))
+    owner.set_meta(replace(meta, role=Role.SLAVE, upstream=upstream, history=history, fence=fence))
 
 
 def _in_term(meta: StreamMeta, history: History, epoch: int, master: str) -> StreamMeta:
@@ -217,12 +254,13 @@ def _leaves_it(meta: StreamMeta, mine: Term, claim_term: Term, claimant: Upstrea
 
 
 def _turns(meta: StreamMeta, mine: Term, claim_term: Term, claimant: Upstream) -> bool:
-    """Whether a stream follows the claimant from now on."""
+    """Whether a stream follows the claimant from now on. One that was fenced for this term has no master of it yet."""
     if meta.role is Role.MASTER:
         return mine < claim_term
     if meta.role is not Role.SLAVE or _is(meta, claimant):
         return False
-    return _is_later(claim_term, mine) or (meta.upstream is None and mine[0] == claim_term[0])
+    is_free = meta.upstream is None or meta.fence == claim_term[0]
+    return _is_later(claim_term, mine) or (mine[0] == claim_term[0] and is_free)
 
 
 def _is_later(one: Term, other: Term) -> bool:
@@ -266,6 +304,11 @@ def hear_of(owner: Owner, name: bytes, epoch: int, master_id: str) -> None:
         follow(owner, stream, meta.upstream, epoch)
 
 
+def _require_above(mine: Term, epoch: int) -> None:
+    if epoch <= mine[0]:
+        raise Refused(Code.USAGE, f"term {epoch} is not above all that are known: this node knows term {mine[0]}")
+
+
 def _require_near(mine: Term, epoch: int) -> None:
     if epoch > mine[0] + EPOCH_LEAP_MAX:
         text = f"term {epoch} cannot be: the latest that is known here is {mine[0]}, and they are counted one by one"
@@ -292,8 +335,8 @@ def to_be_told(owner: Owner, name: bytes) -> list[Contact]:
     if is_companion(name):
         return []
     meta = owner.meta(name)
-    if meta.upstream is None and not meta.contacts:
-        return []
+    if meta.fence or (meta.upstream is None and not meta.contacts):
+        return []  # of the term of a fence nobody has said who the master is
     now = claimable(owner, name)
     known, told = owner.confirmed.get(name, (now, set()))
     return [contact for contact in outstanding(meta, now[0]) if known != now or contact[:2] not in told]
@@ -321,7 +364,8 @@ def learn(owner: Owner, stream: OpenStream, theirs: History, contacts: Iterable[
     before = term(meta, meta.history)
     if before[0] == epoch and before[1] not in ("", master or told[1]):
         meta = unconfirmed(meta)  # they confirmed another master
-    learnt = with_contacts(replace(meta, epoch=epoch, history=theirs, term_master=master), contacts)
+    fence = meta.fence if meta.fence > last_epoch(theirs) else 0
+    learnt = with_contacts(replace(meta, epoch=epoch, history=theirs, term_master=master, fence=fence), contacts)
     if learnt == meta or (stream.name not in owner.metas and _says_nothing(theirs) and not learnt.contacts):
         return
     owner.set_meta(learnt)
@@ -386,7 +430,7 @@ def _begin_term(owner: Owner, stream: OpenStream, meta: StreamMeta, epoch: int) 
         history = begin_epoch(history_of(owner, stream), epoch, stream.log.next_seq, owner.directory.node_id)
     except ValueError as error:
         raise Refused(Code.UNSUPPORTED, f"no term can follow: {error}") from error
-    owner.set_meta(replace(meta, role=Role.MASTER, epoch=epoch, history=history, term_master=""))
+    owner.set_meta(replace(meta, role=Role.MASTER, epoch=epoch, history=history, term_master="", fence=0))
     return epoch
 
 

@@ -37,6 +37,12 @@ DEPOSED_TEXT = (
 )
 
 
+FENCED_TEXT = (
+    "this node has learned of a later term of the stream than the node that it follows is in, so nothing goes there;"
+    " nothing of this was logged"
+)
+
+
 class SettingAside:
     """The end of a stream is moved out of it, by the helper thread."""
 
@@ -80,7 +86,7 @@ class Uplinks:
             settings=worker.settings,
             address=address,
             clock=lambda: worker.now_s,
-            resolve=self._resolve,
+            resolve=self.resolve,
             set_aside=self._set_aside,
             found=self._found,
             touch=self._touch,
@@ -180,6 +186,8 @@ class Uplinks:
                 self._owner.uproutes[name] = wanted.route
                 wanted.copies.add(name)
                 self._watched.join(name, (wanted.host, wanted.port))
+        elif wanted is not None:
+            wanted.copies.look_at_fence(name, self._worker.now_s)
         self._claim(name)
 
     def _claim(self, name: bytes) -> None:
@@ -225,14 +233,19 @@ class Uplinks:
         uplink = self._of.get(batch.name)
         if uplink is None:
             batch.refused(Code.DISABLED, DEPOSED_TEXT)
+        elif uplink.copies.by_name[batch.name].fenced:
+            batch.refused(Code.DISABLED, FENCED_TEXT)
         else:
             uplink.send_up(batch)
 
     def call_up(self, name: bytes, verb: str, args: list[Any], done: Callable[[Any | Refused], None]) -> None:
         """Ask the owner of the stream, which stands first in `args`, at its master; it may be unknown here as yet."""
         uplink = self._of.get(name) or self._would_follow(name)
+        copy = None if uplink is None else uplink.copies.by_name.get(name)
         if uplink is None:
             done(Refused(Code.DISABLED, DEPOSED_TEXT))
+        elif copy is not None and copy.fenced:
+            done(Refused(Code.DISABLED, FENCED_TEXT))
         else:
             uplink.calls.call(name, verb, args[1:], done, self._worker.now_s)
 
@@ -282,7 +295,7 @@ class Uplinks:
 
     # --- what another thread does -----------------------------------------------------------------------------------
 
-    def _resolve(self, host: str, port: int, done: Callable[[Address | None, str], None]) -> None:
+    def resolve(self, host: str, port: int, done: Callable[[Address | None, str], None]) -> None:
         """In a thread of its own: a name server may be long in answering, and whoever publishes waits for the disk."""
         if self._lookups is None:
             self._lookups = lookups = Syncer()

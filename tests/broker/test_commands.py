@@ -34,16 +34,16 @@ def words(lines: list[str]) -> list[str]:
 
 
 def test_administration_is_for_this_machine_alone(node: World) -> None:
-    lines = {"slave": "slave 127.0.0.1 5050 x 0", "trim": "trim x #0"}
+    lines = {"slave": "slave 127.0.0.1 5050 x 0", "trim": "trim x #0", "fence": "fence x 2"}
     admin = [verb.form.split()[0] for verb in VERBS.values() if verb.admin]
     alone = ("streams", "workers", "conns", "quit")
     typed = [lines.get(word, word if word in alone else f"{word} x") for word in admin]
-    assert len(typed) == len(c.ADMIN) == 11
+    assert len(typed) == len(c.ADMIN) == 12
     stranger = node.connect(local=False)
-    assert words(node.ask(stranger, *typed)) == ["err denied"] * 11
+    assert words(node.ask(stranger, *typed)) == ["err denied"] * 12
     assert not any(line.startswith("master") for line in node.ask(stranger, "help"))
     assert words(node.ask(stranger, "pub x |y", "sub x 0", "ping")) == ["ok sub", "ok pong"]
-    assert node.workers[0].metrics.refused.counts == {"denied": 11}
+    assert node.workers[0].metrics.refused.counts == {"denied": 12}
     assert node.controls[0].receive() is not None, "only that it is ready"
 
 
@@ -246,7 +246,7 @@ def test_one_stream_is_slaved_and_set_free(node: World, where: int) -> None:
     assert node.ask(peer, f"slave ::1 1 {name} #7") == [f"ok slave {name} [::1]:1"]
     assert node.ask(peer, f"unslave {name}", f"pub {name} |x")[0] == f"ok unslave {name}"
     assert role_of(node, name) == ("disabled", "1")
-    assert node.ask(peer, f"promote {name}", "ack on", f"pub {name} |x") == [
+    assert node.ask(peer, f"promote {name} force", "ack on", f"pub {name} |x") == [
         f"ok promote {name} 2", "ok ack on", f"ok pub {name} 0",
     ]  # fmt: skip
     assert role_of(node, name) == ("master", "2")
@@ -263,7 +263,7 @@ def test_many_streams_at_once(node: World) -> None:
     assert [role_of(node, name)[0] for name in (*logs, other)] == ["slave", "slave", "master"]
     assert words(node.ask(peer, f"sub {later} 0")) == ["ok sub"]
     assert role_of(node, later) == ("slave", "1")
-    assert node.ask(peer, "promote log.*") == ["ok promote log.* 3"]
+    assert node.ask(peer, "promote log.* force") == ["ok promote log.* 3"]
     assert [role_of(node, name) for name in (*logs, later, other)] == [("master", "2")] * 3 + [("master", "1")]
     assert node.ask(peer, f"slave {NOWHERE} * 0") == ["ok slave * 127.0.0.1:1 4"]
     assert node.ask(peer, "unslave *") == ["ok unslave * 4"]
@@ -331,7 +331,7 @@ def test_a_rule_with_a_worker_missing_is_an_error(tmp_path: Path) -> None:
     with world(tmp_path, workers=2, unavailable_timeout_s=0.1) as node:
         node.workers[0].siblings.close()
         peer = node.connect(0)
-        peer.send("promote *", "ping")
+        peer.send("promote * force", "ping")
         node.settle(0)
         node.workers[0].routes[1].expire(node.workers[0].now_s + 1)
         node.settle(0)
@@ -359,6 +359,6 @@ def test_a_stream_that_cannot_be_changed_is_told_of(node: World) -> None:
     owner = node.workers[1].owner
     owner.close_logs()
     Path(stream_paths(owner.shard_path(bad.encode()), bad).index_file).write_bytes(b"x" * 9_000)
-    (line,) = node.ask(peer, "promote *")
+    (line,) = node.ask(peer, "promote * force")
     assert line.startswith(f"err damaged not done for 1 of these streams, but for all others; the first was {bad}: ")
     assert role_of(node, good) == ("master", "2")

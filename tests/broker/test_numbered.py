@@ -12,6 +12,7 @@ from broker.numbered import is_numbered
 from broker.owner import Owner
 from broker.protocol.errors import Code
 from broker.publish import Batch
+from broker.replication import roles
 from broker.settings import Durability
 from shard.leaves import load
 from shard.log import StreamLog
@@ -188,6 +189,23 @@ def test_a_repeat_that_is_scattered_over_the_log_waits_for_its_last_message(tmp_
     held_by_one(owner, last_seq)
     assert sink.published_at == {}
     held_by_one(owner, last_seq + 1)
+    assert sink.published_at == {0: 0}
+    owner.release()
+
+
+def test_a_repeat_from_an_earlier_term_waits_for_nodes_that_are_in_the_present_one(tmp_path: Path) -> None:
+    """A node that has not got to where the term begins may be passed over by the next promotion, with all it holds."""
+    owner = make_owner(tmp_path / "data")
+    send(owner, run(0, b"a"), batch(b"s", *[b"other"] * 9))
+    owner.set_meta(StreamMeta("s", Role.SLAVE, 1))
+    assert roles.promote(owner, [b"s"]) == 2
+    sink = Sink()
+    repeated = run(0, b"a", sink=sink)
+    repeated.replicas = 1
+    held_by_one(owner, 9)
+    owner.append_row([repeated], 0.0)
+    assert sink.published_at == {}
+    held_by_one(owner, 10)
     assert sink.published_at == {0: 0}
     owner.release()
 

@@ -140,9 +140,10 @@ def test_the_meta_file() -> None:
 
 
 def test_what_is_in_the_meta_file(tmp_path: Path) -> None:
+    node = (EpochStart(2, 5, "node"),)
     write_meta(
         tmp_path,
-        StreamMeta("25", epoch=2, history=(EpochStart(2, 5, "node"),), contacts=(Contact("h", 1),), term_master="m"),
+        StreamMeta("25", epoch=2, history=node, contacts=(Contact("h", 1),), term_master="m", fence=2),
     )
     fields = msgpack.unpackb(meta_path(tmp_path, "25").read_bytes()[12:])
     assert [row[0] for row in table("meta fields")] == list(fields)

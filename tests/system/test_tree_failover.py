@@ -55,8 +55,8 @@ def let_follow(node: MachineNode, upstream: MachineNode) -> None:
     assert answer.startswith("ok slave"), answer
 
 
-def promote(node: MachineNode) -> None:
-    answer = node.ask("promote *")
+def promote(node: MachineNode, command: str = "promote *") -> None:
+    answer = node.ask(command)
     assert answer.startswith("ok promote"), answer
 
 
@@ -137,7 +137,7 @@ def test_the_last_of_a_chain_is_promoted_and_all_turn_round(tmp_path: Path) -> N
         with load_of(tree, tmp_path) as load:
             load.wait_for_progress(20)
             wait_equal(tree.data(), "old", starts=False)
-            promote(tree.nodes["leaf"])
+            promote(tree.nodes["leaf"], "promote * force")
             for name in ("heir", "old"):
                 wait_for(lambda name=name: roles(tree.nodes[name]) == {"slave"}, f"{name} gives in")  # type: ignore[misc]
             load.wait_for_progress(20)

@@ -67,6 +67,8 @@ FULL: dict[str, m.Message] = {
     "TOLD": r.Told(1, "n", ":1", (r.Link("up", "n", "a:1", "following", 0, 0, 0, 0),), 0, 0, 0, (END,)),
     "CALL": r.Call(1, b"s", "get", b""),
     "RETURNED": r.Returned(1, b""),
+    "FENCE": r.Fence(1, b"s", 2),
+    "FENCED": r.Fenced(1, "slave", 2),
     "CONSUME": c.Consume(1, "create", b"s", b"n", From("seq", 0), 0.5, 1, 3, 1, b"m"),
     "CONSUMED": c.Consumed(1, 0, True, True, (STANDING,)),
     "GET": c.Get(1, b"s", b"n", b"m", ((0, 1, 1),), ((2, 1, "why"),), 1, 1, 1, True, 3, 1, 1),

@@ -22,6 +22,8 @@ from broker.protocol.replication import (
     Call,
     Claim,
     Claimed,
+    Fence,
+    Fenced,
     Follow,
     Followed,
     Held,
@@ -146,6 +148,9 @@ SCENARIOS: dict[str, list[Step]] = {
         *says(Claim(2, b"s", HISTORY)), *hears(Claimed(2, "slave", 2**32 - 1, "n" * 32, True), Names(1, (b"sea",))),
         *says(Ask(3)),
         *hears(Told(3, "n1", ":5050", (Link("down", "n2", "10.0.0.2:5051", "following", 1, 0, 0, 0),), 0, 1, 0)),
+    ],
+    "a node that fences another": [
+        *BETWEEN_NODES, *says(Fence(1, b"s", 5)), *hears(Fenced(1, "slave", 5)),
     ],
     "a slave that asks its master": [
         *BETWEEN_NODES, *says(Call(1, b"s", "get", b"\x90"), Call(2, b"s", "steal", b"")),

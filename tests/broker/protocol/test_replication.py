@@ -31,7 +31,7 @@ def control(message: m.Message) -> object:
 
 def test_every_message_has_its_packer() -> None:
     assert set(r.PACKERS) == {*get_args(r.Request), *get_args(r.Response)}
-    of_nodes = {*range(m.Op.FOLLOW, m.Op.TOLD + 1), m.Op.CALL, m.Op.RETURNED}
+    of_nodes = {*range(m.Op.FOLLOW, m.Op.TOLD + 1), *range(m.Op.CALL, m.Op.FENCED + 1)}
     assert {kind.__name__.upper() for kind in r.PACKERS} == {op.name for op in m.Op if op in of_nodes}
 
 
@@ -42,6 +42,7 @@ def test_requests_are_maps_without_what_is_not_said() -> None:
     assert control(r.Held(((1, "n2", 7, 5),), ((2, "n3"),))) == {"rows": [[1, "n2", 7, 5]], "gone": [[2, "n3"]]}
     assert control(r.Watch(1, b"")) == {"id": 1, "prefix": ""}
     assert control(r.Claim(1, b"s", HISTORY[:1])) == {"id": 1, "stream": "s", "history": [[1, 0, "n1"]]}
+    assert control(r.Fence(1, b"s", 4)) == {"id": 1, "stream": "s", "epoch": 4}
     assert control(r.Ask(1)) == {"id": 1}
     assert control(r.Ask(1, b"s")) == {"id": 1, "stream": "s"}
     assert control(r.Ask(1, None, (b"s",))) == {"id": 1, "streams": ["s"]}
@@ -57,6 +58,7 @@ def test_responses_are_maps() -> None:
     assert control(r.Claimed(1, "slave", 4, "n2", True)) == {
         "id": 1, "role": "slave", "epoch": 4, "master": "n2", "accepted": True,
     }  # fmt: skip
+    assert control(r.Fenced(1, "slave", 4)) == {"id": 1, "role": "slave", "epoch": 4}
     assert control(r.Told(1, "n1", ":1", (r.Link("up", "n2", "a:1", "down", 1, 2, 3, 4),), 5, 6, 7)) == {
         "id": 1, "node": "n1", "address": ":1", "links": [["up", "n2", "a:1", "down", 1, 2, 3, 4]],
         "masters": 5, "slaves": 6, "disabled": 7, "ends": [],

@@ -65,6 +65,8 @@ def test_a_node_that_reports_no_ends_is_understood() -> None:
 
 
 WRONG: list[tuple[m.Op, dict[str, Any], Code, str]] = [
+    (m.Op.FENCE, {"id": 1, "stream": "s", "epoch": 0}, Code.USAGE, "has epoch 0; terms are counted from 1"),
+    (m.Op.FENCE, {"id": 1, "stream": "$cursor/s", "epoch": 2}, Code.RESERVED, "begins with $"),
     (m.Op.ASK, {"id": 1, "streams": ["s"] * 33}, Code.USAGE, "the ends of 33 streams, of at most 32"),
     (m.Op.ASK, {"id": 1, "streams": ["a b"]}, Code.NAME, "'a b' is not a stream name"),
     (m.Op.TOLD, TOLD | {"ends": [["a b", "slave", 1, 1, 1]]}, Code.NAME, "'a b' is not a stream name"),
@@ -209,6 +211,7 @@ REQUESTS = (
     | HELDS
     | st.builds(r.Watch, IDS, st.just(b"") | names)
     | st.builds(r.Claim, IDS, names, histories(least=1))
+    | st.builds(r.Fence, IDS, names, st.integers(1, U32_MAX))
     | st.builds(r.Ask, IDS, st.none() | names)
     | st.builds(r.Call, IDS, names, st.text(max_size=9), st.binary(max_size=20))
 )
@@ -224,6 +227,7 @@ FOLLOWEDS = st.builds(
 RESPONSES = (
     FOLLOWEDS
     | st.builds(r.Names, IDS, st.lists(names, max_size=5).map(tuple))
+    | st.builds(r.Fenced, IDS, ROLES, IDS)
     | st.builds(r.Claimed, IDS, ROLES, IDS, NODES_OR_NONE, st.booleans())
     | st.builds(r.Returned, IDS, st.binary(max_size=20))
     | st.builds(r.Returned, IDS, st.none(), st.text(max_size=9), st.text(max_size=9))

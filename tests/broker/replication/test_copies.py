@@ -15,7 +15,7 @@ from broker.protocol import replication as r
 from broker.protocol.messages import Op
 from broker.protocol.places import From
 from broker.replication import copies as copies_module
-from broker.replication import roles
+from broker.replication import decide, roles
 from broker.replication.copies import FOLLOWS_AT_ONCE, RETRY_MAX_S, RETRY_S, State
 from broker.replication.wire import WireClosed
 from broker.settings import Durability
@@ -503,3 +503,63 @@ def test_a_promoted_copy_takes_publishes_in_a_term_of_its_own(slave: Slave) -> N
     roles.promote(slave.owner, [S])
     assert publish(slave.owner, S).published_at == {0: 10}
     assert slave.log.last_epoch == 2
+
+
+# --- the fence --------------------------------------------------------------------------------------------------------
+
+
+def test_a_fenced_copy_leaves_an_upstream_of_an_earlier_term(slave: Slave) -> None:
+    """It ends the FOLLOW, takes nothing that still comes, reports nothing, and asks with the later term."""
+    slave.be(State.FOLLOWING)
+    slave.copies.note_held(S)
+    roles.fence(slave.owner, [S, 5])
+    slave.copies.look_at_fence(S, slave.now_s)
+    (left,) = slave.heard()
+    number = left.id
+    assert isinstance(left, m.Unsubscribe) and slave.copy.fenced
+    slave.chunk(10, 12, number=number)
+    assert slave.log.next_seq == 10 and slave.reports() == []
+    (asked,) = slave.tick(RETRY_MAX_S)
+    assert (asked.next_seq, asked.term) == (10, 5)
+    slave.followed("following", 10)
+    assert (slave.copy.state, slave.copy.why) == (State.WAITING, decide.fence_text(1, 5))
+    slave.chunk(10, 12, number=asked.id)
+    assert slave.log.next_seq == 10 and slave.reports() == []
+    slave.heard()
+    slave.tick(RETRY_MAX_S)
+    slave.followed("following", 10, history=(EpochStart(1, 0, A), EpochStart(5, 10, A)))
+    assert (slave.copy.state, slave.copy.fenced) == (State.FOLLOWING, False)
+    assert [report.rows for report in slave.reports()] == [((slave.copy.id, slave.id, 10, 0),)]
+
+
+def test_a_fence_of_the_term_that_the_upstream_is_in_changes_nothing(slave: Slave) -> None:
+    slave.be(State.FOLLOWING)
+    slave.followed("news", history=(EpochStart(1, 0, A), EpochStart(5, 10, A)))
+    roles.fence(slave.owner, [S, 5])
+    slave.copies.look_at_fence(S, slave.now_s)
+    assert slave.copy.state is State.FOLLOWING and slave.heard() == []
+
+
+def test_the_companions_of_a_fenced_stream_leave_with_it(slave: Slave) -> None:
+    slave.be(State.FOLLOWING)
+    cursor = b"$cursor/s"
+    slave.owner.create(cursor, by_command=True)
+    slave.copies.add(cursor)
+    (asked,) = slave.tick()
+    slave.followed("following", 0, number=asked.id)
+    assert slave.copies.by_name[cursor].state is State.FOLLOWING
+    roles.fence(slave.owner, [S, 5])
+    slave.copies.look_at_fence(S, slave.now_s)
+    assert sorted(each.id for each in slave.heard()) == [1, 2]
+    assert {copy.state for copy in slave.copies.by_name.values()} == {State.WAITING}
+    again = slave.tick(RETRY_MAX_S)
+    later = (EpochStart(1, 0, A), EpochStart(5, 10, A))
+    numbers = {each.stream: each.id for each in again}
+    slave.followed("following", 0, number=numbers[cursor])
+    assert slave.copies.by_name[cursor].state is State.WAITING
+    slave.followed("following", 10, number=numbers[S], history=later)
+    assert slave.copy.state is State.FOLLOWING
+    slave.heard()
+    (once_more,) = slave.tick(RETRY_MAX_S)
+    slave.followed("following", 0, number=once_more.id)
+    assert slave.copies.by_name[cursor].state is State.FOLLOWING

@@ -7,11 +7,15 @@ from pathlib import Path
 from broker.owner import Owner
 from broker.owner_calls import call
 from broker.protocol.replication import End
+from shard.epochs import EpochStart
 from shard.errors import StreamDamaged
+from shard.frame import pack_frame
+from shard.leaves import load
 from shard.meta import Role, StreamMeta
 from tests.broker.owning import make_owner, publish
 
 S = b"s"
+stamp = load("shard.frame_cy").stamp
 
 
 def rows(owner: Owner, *names: bytes) -> list[End]:
@@ -29,14 +33,27 @@ def test_the_term_of_the_last_message_is_not_the_latest_that_is_known(tmp_path: 
     owner.release()
 
 
-def test_a_term_without_a_message_yet_does_not_count(tmp_path: Path) -> None:
+def test_a_term_counts_from_its_beginning_on(tmp_path: Path) -> None:
     owner = make_owner(tmp_path / "data")
     publish(owner, S, b"a")
     owner.set_meta(StreamMeta("s", Role.SLAVE, 1))
     assert call(owner, "promote", [S]) == 2
-    assert rows(owner, S) == [End("s", "master", 2, 1, 1)]
+    assert rows(owner, S) == [End("s", "master", 2, 2, 1)]
     publish(owner, S, b"b")
     assert rows(owner, S) == [End("s", "master", 2, 2, 2)]
+    owner.release()
+
+
+def test_a_slave_is_in_a_term_when_it_has_all_that_is_before(tmp_path: Path) -> None:
+    """Its upstream has told that term 4 begins at seq 3."""
+    owner = make_owner(tmp_path / "data")
+    publish(owner, S, b"a", b"b")
+    owner.set_meta(StreamMeta("s", Role.SLAVE, 4, None, (EpochStart(1, 0, "n1"), EpochStart(4, 3, "n2"))))
+    assert rows(owner, S) == [End("s", "slave", 4, 1, 2)]
+    frames = bytearray(pack_frame(b"c"))
+    stamp(frames, 2, owner.stream(S).log.last_timestamp_us, 1, 0)
+    owner.take_frames(S, [memoryview(frames)], 0.0)
+    assert rows(owner, S) == [End("s", "slave", 4, 4, 3)]
     owner.release()
 
 

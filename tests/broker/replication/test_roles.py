@@ -332,6 +332,83 @@ def test_a_slave_hears_of_a_later_epoch_from_whom_it_follows(node: Node) -> None
     assert (node.meta.upstream, node.meta.epoch) == (Upstream("claimer", 6060), 5)
 
 
+# --- the fence ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("epoch", [4, 9])
+def test_a_master_that_is_fenced_takes_no_more_messages(node: Node, epoch: int) -> None:
+    node.be(Role.MASTER, 3, None, (3, 0, node.id))
+    assert roles.fence(node.owner, [S, epoch]) == ["slave", epoch]
+    assert (node.written.epoch, node.written.fence) == (epoch, epoch)
+    assert publish(node.owner, S).refusals
+
+
+@pytest.mark.parametrize("role", list(Role))
+def test_a_fence_of_a_term_that_is_known_changes_nothing(node: Node, role: Role) -> None:
+    node.be(role, 4, UPSTREAM, (4, 0, LOW))
+    before = node.meta
+    for epoch in (3, 4):
+        assert roles.fence(node.owner, [S, epoch]) == [role.value, 4]
+    assert node.meta == before
+
+
+def test_a_fence_that_cannot_be_true_is_refused(node: Node) -> None:
+    node.be(Role.MASTER, 3, None, (3, 0, node.id))
+    with pytest.raises(Refused) as refused:
+        roles.fence(node.owner, [S, 4 + roles.EPOCH_LEAP_MAX])
+    assert refused.value.code is Code.USAGE and node.meta.role is Role.MASTER
+    with pytest.raises(Refused) as refused:
+        roles.fence(node.owner, [b"other", 4])
+    assert refused.value.code is Code.UNKNOWN
+
+
+def test_a_slave_that_is_fenced_turns_to_the_master_of_that_term(node: Node) -> None:
+    """It has obeyed no claim of the term yet, unlike one that has turned to another claimant."""
+    node.be(Role.SLAVE, 3, UPSTREAM, (3, 0, LOW))
+    assert roles.fence(node.owner, [S, 4]) == ["slave", 4]
+    assert node.meta.upstream == UPSTREAM, "it may be the one that learns of the term next"
+    assert claim(node, 4, HIGH)[3]
+    assert (node.meta.upstream, node.meta.fence) == (Upstream("claimer", 6060, "seq", 0), 0)
+    assert not roles.claimed(node.owner, [S, [[4, 0, LOW]], "second", 6060])[3]
+
+
+def test_a_fence_is_over_when_the_upstream_is_in_its_term(node: Node) -> None:
+    node.be(Role.SLAVE, 3, UPSTREAM, (3, 0, LOW))
+    roles.fence(node.owner, [S, 5])
+    roles.learn(node.owner, node.owner.stream(S), (EpochStart(3, 0, LOW), EpochStart(4, 7, LOW)))
+    assert node.written.fence == 5
+    roles.learn(node.owner, node.owner.stream(S), (EpochStart(3, 0, LOW), EpochStart(5, 7, LOW)))
+    assert (node.written.fence, node.written.epoch) == (0, 5)
+
+
+def test_a_term_that_is_given_must_be_above_all_that_are_known(node: Node) -> None:
+    node.be(Role.SLAVE, 3, UPSTREAM, (3, 0, LOW))
+    roles.fence(node.owner, [S, 5])
+    for epoch in (4, 5, 6 + roles.EPOCH_LEAP_MAX):
+        with pytest.raises(Refused) as refused:
+            roles.promote(node.owner, [S, epoch])
+        assert refused.value.code is Code.USAGE
+    assert roles.promote(node.owner, [S, 8]) == 8
+    assert (node.written.role, node.written.epoch, node.written.fence) == (Role.MASTER, 8, 0)
+    assert roles.promote(node.owner, [S]) == roles.promote(node.owner, [S, 8]) == 8
+    assert roles.promote(node.owner, [S, 9]) == 9
+
+
+def test_the_next_term_is_above_what_other_nodes_know(node: Node) -> None:
+    node.be(Role.SLAVE, 3, UPSTREAM, (3, 0, LOW))
+    assert roles.promote(node.owner, [S, 0, 6]) == 7
+    node.be(Role.SLAVE, 9, UPSTREAM, (9, 0, LOW))
+    assert roles.promote(node.owner, [S, 0, 2**32 - 1]) == 9 + roles.EPOCH_LEAP_MAX
+
+
+def test_other_nodes_are_to_be_asked_before_a_slave_is_promoted(node: Node) -> None:
+    node.be(Role.SLAVE, 3, UPSTREAM, (3, 0, LOW))
+    assert roles.promote(node.owner, [S, 0, 0, True]) == 0
+    assert node.meta.role is Role.SLAVE
+    assert roles.promote(node.owner, [S, 0, 0, False]) == 4
+    assert roles.master(node.owner, [b"new", 0, 0, True]) == 1, "nobody has anything of it"
+
+
 @pytest.mark.parametrize("role", list(Role))
 def test_who_comes_second_gives_in(node: Node, role: Role) -> None:
     node.be(role, 4, UPSTREAM, (3, 0, LOW), (4, 0, node.id))

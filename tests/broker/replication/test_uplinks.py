@@ -18,7 +18,7 @@ from broker.refused import Refused
 from broker.replication import uplink as uplink_module
 from broker.replication.copies import State
 from broker.replication.uplink import Phase, Uplink
-from broker.replication.uplinks import DEPOSED_TEXT, SettingAside
+from broker.replication.uplinks import DEPOSED_TEXT, FENCED_TEXT, SettingAside
 from broker.replication.wire import Address
 from broker.router import Done
 from shard.log import StreamLog
@@ -72,6 +72,10 @@ class Node:
     def next_seq(self, name: str = "s") -> int:
         owner = self.world.workers[self.world.owner_of(name)].owner
         return owner.stream(name.encode()).log.next_seq if name.encode() in owner.names else -1
+
+    def copy_state(self, name: str = "s") -> State:
+        (state,) = [uplink.copies.by_name[name.encode()].state for uplink in self.uplinks]
+        return state
 
     def role(self, name: str = "s") -> str:
         return str(self.world.workers[self.world.owner_of(name)].owner.role(name.encode()))
@@ -296,9 +300,32 @@ def test_when_a_rule_goes_its_names_are_not_made_any_more(tree: Tree) -> None:
 # --- roles ------------------------------------------------------------------------------------------------------------
 
 
+def test_a_fenced_slave_passes_nothing_to_its_upstream(tree: Tree, pair: tuple[Node, Node]) -> None:
+    up, down = pair
+    before = up.next_seq()
+    assert down.say("fence s 5") == "ok fence s slave 5"
+    assert down.uplinks[0].copies.by_name[b"s"].fenced
+    assert down.say("pub s |x").startswith("err disabled s: this node has learned of a later term")
+    assert up.next_seq() == before
+    tree.until(lambda: up.role() == "slave")  # it has heard of the term from who follows it
+    assert up.say("promote s force") == "ok promote s 6"
+    tree.until(lambda: down.copy_state() is State.FOLLOWING)
+    down.peer.send("pub s |y")
+    tree.until(lambda: down.messages()[-1:] == up.messages()[-1:] == [b"y"])
+
+
+def test_what_is_asked_of_the_master_is_refused_while_fenced(tree: Tree, pair: tuple[Node, Node]) -> None:
+    _up, down = pair
+    down.say("fence s 5")
+    outcomes: list[object] = []
+    down.world.workers[0].uplinks.call_up(b"s", "get", [b"s"], outcomes.append)
+    (refused,) = outcomes
+    assert isinstance(refused, Refused) and refused.text == FENCED_TEXT
+
+
 def test_a_promoted_slave_is_followed_by_its_former_master(tree: Tree, pair: tuple[Node, Node]) -> None:
     up, down = pair
-    assert down.say("promote s") == "ok promote s 2"
+    assert down.say("promote s force") == "ok promote s 2"
     tree.until(lambda: up.role() == "slave")
     up.peer.send("ack on", "pub s |d")
     tree.until(lambda: up.next_seq() == down.next_seq() == 4)
@@ -312,7 +339,7 @@ def test_two_masters_end_as_one_and_the_others_messages_are_set_aside(tree: Tree
     reader, binary = up.world.connect(), BinaryPeer(up.world)
     up.world.ask(reader, "sub s #0")
     binary.subscribe(1, "s")
-    down.say("promote s")
+    down.say("promote s force")
     up.fill(b"lost 1", b"lost 2")
     down.fill(b"d")
     tree.until(lambda: up.messages() == down.messages() == [b"a", b"b", b"c", b"d"])
@@ -333,7 +360,7 @@ def test_companions_are_promoted_and_turn_round_with_their_stream(tree: Tree, pa
     up.owner.append(batch(b"$cursor/s", b"lost"), 1_000.0)
     up.owner.create(b"s/$dead")
     up.owner.append(batch(b"s/$dead", b"lost"), 1_000.0)
-    assert down.say("promote s") == "ok promote s 2"
+    assert down.say("promote s force") == "ok promote s 2"
     for name in (b"$cursor/s", b"s/$dead"):
         down.owner.append(batch(name, b"3", b"4"), 1_000.0)
     tree.until(lambda: up.role("$cursor/s") == up.role("s/$dead") == "slave")
@@ -459,7 +486,7 @@ def test_while_the_end_is_set_aside_the_stream_is_read_and_not_changed(
     down.slave(up)
     tree.until(held.begun.is_set)
     assert down.messages() == [b"%d" % number for number in range(5)]
-    for command in ("promote s", "unslave s", "trim s #2"):
+    for command in ("promote s force", "unslave s", "trim s #2"):
         assert down.say(command).startswith("err unavailable")
     held.go_on.set()
     tree.until(lambda: down.messages() == [b"a", b"b"])
