@@ -114,6 +114,7 @@ class WorkerMetrics:
         "appended_bytes",
         "appended_messages",
         "binary",
+        "clock_ahead_s",
         "commit",
         "connections",
         "consumer_lag_messages_max",
@@ -190,6 +191,7 @@ class WorkerMetrics:
         self.damaged_streams = 0  # that refuse to open
         self.sync_failed_streams = 0  # whose last sync has failed
         self.disk_bytes = 0  # allocated by the owned streams
+        self.clock_ahead_s = 0.0  # of the time by which messages grow old
         self.consumers = 0  # durable ones, of the owned streams
         self.consumer_lag_messages_max = 0  # of the one furthest behind
         self.consumer_lag_s_max = 0.0  # the age of the oldest message that one has not finished

@@ -85,6 +85,7 @@ GAUGES = (
     ("tailrace_damaged_streams", "damaged_streams", "livesum", "Streams that refuse to open, a file being damaged."),
     ("tailrace_sync_failed_streams", "sync_failed_streams", "livesum", "Streams whose last sync has failed."),
     ("tailrace_stream_disk_bytes", "disk_bytes", "livesum", "Bytes that the files of the streams take on the disk."),
+    ("tailrace_clock_jump_seconds", "clock_ahead_s", "livemax", "How far the clock has jumped; max_age_s waits."),
     ("tailrace_consumers", "consumers", "livesum", "Durable consumers."),
     ("tailrace_consumer_lag_messages", "consumer_lag_messages_max", "livemax", "Messages the hindmost consumer lacks."),
     ("tailrace_consumer_lag_seconds", "consumer_lag_s_max", "livemax", "Age of the oldest message a consumer lacks."),

@@ -517,6 +517,15 @@ class Settings:
         low=0.1,
         high=DAY_S,
     )
+    clock_jump_wait_s: float = setting(
+        "timing",
+        "clock_jump_wait_s",
+        Kind.SECONDS,
+        float(HOUR_S),
+        "how long a jump of the clock forward must last before max_age_s goes by it",
+        low=0,
+        high=YEAR_S,
+    )
     async_sync_s: float = setting(
         "timing",
         "async_sync_s",

@@ -25,6 +25,7 @@ import setproctitle
 from broker import roster
 from broker.acceptor import Acceptor
 from broker.affinity import Movers
+from broker.aging import SAVE_S, AgingClock
 from broker.board import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
 from broker.client import READ_BYTES_SCATTERED_MAX
 from broker.commands import Commands
@@ -187,7 +188,8 @@ class Worker:
         self.acceptor = Acceptor(self, boot.listener)
         self.movers = Movers(self)
         self.router.on_away = self.movers.consider
-        self.upkeep = Upkeep(self.owner, Patrol(self.desk), self.syncer, time.monotonic, now_us)
+        self.aging = AgingClock(boot.directory.path, boot.slot, boot.boot_id, settings.clock_jump_wait_s, now_us)
+        self.upkeep = Upkeep(self.owner, Patrol(self.desk), self.syncer, time.monotonic, self.aging.now_us)
         self.address = settings.advertise or f":{boot.listener.getsockname()[1]}"
         self.uplinks = Uplinks(self, self.address)
         self.followers = Followers(self)
@@ -213,6 +215,8 @@ class Worker:
         self.poller.register(self.syncer.fileno(), select.EPOLLIN, lambda _mask: self.upkeep.take_outcomes())
         self.timers.every(0.05, self._often)
         self.timers.every(1.0, self._seldom)
+        self.timers.every(SAVE_S, self._save_clock)
+        self._save_clock()
         self.timers.every(self.settings.heartbeat_s / TICKS_AN_INTERVAL, self._beat_hearts)
         self.control.send("ready")
         if own:
@@ -467,6 +471,9 @@ class Worker:
             roster.move_on(self)
         self.siblings.flush()
 
+    def _save_clock(self) -> None:
+        self.syncer.request(self.aging, None)
+
     def _beat_hearts(self) -> None:
         self.heartbeats.tick(self.now_s)
 
@@ -475,6 +482,8 @@ class Worker:
             self.upkeep.punch_due()
             self.upkeep.sweep()
             self.desk.seldom()
+        self.aging.now_us()
+        self.metrics.clock_ahead_s = self.aging.ahead_s
         roster.drop_stalled(self)
         self.fanout.keep_cut_messages()
         self.fanout.look_at_some()
