@@ -8,7 +8,7 @@ import errno
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
@@ -153,15 +153,16 @@ class Replacements:
                     os.unlink(f"{path}{NEW_SUFFIX}")
 
 
-def write_new(path: str | Path, data: bytes, *, sync: bool) -> int:
+def write_new(path: str | Path, data: bytes | Callable[[int], bytes], *, sync: bool) -> int:
     """Write the file that is to be renamed to `path`, with NEW_SUFFIX beside it; with `sync` it is on the disk.
 
-    Gives its descriptor, for reading and writing. Raises OSError, and leaves nothing then.
+    `data` may be what makes the bytes for its descriptor. Gives this descriptor, for reading and writing. Raises
+    OSError, and leaves nothing then.
     """
     new = f"{path}{NEW_SUFFIX}"
     fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
     try:
-        write_all(fd, data, 0)
+        write_all(fd, data(fd) if callable(data) else data, 0)
         if sync:
             os.fsync(fd)
     except OSError:

@@ -35,6 +35,7 @@ from shard.header import (
 )
 from shard.index import read_entry
 from shard.meta import Role, StreamMeta, meta_path, read_meta, write_meta
+from shard.place import place_word
 from shard.reader import StreamReader, this_boot
 from shard.stream_files import StreamPaths, stream_paths
 from shard.torn import TORN_SUFFIX, keep_torn
@@ -248,6 +249,7 @@ def _write_anew(source: _Source, index_fd: int, boot: int, may_cut: Cut) -> Mend
     index = IndexWords(
         first_seq, next_seq, max(synced_seq, base_seq), boot, STATE_CLOSED, cuts + cuts % 2, cut_seq, failed
     )
+    index = index._replace(place=place_word(index_fd))
     write_all(source.fd, pack_page(CONTENT_MAGIC, fixed, content), 0)
     write_all(index_fd, pack_page(INDEX_MAGIC, fixed._replace(base_seq=base_seq), index), 0)
     os.fsync(source.fd)

@@ -6,10 +6,10 @@ import mmap
 import os
 import secrets
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from shard.errors import StorageFull, StreamDamaged, StreamMissing, is_full
 from shard.files import NEW_SUFFIX, sync_directory, write_new
@@ -17,7 +17,6 @@ from shard.header import (
     CONTENT_MAGIC,
     HEADER_PAGE_BYTES,
     INDEX_MAGIC,
-    INDEX_PLACE,
     NAME_OFFSET,
     STATE_OPEN,
     STREAM_ID_OFFSET,
@@ -29,7 +28,6 @@ from shard.header import (
     pack_page,
     parse_content,
     parse_index,
-    tagged,
 )
 from shard.meta import StreamMeta, meta_path, write_meta
 from shard.names import file_stem, stem_is_hashed, validate_name
@@ -37,6 +35,8 @@ from shard.place import place_word
 
 CONTENT_SUFFIX: Final = ".content"
 INDEX_SUFFIX: Final = ".indx"
+Page: TypeAlias = Callable[[int], bytes]
+"""Makes a header page for the descriptor of its file."""
 PRODUCERS_SUFFIX: Final = ".producers"
 """Of what `shard.producer_file` keeps beside them."""
 
@@ -181,10 +181,11 @@ def _create_pair(paths: StreamPaths, boot: int, base_seq: int, made: list[str]) 
     if stem_is_hashed(paths.stem) and not meta.exists():
         write_meta(paths.directory, StreamMeta(paths.name))
         made.append(str(meta))
-    content_page, index_page = _empty_pages(paths.name, boot, base_seq)
     fds: list[int] = []
     try:
-        for file, page in ((paths.content_file, content_page), (paths.index_file, index_page)):
+        for file, page in zip(
+            (paths.content_file, paths.index_file), _empty_pages(paths.name, boot, base_seq), strict=True
+        ):
             fds.append(_create(file, page))
             made.append(file)
         if base_seq:
@@ -195,7 +196,7 @@ def _create_pair(paths: StreamPaths, boot: int, base_seq: int, made: list[str]) 
     except OSError:
         _close(fds)
         raise
-    return _placed(FilePair(paths, *fds))
+    return FilePair(paths, *fds)
 
 
 class NewPair:
@@ -235,7 +236,7 @@ class NewPair:
         except OSError:
             _close((self._content_fd, self._index_fd))
             raise
-        return _placed(FilePair(paths, self._content_fd, self._index_fd))
+        return FilePair(paths, self._content_fd, self._index_fd)
 
 
 def is_begun_anew(paths: StreamPaths) -> bool:
@@ -254,9 +255,8 @@ def finish_anew(paths: StreamPaths, boot: int) -> None:
     """Give a stream that `is_begun_anew` its index. Raises StorageFull, OSError."""
     with open(paths.content_file, "rb") as content:
         fixed, _ = parse_content(content.read(HEADER_PAGE_BYTES))
-    page = pack_page(INDEX_MAGIC, fixed, _empty_words(boot, fixed.base_seq))
     try:
-        os.close(_create(paths.index_file, page, sync=True))
+        os.close(_create(paths.index_file, lambda fd: _empty_index(fd, fixed, boot), sync=True))
     except OSError as error:
         if is_full(error):
             raise _full(paths) from error
@@ -264,29 +264,23 @@ def finish_anew(paths: StreamPaths, boot: int) -> None:
     sync_directory(paths.directory)
 
 
-def _placed(pair: FilePair) -> FilePair:
-    """Write down where files that were just made are."""
-    if place := place_word(pair.index_fd):
-        pair.index_words[INDEX_PLACE] = tagged(place)
-    return pair
-
-
-def _empty_pages(name: str, boot: int, base_seq: int) -> tuple[bytes, bytes]:
-    """The header pages of a stream without messages."""
+def _empty_pages(name: str, boot: int, base_seq: int) -> tuple[Page, Page]:
+    """What makes the header pages of a stream without messages, for the descriptors of content and index."""
     fixed = FixedHeader(secrets.randbits(64), base_seq, time.time_ns() // 1000, name)
-    content_page = pack_page(CONTENT_MAGIC, fixed, ContentWords(base_seq, HEADER_PAGE_BYTES, HEADER_PAGE_BYTES))
-    return content_page, pack_page(INDEX_MAGIC, fixed, _empty_words(boot, base_seq))
+    words = ContentWords(base_seq, HEADER_PAGE_BYTES, HEADER_PAGE_BYTES)
+    return (lambda _: pack_page(CONTENT_MAGIC, fixed, words)), (lambda fd: _empty_index(fd, fixed, boot))
 
 
-def _empty_words(boot: int, base_seq: int) -> IndexWords:
-    return IndexWords(base_seq, base_seq, base_seq, boot, STATE_OPEN)
+def _empty_index(fd: int, fixed: FixedHeader, boot: int) -> bytes:
+    seq = fixed.base_seq
+    return pack_page(INDEX_MAGIC, fixed, IndexWords(seq, seq, seq, boot, STATE_OPEN, place=place_word(fd)))
 
 
 def _full(paths: StreamPaths) -> StorageFull:
     return StorageFull(paths.name, Path(paths.content_file), 2 * HEADER_PAGE_BYTES)
 
 
-def _create(file: str, page: bytes, *, sync: bool = False) -> int:
+def _create(file: str, page: Page, *, sync: bool = False) -> int:
     """A new file that appears under its name with its whole header page in it."""
     fd = write_new(file, page, sync=sync)
     try:

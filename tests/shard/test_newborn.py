@@ -10,8 +10,10 @@ import pytest
 from shard import newborn
 from shard.check import check_stream
 from shard.errors import StreamDamaged, StreamMissing
-from shard.header import HEADER_PAGE_BYTES, boot_word
+from shard.header import HEADER_PAGE_BYTES, boot_word, parse_index
+from shard.mend import rebuild_index
 from shard.newborn import Left, left_of_newborn
+from shard.place import place_word
 from shard.stream_files import StreamPaths, stream_paths
 from tests.shard.helpers import BOOT, LATER_BOOT, NAME, append, cut, filled, flip, open_log, overwrite, payloads
 
@@ -146,3 +148,33 @@ def test_a_long_content_is_not_read_whole_when_it_is_opened(tmp_path: Path, monk
     monkeypatch.setattr(newborn, "REBUILD_BYTES_MAX", HEADER_PAGE_BYTES + 100)
     with pytest.raises(StreamDamaged, match="missing"):
         open_log(tmp_path, boot=LATER_BOOT)
+
+
+def test_what_was_taken_up_knows_its_place(tmp_path: Path) -> None:
+    """Its new index is on the disk before it is opened, and what follows may be lost with the volume."""
+    paths = filled(tmp_path, 5)
+    os.unlink(paths.index_file)
+    log = open_log(tmp_path)
+    index = Path(paths.index_file).read_bytes()
+    append(log, b"unsynced")
+    log.abandon()
+    there = tmp_path / "there"
+    there.mkdir()
+    for file, data in ((paths.content_file, Path(paths.content_file).read_bytes()), (paths.index_file, index)):
+        (there / Path(file).name).write_bytes(data)
+    log = open_log(there)
+    assert (log.next_seq, log.new_boot) == (6, True)
+    log.close()
+
+
+def test_both_ways_to_make_a_stream_say_where_it_is(tmp_path: Path) -> None:
+    open_log(tmp_path).close()
+    log = open_log(tmp_path, "anew")
+    log.begin_at(7)
+    log.close()
+    mended = filled(tmp_path, 1, name="mended")
+    rebuild_index(tmp_path, "mended", boot_id=BOOT)
+    for file in (tmp_path / "stream.indx", tmp_path / "anew.indx", Path(mended.index_file)):
+        with open(file, "rb") as opened:
+            words = parse_index(opened.read(HEADER_PAGE_BYTES))[1]
+            assert words.place == place_word(opened.fileno()) != 0

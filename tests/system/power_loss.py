@@ -20,6 +20,7 @@ import tempfile
 import time
 import uuid
 from collections import defaultdict
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -43,7 +44,7 @@ WRITTEN_BACK_MAX: Final = 40  # files
 PAGE_BYTES: Final = 4096
 PAGES_MAX: Final = 4
 REFUSAL_BYTES: Final = 250
-FAULTS_SHOWN: Final = 40
+FAULTS_SHOWN: Final = 40  # of one volume
 
 
 class Result(NamedTuple):
@@ -93,11 +94,18 @@ class Machine:
             self._volume.unmount()
             raise
         boot = "the same boot" if same_boot else "another boot"
-        self.faults += [f"{what}, {boot}: {fault}" for fault in faults]
+        self._note(f"{what}, {boot}: {fault}" for fault in faults)
 
     def stop(self) -> None:
         self._node.stop()
         self._volume.unmount()
+
+    def _note(self, faults: Iterable[str]) -> None:
+        """Print the first ones at once: a long run can be ended then."""
+        for fault in faults:
+            self.faults.append(fault)
+            if len(self.faults) <= FAULTS_SHOWN:
+                print(fault, flush=True)
 
     def _load(self, what: str) -> None:
         over: list[bool] = []
@@ -115,7 +123,7 @@ class Machine:
         self._node.kill()
         for publisher in publishers:
             publisher.join()
-            self.faults += [f"{what}: {text}" for text in publisher.failures]
+            self._note(f"{what}: {text}" for text in publisher.failures)
             self.acknowledged += len(publisher.acknowledged)
             self.streams.update(message.stream for message in publisher.acknowledged)
         for stream, seq, payload in publishers[POLICIES.index("always")].acknowledged:
@@ -236,8 +244,6 @@ def main() -> int:
     except CannotMount as error:
         print(error)
         return EXIT_CANNOT_MOUNT
-    for fault in result.faults[:FAULTS_SHOWN]:
-        print(fault)
     return 1 if result.faults else 0
 
 
