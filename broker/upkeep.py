@@ -20,10 +20,11 @@ from broker.settings import Durability, StreamPolicy
 from broker.syncer import Job, Syncer
 from shard.errors import StorageError
 from shard.files import FileSystem
+from shard.holes import unpunched_seq
 from shard.log import StreamLog
 from shard.names import CURSOR_PREFIX
 from shard.retention import RetentionPolicy, retention_seq
-from shard.stream_files import stream_paths
+from shard.stream_files import StreamPaths, stream_paths
 from shard.synced import is_sync_failed, mark_closed_synced, mark_unsynced_failed
 
 log = logging.getLogger(__name__)
@@ -96,7 +97,7 @@ class Upkeep:
         self._sweep: Iterator[bytes] = iter(())
         self._swept_bytes = 0
         self._next_sweep_s = clock()
-        self._sweeps = 0
+        self._has_looked = self._looks_at_what_was_left = False  # in the first sweep as the owner
         self._patrol = patrol
         owner.on_trim = self._note_trim
 
@@ -249,13 +250,16 @@ class Upkeep:
             self._next_sweep_s = self._clock() + self.owner.settings.retention_interval_s
             self._swept_bytes = 0
             self._sweep = iter(list(self.owner.names))
-            self._sweeps += 1
+            self._looks_at_what_was_left = self.owner.owning and not self._has_looked
+            self._has_looked |= self._looks_at_what_was_left
 
     def _visit(self, name: bytes) -> None:
         text = name.decode()
-        if self._sweeps == 1:
+        paths = stream_paths(self.owner.shard_path(name), text)
+        if self._looks_at_what_was_left:
             self._look_for_mark(name, text)
-        nbytes = disk_bytes(stream_paths(self.owner.shard_path(name), text))
+            self._look_for_trimmed(name, paths)
+        nbytes = disk_bytes(paths)
         self._swept_bytes += nbytes
         if name.startswith(CURSOR_PREFIX):
             self._patrol.visit(name, nbytes)
@@ -271,6 +275,16 @@ class Upkeep:
                 self.owner.failed_syncs.found(name)
         except OSError as error:
             log.warning("cannot see whether a sync of stream %r has failed: %s", text, error)
+
+    def _look_for_trimmed(self, name: bytes, paths: StreamPaths) -> None:
+        """A predecessor may have trimmed the stream, and ended before it gave the space back."""
+        try:
+            seq = unpunched_seq(paths)
+        except OSError as error:
+            log.warning("cannot see whether stream %r has trimmed space: %s", name, error)
+            return
+        if seq is not None:
+            self._punches.append((self._clock() + self.owner.settings.trim_grace_s, name, seq))
 
     def _retain(self, name: bytes, policy: StreamPolicy) -> None:
         try:

@@ -78,16 +78,25 @@ def make_data_dir(path: Path, shards: int = SHARDS_DEFAULT) -> DataDirectory:
     if not 1 <= shards <= SHARDS_MAX:
         raise DirectoryError(path, f"cannot have {shards} shards: 1 to {SHARDS_MAX}")
     try:
+        found = next(each for each in (path.resolve(), *path.resolve().parents) if each.exists())
         path.mkdir(parents=True, exist_ok=True)
         _require_empty(path)
         for shard in range(shards):
             (path / shard_folder(shard)).mkdir(exist_ok=True)
         node = {"format": FORMAT_VERSION, "shards": shards, "node_id": secrets.token_hex(8)}
         replace_file(path / NODE_FILE, json.dumps(node, indent=1).encode() + b"\n")
-        sync_directory(path.resolve().parent)
+        _sync_parents(path.resolve(), found)
     except OSError as error:
         raise DirectoryError(path, f"cannot be made a data directory: {error}") from error
     return open_data_dir(path)
+
+
+def _sync_parents(path: Path, found: Path) -> None:
+    """Put the names on the way from `found`, which was there before, to `path` on the disk. Raises OSError."""
+    for parent in path.parents:
+        sync_directory(parent)
+        if parent == found or path == found:
+            return
 
 
 def _require_empty(path: Path) -> None:

@@ -189,6 +189,35 @@ def test_trimmed_space_comes_back_after_the_grace_period(tmp_path: Path) -> None
     world.owner.release()
 
 
+def test_space_that_a_predecessor_has_trimmed_comes_back(tmp_path: Path) -> None:
+    """The worker is replaced within the grace period."""
+    former = settled(tmp_path, trim_grace_s=5.0)
+    former.publish(b"s", *(bytes(5_000) for _ in range(100)))
+    former.publish(b"whole", *(bytes(5_000) for _ in range(100)))
+    former.owner.trim(former.owner.stream(b"s"), 90)
+    former.owner.release()
+    world = settled(tmp_path, trim_grace_s=5.0)
+    for _ in range(2):
+        world.upkeep.sweep()
+    world.upkeep.punch_due()
+    assert not world.syncer.asked
+    world.clock.now_s += 5.5
+    world.upkeep.punch_due()
+    ((target, _token),) = world.syncer.asked
+    assert isinstance(target, Punch) and target.name == "s"
+    file = Path(stream_paths(world.owner.shard_path(b"s"), "s").content_file)
+    before = file.stat().st_blocks
+    world.work()
+    assert file.stat().st_blocks < before - 90 * 5_000 // 512 // 2
+    world.clock.now_s += 100.0
+    for _ in range(3):
+        world.upkeep.sweep()
+    world.clock.now_s += 100.0
+    world.upkeep.punch_due()
+    assert not world.syncer.asked, "it is looked for once"
+    world.owner.release()
+
+
 @pytest.mark.parametrize("subscribers", [0, 1])
 def test_space_that_a_subscriber_may_still_be_sent_comes_back_in_large_pieces(tmp_path: Path, subscribers: int) -> None:
     world = settled(tmp_path, trim_grace_s=1.0)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from shard import directory
 from shard.directory import data_dir_exists, make_data_dir, open_data_dir
 from shard.errors import DirectoryError
 
@@ -19,6 +20,19 @@ def test_made_once_opened_often(tmp_path: Path) -> None:
     assert [shard.name for shard in made.shard_paths()] == ["shard-00", "shard-01", "shard-02", "shard-03"]
     assert made.stream_directory("25") == path / f"shard-{made.shard_of('25'):02d}"
     assert len(made.node_id) == 16
+
+
+@pytest.mark.parametrize(("below", "synced"), [("", ["."]), ("data", ["there"]), ("a/b/data", ["a/b", "a", "there"])])
+def test_every_name_that_was_made_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: str, synced: list[str]
+) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    found: list[Path] = []
+    monkeypatch.setattr(directory, "sync_directory", found.append)
+    make_data_dir(there / below, 2)
+    places = {"there": there, ".": tmp_path}
+    assert found == [places.get(each, there / each) for each in synced]
 
 
 def test_two_nodes_have_two_ids(tmp_path: Path) -> None:

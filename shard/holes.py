@@ -1,0 +1,40 @@
+"""Whether the space of trimmed messages was given back, from the content file alone. The stream is not opened."""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from typing import Final
+
+from shard.files import read_all
+from shard.header import CONTENT_FIRST_OFFSET, CONTENT_FIRST_SEQ, HEADER_PAGE_BYTES, untagged
+from shard.stream_files import StreamPaths
+from shard.walk import PAGE_BYTES
+
+_WORDS: Final = struct.Struct("<2Q")
+assert CONTENT_FIRST_OFFSET == CONTENT_FIRST_SEQ + 1
+
+
+def unpunched_seq(paths: StreamPaths) -> int | None:
+    """The first seq of a stream if whole pages before its oldest message still have data. Raises OSError.
+
+    None also if the file is missing or its header page cannot be read.
+    """
+    try:
+        fd = os.open(paths.content_file, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        first_seq, first_offset = map(untagged, _WORDS.unpack(read_all(fd, _WORDS.size, 8 * CONTENT_FIRST_SEQ)))
+        end = first_offset // PAGE_BYTES * PAGE_BYTES
+        has_data = end > HEADER_PAGE_BYTES and os.lseek(fd, HEADER_PAGE_BYTES, os.SEEK_DATA) < end
+        return first_seq if has_data else None
+    except (ValueError, struct.error):
+        return None
+    except OSError as error:
+        if error.errno == errno.ENXIO:  # no data behind the header page
+            return None
+        raise
+    finally:
+        os.close(fd)
