@@ -45,7 +45,7 @@ from shard.index import entry_offset, read_entry, seq_at
 from shard.leaves import load
 from shard.mend import take_up
 from shard.newborn import Left, left_of_newborn
-from shard.recovery import OPEN_CHECK_BYTES, Recovered, recover
+from shard.recovery import OPEN_CHECK_BYTES, Recovered, recover, settle_boot
 from shard.rewrite import BegunSync, Span, require_messages_on_disk, write_messages_again
 from shard.stream_files import (
     FilePair,
@@ -58,6 +58,7 @@ from shard.stream_files import (
     stream_paths,
 )
 from shard.synced import mark_failed_word
+from shard.torn import keep_torn
 from shard.walk import FrameWalk, Run, fault_text
 
 PUNCH_PAGE_BYTES: Final = 4_096
@@ -84,6 +85,7 @@ class StreamLog:
 
     __slots__ = (
         "_base_seq",
+        "_boot",
         "_content_extent",
         "_content_fd",
         "_content_limit",
@@ -96,6 +98,7 @@ class StreamLog:
         "_index_fd",
         "_index_limit",
         "_index_words",
+        "_is_cut",
         "_lock",
         "_pair",
         "_punched_content",
@@ -116,8 +119,9 @@ class StreamLog:
         "torn_bytes",
     )
 
-    def __init__(self, pair: FilePair, state: Recovered) -> None:
+    def __init__(self, pair: FilePair, state: Recovered, boot: int) -> None:
         """For `open`."""
+        self._boot = boot
         self.name = pair.paths.name
         self.torn_bytes = state.torn_bytes
         self.lost_messages = state.lost_messages
@@ -144,6 +148,7 @@ class StreamLog:
         self._content_words, self._index_words = pair.content_words, pair.index_words
         self._punched_content = self._punched_index = HEADER_PAGE_BYTES
         self._directory_synced = state.synced_seq > state.base_seq
+        self._is_cut = state.is_cut
         self._begin_growth()
 
     def _begin_growth(self) -> None:
@@ -151,7 +156,7 @@ class StreamLog:
         self._index_end = entry_offset(self.next_seq, self._base_seq)
         self._content_extent = Extent(self._content_fd, self.end_offset)
         self._index_extent = Extent(self._index_fd, self._index_end)
-        self._content_limit = self._content_extent.limit
+        self._content_limit = self._content_extent.limit if self._is_cut else 0
         self._index_limit = self._index_extent.limit
         self._tail = False
 
@@ -195,7 +200,7 @@ class StreamLog:
             if not create:
                 raise StreamMissing(name, directory) from None
             may_be_lost = True
-        log = cls(create_pair(paths, boot, base_seq), _empty(base_seq))
+        log = cls(create_pair(paths, boot, base_seq), _empty(base_seq), boot)
         log.new_boot = may_be_lost
         return log
 
@@ -203,7 +208,7 @@ class StreamLog:
     def _open_existing(cls, paths: StreamPaths, boot: int, check_bytes: int) -> StreamLog:
         pair = open_pair(paths)
         try:
-            return cls(pair, recover(pair, boot, check_bytes))
+            return cls(pair, recover(pair, boot, check_bytes), boot)
         except BaseException:
             pair.close()
             raise
@@ -379,6 +384,7 @@ class StreamLog:
                 raise ValueError(f"stream {self.name!r} cannot end before {seq}: its next message is {self.next_seq}")
             if seq == self.next_seq:
                 return None
+            self._cut_torn()
             next_seq, first_seq, generation = self.next_seq, max(seq, self.first_seq), self._generation
             content_fd, index_fd = os.dup(self._content_fd), os.dup(self._index_fd)
         try:
@@ -408,6 +414,7 @@ class StreamLog:
             if self.first_seq != self.next_seq or self.closed:
                 raise ValueError(f"stream {self.name!r} cannot begin at {seq}: it keeps messages from {self.first_seq}")
             if seq != self.next_seq:
+                self._cut_torn()
                 self._begin_anew(seq)
 
     @property
@@ -621,7 +628,20 @@ class StreamLog:
         os.fdatasync(self._content_fd)
         os.fdatasync(self._index_fd)
 
+    def _cut_torn(self) -> None:
+        """Do what opening had no space for: keep what is torn, then cut it. Raises StorageFull, OSError."""
+        if self._is_cut:
+            return
+        pair = self._pair
+        torn = (self.end_offset, os.fstat(self._content_fd).st_size)
+        self.torn_bytes = keep_torn(pair.paths.directory, pair.paths.stem, self._content_fd, "content", *torn)
+        os.ftruncate(self._content_fd, self.end_offset)
+        settle_boot(pair, self._boot)
+        self._is_cut = True
+        self._begin_growth()
+
     def _reserve(self, end: int, index_end: int) -> None:
+        self._cut_torn()
         self._tail = True
         try:
             if end > self._content_limit:

@@ -57,7 +57,9 @@ class Recovered:
     """Where the stream stands, and what opening it had to do. `torn_bytes` were cut and kept, `lost_messages` had been
     committed but never reached the disk before the machine went down (as far as the header page knows: it may be an
     older one), or were left unreadable by a failed sync. `new_boot`: nobody has had the stream open since the machine
-    came up, or the files lost their place, or messages that others may have seen were cut."""
+    came up, or the files lost their place, or messages that others may have seen were cut.
+    `is_cut`: False if there was no space to keep what is torn. It is still in the content then, and the files say
+    nothing of this boot: the next opening finds the same."""
 
     base_seq: int
     first_seq: int
@@ -69,6 +71,7 @@ class Recovered:
     torn_bytes: int = 0
     lost_messages: int = 0
     new_boot: bool = False
+    is_cut: bool = True
 
 
 def recover(pair: FilePair, boot: int, check_bytes: int) -> Recovered:
@@ -92,7 +95,9 @@ def recover(pair: FilePair, boot: int, check_bytes: int) -> Recovered:
         _trust_the_commit(pair, headers, found, check_bytes)
     if is_here and found.lost_messages:
         headers = _begin_cut(pair, headers, found)
-    _settle(pair, headers, found, boot, place)
+    _settle(pair, headers, found)
+    if found.is_cut:
+        settle_boot(pair, boot)
     return found
 
 
@@ -205,7 +210,12 @@ def _take_up_unsynced(
     if damage is not None and is_short and not looks_torn(pair.content_fd, walk.offset, limit):
         raise damage
     paths = pair.paths
-    found.torn_bytes = keep_torn(paths.directory, paths.stem, pair.content_fd, "content", found.end_offset, limit)
+    try:
+        found.torn_bytes = keep_torn(paths.directory, paths.stem, pair.content_fd, "content", found.end_offset, limit)
+    except StorageFull:
+        if not found.new_boot:  # the next opening would trust what this one has found
+            raise
+        found.is_cut = False
     found.lost_messages = max(0, index.next_seq - found.next_seq)
     found.first_seq = min(found.first_seq, found.next_seq)
 
@@ -263,10 +273,17 @@ def _walk_on(pair: FilePair, found: Recovered, limit: int) -> FrameWalk:
     return walk
 
 
-def _settle(pair: FilePair, headers: Headers, found: Recovered, boot: int, place: int) -> None:
-    """Make the files say what was found. The boot word comes last: until then the same is found again."""
+def settle_boot(pair: FilePair, boot: int) -> None:
+    """Say that the stream was opened in this boot and place. This comes last: until then the same is found again."""
+    place = place_word(pair.index_fd)
+    pair.index_words[INDEX_PLACE] = tagged(place) if place else 0
+    pair.index_words[INDEX_BOOT] = tagged(boot)
+
+
+def _settle(pair: FilePair, headers: Headers, found: Recovered) -> None:
+    """Make the files say what was found."""
     content, index = pair.content_words, pair.index_words
-    if pair.content_size > found.end_offset:
+    if found.is_cut and pair.content_size > found.end_offset:
         os.ftruncate(pair.content_fd, found.end_offset)
     index_end = entry_offset(found.next_seq, found.base_seq)
     if pair.index_size > index_end:
@@ -284,9 +301,6 @@ def _settle(pair: FilePair, headers: Headers, found: Recovered, boot: int, place
     if headers.index_words.cuts % 2:
         index[INDEX_CUTS] = tagged(headers.index_words.cuts + 1)
     index[INDEX_STATE] = tagged(STATE_OPEN)
-    if headers.index_words.place != place:
-        index[INDEX_PLACE] = tagged(place) if place else 0
-    index[INDEX_BOOT] = tagged(boot)
 
 
 def oldest_offset(pair: FilePair, found: Recovered) -> int:

@@ -67,7 +67,12 @@ def keep_torn(directory: Path, stem: str, fd: int, kind: str, start: int, end: i
     if end == start:
         return 0
     path = directory / (stem + TORN_SUFFIX)
-    torn = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        torn = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        if is_full(error):
+            raise StorageFull(stem, path, end - start) from error
+        raise
     size_before = os.fstat(torn).st_size
     try:
         title = f"torn {kind} offset={start} bytes={end - start} at={int(time.time())}\n"

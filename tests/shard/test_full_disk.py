@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Iterator
@@ -13,7 +14,7 @@ from shard.check import check_stream
 from shard.errors import StorageFull, StreamCut
 from shard.log import StreamLog
 from shard.reader import StreamReader
-from tests.shard.helpers import BOOT, NAME, append, batch, messages_of, open_log, payloads
+from tests.shard.helpers import BOOT, LATER_BOOT, NAME, append, batch, messages_of, open_log, payloads
 
 DISK_BYTES = 2 * 1024 * 1024
 BATCH = 50  # messages of 1,000 bytes
@@ -135,3 +136,50 @@ def test_a_tail_that_does_not_fit_twice_is_not_set_aside_and_one_that_does_is(di
     report = check_stream(disk, NAME, boot_id=BOOT)
     assert report.ok
     assert list(report.diverged) == [kept]
+
+
+def fill_disk(disk: Path) -> Path:
+    """Leave no space at all; gives the file that takes it."""
+    path = disk / "more ballast"
+    with open(path, "wb", buffering=0) as file:
+        for size in (1 << 16, 1 << 12, 1):
+            with contextlib.suppress(OSError):
+                while file.write(bytes(size)):
+                    pass
+    return path
+
+
+def test_what_is_torn_waits_in_its_place_until_there_is_space_for_it(disk: Path) -> None:
+    log = open_log(disk)
+    append(log, b"synced")
+    log.sync()
+    append(log, b"unsynced")
+    log.abandon()
+    content = disk / "stream.content"
+    torn = b"torn " * 1_000
+    with open(content, "ab") as file:
+        file.write(torn)
+    size = content.stat().st_size
+    ballast = fill_disk(disk)
+    for readable in (1, 2):
+        log = open_log(disk, boot=LATER_BOOT)
+        assert (log.next_seq, log.torn_bytes) == (2, 0)
+        assert len(payloads(disk, boot=LATER_BOOT)) == readable, "what is synced"
+        with pytest.raises(StorageFull):
+            append(log, b"refused")
+        with pytest.raises(StorageFull):
+            log.set_aside(1)
+        assert log.sync() == 2
+        assert payloads(disk, boot=LATER_BOOT) == [b"synced", b"unsynced"]
+        log.close()
+        assert content.stat().st_size == size
+    log = open_log(disk, boot=LATER_BOOT)
+    ballast.unlink()
+    assert append(log, b"after") == 2
+    log.close()
+    assert torn in (disk / "stream.torn").read_bytes()
+    assert payloads(disk, boot=LATER_BOOT) == [b"synced", b"unsynced", b"after"]
+    assert check_stream(disk, NAME, boot_id=LATER_BOOT).ok
+    log = open_log(disk, boot=LATER_BOOT)
+    assert not log.new_boot
+    log.close()
