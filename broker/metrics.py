@@ -9,9 +9,12 @@ Counts only grow. Measures (connections, lag and so on) say what is so now; the 
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from dataclasses import dataclass
 from typing import Protocol
+
+log = logging.getLogger(__name__)
 
 # Bounds of both histograms: from one small append to a disk that hangs.
 TIME_BOUNDS_S = (
@@ -203,6 +206,13 @@ class WorkerMetrics:
         self.copies_lag_messages = 0
         self.upstream_links: dict[str, int] = {}  # connections there are to be, by the other node's address
         self.upstream_links_up: dict[str, int] = {}
+
+    def note_losses(self, stream: str, messages: int, torn_bytes: int) -> None:
+        """Opening a stream has found what a loss of power cost: count it, and log it if there is any."""
+        self.torn_bytes += torn_bytes
+        if messages or torn_bytes:
+            text = "stream %r: %d messages that were not synced are lost, %d torn bytes were cut off into its .torn file"
+            log.warning(text, stream, messages, torn_bytes)
 
     def flush(self) -> None:
         """Publish what changed. Call it from a timer of the work loop and once before the worker leaves."""

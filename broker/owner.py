@@ -585,8 +585,7 @@ class Owner:
         except (OSError, StorageError) as error:
             log.error("cannot open stream %r: %s", text, error)
             raise Refused(Code.UNAVAILABLE, f"this stream cannot be opened: {error}") from error
-        self.metrics.torn_bytes += stream_log.torn_bytes
-        _log_losses(stream_log)
+        self.metrics.note_losses(text, stream_log.lost_messages, stream_log.torn_bytes)
         # Epoch 0 stands for "not the master here": one comparison on the append path tells.
         meta = self.meta(name)
         stream = OpenStream(name, stream_log, meta.epoch if meta.role is Role.MASTER else 0, self.settings.policy(text))
@@ -699,12 +698,6 @@ class Owner:
             else:
                 still.append((batch, first_seq))
         stream.waiting = still
-
-
-def _log_losses(found: StreamLog) -> None:
-    if found.torn_bytes or found.lost_messages:
-        text = "stream %r: %d messages that were not synced are lost, %d torn bytes were cut off into its .torn file"
-        log.warning(text, found.name, found.lost_messages, found.torn_bytes)
 
 
 def is_plain(meta: StreamMeta) -> bool:

@@ -192,17 +192,16 @@ class StreamLog:
             if is_begun_anew(paths):
                 finish_anew(paths, boot)
                 return cls._open_existing(paths, boot, check_bytes)
-            left = left_of_newborn(paths, boot)
-            if left is None:
+            if (left := left_of_newborn(paths, boot)) is None:
                 raise
             if left is Left.FRAMES:
                 return cls._open_rebuilt(paths, boot)
             if not create:
                 raise StreamMissing(name, directory) from None
             may_be_lost = True
-        log = cls(create_pair(paths, boot, base_seq), _empty(base_seq), boot)
-        log.new_boot = may_be_lost
-        return log
+        state = _empty(base_seq)
+        state.new_boot = may_be_lost
+        return cls(create_pair(paths, boot, base_seq), state, boot)
 
     @classmethod
     def _open_existing(cls, paths: StreamPaths, boot: int, check_bytes: int) -> StreamLog:
@@ -216,9 +215,9 @@ class StreamLog:
     @classmethod
     def _open_rebuilt(cls, paths: StreamPaths, boot: int) -> StreamLog:
         """Take up the frames that a loss of power has left of a new stream."""
-        mended = take_up(paths, boot)
+        cut_bytes = take_up(paths, boot).cut_bytes
         log = cls._open_existing(paths, boot, OPEN_CHECK_BYTES)
-        log.torn_bytes, log.new_boot = mended.cut_bytes, True
+        log.torn_bytes, log.new_boot = cut_bytes, True
         return log
 
     def append(self, frames: bytearray | memoryview, count: int, now_us: int, epoch: int) -> int:
@@ -632,11 +631,10 @@ class StreamLog:
         """Do what opening had no space for: keep what is torn, then cut it. Raises StorageFull, OSError."""
         if self._is_cut:
             return
-        pair = self._pair
-        torn = (self.end_offset, os.fstat(self._content_fd).st_size)
-        self.torn_bytes = keep_torn(pair.paths.directory, pair.paths.stem, self._content_fd, "content", *torn)
-        os.ftruncate(self._content_fd, self.end_offset)
-        settle_boot(pair, self._boot)
+        paths, fd, end = self._pair.paths, self._content_fd, self.end_offset
+        self.torn_bytes = keep_torn(paths.directory, paths.stem, fd, "content", end, os.fstat(fd).st_size)
+        os.ftruncate(fd, end)
+        settle_boot(self._pair, self._boot)
         self._is_cut = True
         self._begin_growth()
 
