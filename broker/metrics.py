@@ -211,7 +211,7 @@ class WorkerMetrics:
         """Opening a stream has found what a loss of power cost: count it, and log it if there is any."""
         self.torn_bytes += torn_bytes
         if messages or torn_bytes:
-            text = "stream %r: %d messages that were not synced are lost, %d torn bytes were cut off into its .torn file"
+            text = "stream %r: %d unsynced messages are lost, %d torn bytes were cut off into its .torn file"
             log.warning(text, stream, messages, torn_bytes)
 
     def flush(self) -> None:
