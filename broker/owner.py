@@ -327,16 +327,10 @@ class Owner:
     def _logged(self, batch: Batch, first_seq: int) -> None:
         """The batch is logged here as well as it is to be."""
         if batch.replicas:
-            self.replicas.wait(batch, first_seq, begin_seq=self._term_start(batch.name) if batch.numbered else 0)
+            meta = self.metas.get(batch.name) if batch.numbered else None
+            self.replicas.wait(batch, first_seq, begin_seq=meta.term_seq if meta else 0)
         else:
             batch.published(first_seq, self.subscribers(batch.name))
-
-    def _term_start(self, name: bytes) -> int:
-        """Where the term of a stream that this node is the master of begins. A node that has not got so far may yet be
-        passed over by a promotion, with what it holds of earlier terms.
-        """
-        meta = self.metas.get(name)
-        return meta.history[-1].first_seq if meta is not None and meta.history else 0
 
     def _begins_now(self, stream: OpenStream) -> bool:
         """Whether a stream that took no messages when it was opened takes them now. Raises Refused."""

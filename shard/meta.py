@@ -93,6 +93,13 @@ class StreamMeta:
     fence: int = 0
 
     @property
+    def term_seq(self) -> int:
+        """Where the latest term that is written down begins. A node that has not got so far may be passed over by a
+        promotion, with what it holds of earlier terms.
+        """
+        return self.history[-1].first_seq if self.history else 0
+
+    @property
     def is_default(self) -> bool:
         """Whether no file need say this."""
         short = not stem_is_hashed(file_stem(self.name))
