@@ -130,6 +130,7 @@ class WorkerMetrics:
         "damaged_streams",
         "disk_bytes",
         "diverged_messages",
+        "diverged_tails",
         "dropped",
         "forwarded_bytes",
         "forwarded_messages",
@@ -193,6 +194,7 @@ class WorkerMetrics:
         self.open_streams = 0
         self.damaged_streams = 0  # that refuse to open
         self.sync_failed_streams = 0  # whose last sync has failed
+        self.diverged_tails = 0  # of the owned streams, that lie in their files
         self.disk_bytes = 0  # allocated by the owned streams
         self.clock_ahead_s = 0.0  # of the time by which messages grow old
         self.consumers = 0  # durable ones, of the owned streams

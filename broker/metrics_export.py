@@ -84,6 +84,12 @@ GAUGES = (
     ("tailrace_open_streams", "open_streams", "livesum", "Streams whose files are open."),
     ("tailrace_damaged_streams", "damaged_streams", "livesum", "Streams that refuse to open, a file being damaged."),
     ("tailrace_sync_failed_streams", "sync_failed_streams", "livesum", "Streams whose last sync has failed."),
+    (
+        "tailrace_diverged_tails",
+        "diverged_tails",
+        "livesum",
+        "Tails of streams that lie set aside.",
+    ),
     ("tailrace_stream_disk_bytes", "disk_bytes", "livesum", "Bytes that the files of the streams take on the disk."),
     ("tailrace_clock_jump_seconds", "clock_ahead_s", "livemax", "How far the clock has jumped; max_age_s waits."),
     ("tailrace_consumers", "consumers", "livesum", "Durable consumers."),

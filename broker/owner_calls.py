@@ -16,6 +16,7 @@ from broker.owner import OpenStream, Owner, Refused
 from broker.protocol.errors import Code
 from broker.replication import catalog, ends, lineage, roles, ruling
 from broker.replication.lag import stat_of_slaves
+from shard.diverged import count_tails
 from shard.errors import StorageError, StreamDamaged
 from shard.names import is_reserved
 from shard.stream_files import StreamPaths, stream_paths
@@ -72,6 +73,7 @@ def stat(owner: Owner, args: Args) -> dict[str, int | str]:
     """[stream] -> the numbers an operator asks for. Sizes in bytes, times in microseconds since the epoch."""
     name = args[0]
     stream = owner.stream(name)
+    paths = stream_paths(owner.shard_path(name), name.decode())
     found = stream.log
     empty = found.next_seq == found.first_seq
     return {
@@ -83,7 +85,8 @@ def stat(owner: Owner, args: Args) -> dict[str, int | str]:
         "next_seq": found.next_seq,
         "messages": found.next_seq - found.first_seq,
         "content_bytes": 0 if empty else found.end_offset - found.entry(found.first_seq).offset,
-        "disk_bytes": disk_bytes(stream_paths(owner.shard_path(name), name.decode())),
+        "disk_bytes": disk_bytes(paths),
+        **dict(zip(("diverged_tails", "diverged_messages"), tails_of(paths), strict=True)),
         "first_timestamp_us": 0 if empty else found.entry(found.first_seq).timestamp_us,
         "last_timestamp_us": 0 if empty else found.last_timestamp_us,
         "synced_seq": found.synced_seq,
@@ -93,6 +96,15 @@ def stat(owner: Owner, args: Args) -> dict[str, int | str]:
         **owner.stat_upstream(stream),
         **stat_of_slaves(stream, owner.holders.get(name), owner.clock_us()),
     }
+
+
+def tails_of(paths: StreamPaths) -> tuple[int, int]:
+    """How many tails of a stream are set aside, and their messages. A file that cannot be read counts as a tail."""
+    try:
+        return count_tails(paths)
+    except (StorageError, OSError) as error:
+        log.warning("what was set aside of stream %r cannot be read: %s", paths.name, error)
+        return 1, 0
 
 
 def disk_bytes(paths: StreamPaths) -> int:

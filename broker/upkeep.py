@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from broker.consumers.patrol import Patrol
 from broker.owner import OpenStream, Owner, Refused
-from broker.owner_calls import disk_bytes
+from broker.owner_calls import disk_bytes, tails_of
 from broker.settings import Durability, StreamPolicy
 from broker.syncer import Job, Syncer
 from shard.errors import StorageError
@@ -95,7 +95,7 @@ class Upkeep:
         self._syncing_whole = False
         self._punches: deque[tuple[float, bytes, int]] = deque()  # due, stream, first seq; at most one a trim
         self._sweep: Iterator[bytes] = iter(())
-        self._swept_bytes = 0
+        self._swept_bytes = self._swept_tails = 0
         self._next_sweep_s = clock()
         self._has_looked = self._looks_at_what_was_left = False  # in the first sweep as the owner
         self._patrol = patrol
@@ -238,17 +238,17 @@ class Upkeep:
                 log.warning("cannot give back the trimmed space of stream %r: %s", name, refused)
 
     def sweep(self) -> None:
-        """One slice of the walk over all streams: apply retention, add up the disk's bytes."""
+        """One slice of the walk over all streams: apply retention, add up the disk's bytes and what was set aside."""
         end_s = self._clock() + SWEEP_SLICE_S
         for name in self._sweep:
             self._visit(name)
             if self._clock() > end_s:
                 return
-        self.owner.metrics.disk_bytes = self._swept_bytes
+        self.owner.metrics.disk_bytes, self.owner.metrics.diverged_tails = self._swept_bytes, self._swept_tails
         self._patrol.finish(self.owner.metrics)
         if self._clock() >= self._next_sweep_s:
             self._next_sweep_s = self._clock() + self.owner.settings.retention_interval_s
-            self._swept_bytes = 0
+            self._swept_bytes = self._swept_tails = 0
             self._sweep = iter(list(self.owner.names))
             self._looks_at_what_was_left = self.owner.owning and not self._has_looked
             self._has_looked |= self._looks_at_what_was_left
@@ -261,6 +261,7 @@ class Upkeep:
             self._look_for_trimmed(name, paths)
         nbytes = disk_bytes(paths)
         self._swept_bytes += nbytes
+        self._swept_tails += tails_of(paths)[0]
         if name.startswith(CURSOR_PREFIX):
             self._patrol.visit(name, nbytes)
             return

@@ -99,6 +99,20 @@ def read_tails(fd: int, path: Path, name: str) -> Iterator[DivergedTail]:
         place, number = kept.end_offset, number + 1
 
 
+def count_tails(paths: StreamPaths) -> tuple[int, int]:
+    """How many tails of a stream are set aside, and their messages. Raises TailsDamaged, OSError."""
+    path = diverged_path(paths.directory, paths.stem)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return 0, 0
+    try:
+        tails = [kept.tail for kept in read_tails(fd, path, paths.name)]
+    finally:
+        os.close(fd)
+    return len(tails), sum(tail.next_seq - tail.first_seq for tail in tails)
+
+
 def _add(fd: int, kept: DivergedTail, content_fd: int, offset: int, name: str, path: Path) -> None:
     place = kept.offset - TITLE_BYTES
     try:

@@ -11,10 +11,12 @@ import pytest
 from broker.consumers.desk import Desk
 from broker.consumers.patrol import Patrol
 from broker.owner import Owner
+from broker.owner_calls import call
 from broker.protocol.errors import Code
 from broker.settings import Durability, StreamPolicy
 from broker.syncer import Outcome, Syncable
 from broker.upkeep import Punch, Upkeep
+from shard.diverged import diverged_path
 from shard.errors import StorageError
 from shard.files import FileSystem
 from shard.header import HEADER_PAGE_BYTES, STATE_CLOSED, parse_index
@@ -391,3 +393,29 @@ def test_a_stop_that_waits_for_the_disk_goes_on_beating(tmp_path: Path) -> None:
     assert beats[:3] == [False] * 3 and sink.published_at == {0: 0}
     world.upkeep.close_clean(lambda: world.syncer.work())
     assert not world.owner.owning
+
+
+def test_what_is_set_aside_is_seen_until_it_is_removed(tmp_path: Path) -> None:
+    """Also by an owner that was not there when it was set aside; a file that cannot be read counts too."""
+    before = World(tmp_path)
+    before.publish(b"s", b"a", b"b", b"c")
+    before.publish(b"other", b"x")
+    for seq in (2, 1):
+        before.owner.stream(b"s").log.set_aside(seq)
+    before.owner.release()
+    world = World(tmp_path)
+    path = diverged_path(world.owner.shard_path(b"s"), "s")
+
+    def seen() -> tuple[int, int, int]:
+        world.clock.now_s += world.owner.settings.retention_interval_s
+        for _ in range(3):
+            world.upkeep.sweep()
+        stat = call(world.owner, "stat", [b"s"])
+        return world.owner.metrics.diverged_tails, stat["diverged_tails"], stat["diverged_messages"]
+
+    assert seen() == (2, 2, 2)
+    path.write_bytes(b"x" + path.read_bytes())
+    assert seen() == (1, 1, 0)
+    path.unlink()
+    assert seen() == (0, 0, 0)
+    world.owner.release()
