@@ -33,6 +33,7 @@ ONCE = {
         "tests/system/test_client_survival.py",
         "tests/system/test_disk.py",
         "tests/system/test_exactly_once.py",
+        "tests/system/test_full_volume.py",
         "tests/system/test_limits.py",
         "tests/system/test_power_loss.py",
         "tests/system/test_rolling.py",

@@ -1,0 +1,115 @@
+"""Streams that are open when their file system gets full: is it an error, or does the kernel kill the process?
+
+    sudo .venv/bin/python -m tests.system.full_volume ext4
+
+The words of a header page are stored through a mapping. A file system that writes such a page to another place on the
+disk needs space for that, and has no way to say that there is none but SIGBUS.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final
+
+from shard.errors import StorageFull
+from shard.log import StreamLog
+from tests.shard.helpers import append, open_log
+from tests.system.mounts import CannotMount, mounted, unmount
+from tests.system.power_loss import EXIT_CANNOT_MOUNT
+from tests.system.volumes import MAKE, LoopVolume, with_own_mounts
+
+STREAMS: Final = 40
+ROUNDS: Final = 3
+IMAGE_BYTES: Final = {"ext4": 48 << 20, "xfs": 320 << 20, "btrfs": 128 << 20}
+TMPFS: Final = "size=32m"
+BALLAST_BYTES: Final = (1 << 20, 1 << 16, 1 << 12, 1)
+INSIDE: Final = "--mounts-are-private"
+
+
+def command(kind: str) -> list[str]:
+    """The command line of a try on a file system, in a mount namespace of its own. Raises CannotMount."""
+    return with_own_mounts(sys.executable, "-m", "tests.system.full_volume", kind, INSIDE)
+
+
+def fill(path: Path) -> None:
+    """Leave no space, on the disk as well."""
+    with open(path / "ballast", "ab", buffering=0) as file:
+        for nbytes in BALLAST_BYTES:
+            with suppress(OSError):
+                while file.write(bytes(nbytes)):
+                    pass
+    os.sync()
+
+
+def use(logs: list[StreamLog]) -> dict[str, int]:
+    """Trim every stream and append to it, again and again; gives how many were refused."""
+    outcomes = {"done": 0, "full": 0}
+    for number in range(1, ROUNDS + 1):
+        for log in logs:
+            try:
+                log.trim(number)
+                append(log, b"small")
+                outcomes["done"] += 1
+            except StorageFull:
+                outcomes["full"] += 1
+        os.sync()  # a page that was written back is looked at anew when the next word is stored
+    return outcomes
+
+
+def play(kind: str, directory: Path, stack: ExitStack) -> dict[str, int]:
+    path = _mounted(kind, directory, stack) / "data"
+    path.mkdir()
+    logs = [open_log(path, f"s{number}") for number in range(STREAMS)]
+    for log in logs:
+        stack.callback(log.abandon)
+        append(log, *[b"x" * 100] * 10)
+    os.sync()
+    fill(path.parent)
+    return use(logs)
+
+
+def _mounted(kind: str, directory: Path, stack: ExitStack) -> Path:
+    """Raises CannotMount."""
+    if kind in MAKE:
+        volume = LoopVolume(kind, directory, IMAGE_BYTES[kind])
+        volume.mount()
+        stack.callback(volume.unmount)
+        return volume.path
+    base = stack.enter_context(mounted(directory / "tmpfs", TMPFS))
+    if kind == "tmpfs":
+        return base
+    lower, upper, work, path = (base / name for name in ("lower", "upper", "work", "overlay"))
+    for each in (lower, upper, work, path):
+        each.mkdir()
+    options = f"lowerdir={lower},upperdir={upper},workdir={work}"
+    done = subprocess.run(["mount", "-t", "overlay", "-o", options, "overlay", str(path)], check=False)
+    if done.returncode:
+        raise CannotMount("no overlay can be mounted here")
+    stack.callback(unmount, path)
+    return path
+
+
+def main() -> int:
+    kind = sys.argv[1]
+    try:
+        if INSIDE not in sys.argv:
+            return subprocess.run(command(kind), check=False).returncode
+        with tempfile.TemporaryDirectory(prefix="tailrace-full-") as directory, ExitStack() as stack:
+            print(kind, play(kind, Path(directory), stack))
+    except CannotMount as error:
+        print(error)
+        return EXIT_CANNOT_MOUNT
+    return 0
+
+
+if __name__ == "__main__":
+    code = main()
+    if code == -signal.SIGBUS:
+        print("SIGBUS")
+    sys.exit(code)
