@@ -26,6 +26,8 @@ HELD_ROWS_MAX: Final = 1_024
 """The most rows of a HELD, those of what is gone included."""
 NAMES_MAX: Final = 256
 """The most streams that one NAMES tells."""
+CLAIMS: Final = "claims "
+"""The state of a link by which nothing is followed begins so, with the number of streams that are claimed over it."""
 LINKS_MAX: Final = 1_024
 """The most links that one TOLD tells."""
 ASKED_STREAMS_MAX: Final = 32
@@ -204,7 +206,8 @@ class End(NamedTuple):
 class Told:
     """A node and its links. `masters`, `slaves`, `disabled`: streams that it has in that role.
 
-    `ends`: of the streams that were asked for by name, and their companions, as far as the node has them.
+    `ends`: of the streams that were asked for by name, and their companions, as far as the node has them. `turned`:
+    streams that follow a node that claimed them, while new ones would be this node's own.
     """
 
     id: int
@@ -215,6 +218,7 @@ class Told:
     slaves: int
     disabled: int
     ends: tuple[End, ...] = ()
+    turned: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -153,6 +153,7 @@ def _told(fields: Fields) -> Told:
         slaves=fields.number("slaves"),
         disabled=fields.number("disabled"),
         ends=_ends(fields) if "ends" in fields else (),
+        turned=fields.number("turned") if "turned" in fields else 0,
     )
 
 

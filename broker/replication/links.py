@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.protocol.replication import LINKS_MAX, Link
+from broker.protocol.replication import CLAIMS, LINKS_MAX, Link
 from broker.replication.uplink import Phase
 from broker.timers import now_us
 from shard.errors import StorageError
@@ -16,31 +16,46 @@ from shard.meta import Role
 from shard.names import is_reserved
 
 if TYPE_CHECKING:
+    from broker.owner import Owner
     from broker.replication.copies import Copy
     from broker.replication.follower import Following
     from broker.worker import Worker
 
 UP = "up"
+CLAIMED_PLACE = ("seq", 0)
+"""Where a copy begins whose node turned to a claimant by itself."""
 LAGS_MEASURED_MAX = 256
 """Streams of one worker whose lag in bytes and time is looked up in one answer; of more only the messages count."""
 ROLES = (Role.MASTER, Role.SLAVE, Role.DISABLED)
 
 
 def of_worker(worker: Worker, name: bytes | None) -> list[Any]:
-    """[rows of links, streams as master, as slave, disabled], of one stream or of all: each worker's own business."""
+    """[rows of links, streams as master, as slave, disabled, turned by themselves], of one stream or of all: each
+    worker's own business.
+    """
     rows = [list(link) for link in (*_up(worker, name), *_down(worker, name))]
     counts = dict.fromkeys(ROLES, 0)
     owner = worker.owner
+    turned = 0
     if owner.owning:
         for each in _shown(owner.names) if name is None else {name} & owner.names.keys():
             counts[owner.role(each)] += 1
-    return [rows, *counts.values()]
+            turned += owner.settings.auto_master and _has_turned(owner, each)
+    return [rows, *counts.values(), turned]
+
+
+def _has_turned(owner: Owner, name: bytes) -> bool:
+    """Whether a stream follows a node that claimed it, while new streams like it would be this node's own."""
+    meta = owner.metas.get(name)
+    if meta is None or meta.role is not Role.SLAVE or meta.upstream is None or owner.rules.match(name) is not None:
+        return False
+    return meta.upstream[2:] == CLAIMED_PLACE
 
 
 def together(parts: Iterable[list[Any]]) -> tuple[list[Link], list[int]]:
     """The links of all workers, one to a node, and the sums of their counts."""
     links: dict[tuple[str, ...], Link] = {}
-    counts = [0, 0, 0]
+    counts = [0, 0, 0, 0]
     for rows, *part in parts:
         counts = [have + more for have, more in zip(counts, part, strict=True)]
         for row in rows:
@@ -63,8 +78,14 @@ def _joined(one: Link, other: Link) -> Link:
 
 def _up(worker: Worker, name: bytes | None) -> Iterator[Link]:
     for uplink in worker.uplinks:
-        copies = uplink.copies.by_name
+        copies, claimed = uplink.copies.by_name, set(uplink.claims) - uplink.copies.by_name.keys()
         if name is not None and name not in copies:
+            if name not in claimed:
+                continue
+            copies, claimed = {}, {name}
+        if claimed and not copies:
+            why = f": {uplink.why}" if uplink.why and uplink.phase is not Phase.UP else ""
+            yield Link("up", uplink.node, uplink.address, f"{CLAIMS}{len(claimed)}{why}", 0, 0, 0, 0)
             continue
         if uplink.phase is Phase.UP:
             state = state_up(list(copies.values()) if name is None else [copies[name]])

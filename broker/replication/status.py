@@ -48,6 +48,6 @@ def gather(worker: Worker, ask: Ask, done: Callable[[Told | Refused], None]) -> 
 
 def _told(worker: Worker, ask: Ask, links_parts: list[Any], ends: list[End]) -> Told:
     found, counts = links.together(links_parts)
-    masters, slaves, disabled = counts
+    masters, slaves, disabled, turned = counts
     shown = tuple(ends[:ENDS_MAX])
-    return Told(ask.id, worker.node_id, worker.address, tuple(found), masters, slaves, disabled, shown)
+    return Told(ask.id, worker.node_id, worker.address, tuple(found), masters, slaves, disabled, shown, turned)

@@ -8,7 +8,7 @@ from rich.filesize import decimal
 from rich.text import Text
 from rich.tree import Tree
 
-from broker.protocol.replication import End, Told
+from broker.protocol.replication import CLAIMS, End, Told
 from tailrace.command.tree_walk import LINK_UP, Found, Node, Tie
 
 DEPTH_MAX = 100
@@ -53,6 +53,8 @@ def _branch(
 ) -> Tree:
     node = found.nodes[name]
     label = _label(node, tie, stream)
+    for warning in warnings(found, name):
+        label.append(f"  {warning}", style="not bold red")
     tree = Tree(label, guide_style="dim")
     slaves = below.get(name, [])
     if name in drawn:
@@ -65,6 +67,25 @@ def _branch(
     for slave in sorted(slaves, key=lambda each: found.nodes[each].address):
         tree.children.append(_branch(found, slave, found.ties[name, slave], stream, below, drawn, depth + 1))
     return tree
+
+
+def warnings(found: Found, name: str) -> list[str]:
+    """What an operator must know of a node: another one claims its streams, or its new ones will be nobody else's."""
+    told, lines = found.nodes[name].told, []
+    for (upstream, claimant), tie in found.ties.items():
+        state = "" if tie.by_slave is None else tie.by_slave.state
+        if upstream == name and state.startswith(CLAIMS) and (told is None or told.masters):
+            count = state.removeprefix(CLAIMS).partition(":")[0]
+            rival = "RIVAL" if told is not None else "perhaps a RIVAL"
+            lines.append(f"{rival}: {found.nodes[claimant].address} claims {count} of its streams, not confirmed yet")
+    if told is not None and told.turned:
+        above = [found.nodes[up].address for (up, slave), tie in found.ties.items() if slave == name and _carries(tie)]
+        lines.append(f"new streams made here are its own: tell it to follow {', '.join(above)} for * (`slave`)")
+    return lines
+
+
+def _carries(tie: Tie) -> bool:
+    return tie.by_slave is not None and tie.by_slave.streams > 0
 
 
 def _label(node: Node, tie: Tie | None, stream: str | None) -> Text:

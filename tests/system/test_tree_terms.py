@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -104,3 +106,12 @@ def test_a_master_that_returns_gives_in(nodes: tuple[Node, Node, Node]) -> None:
     publish(one, "later")  # at once: it asks those that followed it before it takes messages
     assert stat(one, "later")["role"] == "slave" and stat(three, "later")["next_seq"] == "2"
     assert not list(one.data.rglob("later.diverged*"))
+
+    # New streams are still its own, which is told by name; after the command it names they follow as well.
+    command = [sys.executable, "-m", "tailrace.command.main", "tree", f"127.0.0.1:{one.port}"]
+    drawn = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    assert "new streams made here are its own: tell it to follow 127.0.0.1:" in drawn, drawn
+    assert f"127.0.0.1:{three.port} claims" in drawn, "the node between may come back as a master"
+    tell(one, f"slave 127.0.0.1 {three.port} * 0")
+    publish(one, "fresh")
+    assert masters([one, three], "fresh") == [three]

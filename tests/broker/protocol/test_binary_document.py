@@ -64,7 +64,7 @@ FULL: dict[str, m.Message] = {
     "CLAIM": r.Claim(1, b"s", (EpochStart(1, 0, "n"),), True),
     "CLAIMED": r.Claimed(1, "slave", 1, "n", True),
     "ASK": r.Ask(1, b"s", (b"s",)),
-    "TOLD": r.Told(1, "n", ":1", (r.Link("up", "n", "a:1", "following", 0, 0, 0, 0),), 0, 0, 0, (END,)),
+    "TOLD": r.Told(1, "n", ":1", (r.Link("up", "n", "a:1", "following", 0, 0, 0, 0),), 0, 0, 0, (END,), 1),
     "CALL": r.Call(1, b"s", "get", b""),
     "RETURNED": r.Returned(1, b""),
     "FENCE": r.Fence(1, b"s", 2),

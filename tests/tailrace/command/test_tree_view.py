@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from itertools import pairwise
 
 from rich.console import Console
@@ -54,6 +55,29 @@ def test_a_tree_with_every_kind_of_line() -> None:
         "│   └── e:5050  E  no streams  connecting",
         "└── c:5050  C  Connection refused  up, 12 streams, says the node above  1,204 messages, 3.1 MB, 4.2 s behind",
     ]
+
+
+def test_a_rival_and_a_node_that_makes_new_streams_of_its_own_are_named() -> None:
+    found = Found(start="A")
+    turned = replace(told("C", slaves=3), turned=3)
+    found.nodes = {
+        "A": node("A", told("A", masters=12)),
+        "B": node("B", told("B", masters=12)),
+        "C": node("C", turned),
+        "D": node("D", None, "Connection refused"),
+    }
+    found.ties = {
+        ("B", "A"): Tie(link("claims 7: Connection refused", 0), None),
+        ("D", "A"): Tie(link("claims 2", 0), None),
+        ("C", "A"): Tie(link("claims 1", 0), None),
+        ("A", "C"): Tie(link("up", 3), link("up", 3)),
+    }
+    lines = drawn(found)
+    assert lines[0] == "a:5050  A  master of 12 streams"
+    assert lines[1].endswith("new streams made here are its own: tell it to follow a:5050 for * (`slave`)")
+    assert "RIVAL" not in lines[1], "a slave is none"
+    assert lines[2] == "b:5050  B  master of 12 streams  RIVAL: a:5050 claims 7 of its streams, not confirmed yet"
+    assert "perhaps a RIVAL: a:5050 claims 2" in lines[3]
 
 
 def test_a_link_without_streams_is_no_branch() -> None:
