@@ -477,13 +477,21 @@ class Router:
             return
         if self.owner.roles_set == roles_set:
             done(value)
+        elif verb == "follow":  # its answer is to be the latest: whoever follows is told of what changes after that
+            self.owner.when_written(
+                lambda error: done(_full(error)) if error is not None else self._call_here(verb, args, done)
+            )
         else:
             self.owner.when_written(lambda error: done(_written(value, error)))
 
 
 def _written(value: Any, error: OSError | None) -> Any:
     """What a call that has set roles is answered with when they have been written, or could not be."""
-    return value if error is None else Refused(Code.FULL, ROLE_UNWRITTEN_TEXT.format(cause=error.strerror))
+    return value if error is None else _full(error)
+
+
+def _full(error: OSError) -> Refused:
+    return Refused(Code.FULL, ROLE_UNWRITTEN_TEXT.format(cause=error.strerror))
 
 
 def _answered_together(batches: list[Batch]) -> Iterator[list[Batch]]:

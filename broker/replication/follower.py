@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -27,6 +28,7 @@ from broker.replication.lineage import Lineage
 from broker.replication.peers import may_lead
 from broker.subscribing import storage_refusals
 from shard.epochs import History, epoch_at
+from shard.errors import StorageError
 from shard.frame import IndexEntry
 
 if TYPE_CHECKING:
@@ -148,10 +150,13 @@ class Follower:
         args = [message.stream, message.term, message.term_master]
         worker, name = client.worker, message.stream
 
-        def answered(value: Any) -> None:
-            worker.subscribing.after_opening(client, name, lambda: self._answered(message, value))
+        def ask() -> None:
+            with suppress(StorageError, OSError):  # it may have to be made first, and says itself what is wrong
+                worker.readers.get(name)
+            # What the owner says is taken at once: news of what changes later come to those that follow.
+            worker.router.call(name, "follow", args, lambda value: self._answered(message, value), client)
 
-        worker.router.call(name, "follow", args, answered, client)
+        worker.subscribing.after_opening(client, name, ask)
         client.note_awaited()
 
     def _answered(self, message: r.Follow, value: Any) -> None:
