@@ -143,6 +143,8 @@ TARGETS = (
     *_binary_targets(),
     *_replication_targets(),
     *_spark_targets(),
+    Target("always, 200 streams: 3 times 1 stream", "always-200", _OURS, "", 3.0, False, _extra("times_one_stream")),
+    Target("interval of 10 ms, 400 streams: 100 ms old at most", "interval-400", _OURS, "", 100.0, False, _value),
     Target("bytes an idle stream: under 1 KB", "streams", _OURS, "", 1000.0, False, _extra("private_bytes_per_stream")),
     Target("ready after a clean stop: 3 s", "streams", _OURS, "", 3.0, False, _extra("ready_clean_s")),
     Target("ready after an unclean stop: 10 s", "streams", _OURS, "", 10.0, False, _extra("ready_unclean_s")),

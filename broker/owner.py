@@ -89,8 +89,8 @@ class Owner:
         self.open: OrderedDict[bytes, OpenStream] = OrderedDict()
         self.urgent: list[OpenStream] = []  # appended to under `always` in this turn
         self.dirty: dict[bytes, OpenStream] = {}  # appended to since the last sync
+        self.sync_due_s = self.unsynced_due_s = float("inf")  # no stream of `dirty`; all that were closed unsynced
         self.unsynced: set[bytes] = set()  # closed before they were synced; what a clean stop still has to mark
-        self.unsynced_due_s = float("inf")  # when the whole file system must be synced, for what was closed unsynced
         self.whole_synced_s = float("-inf")  # when that was begun last: what was appended before needs it no more
         self.failed_syncs = FailedSyncs()
         self.full_disk = FullDiskLog(directory.path)
@@ -292,8 +292,7 @@ class Owner:
     def _require_sound(self, stream: OpenStream, to_sync: bool, now_s: float) -> None:
         """Raises Refused if a failed sync of the stream keeps it from taking this."""
         to_sync = to_sync or stream.policy.durability is Durability.ALWAYS
-        text = self.failed_syncs.refusal(stream.name, to_sync, now_s)
-        if text:
+        if text := self.failed_syncs.refusal(stream.name, to_sync, now_s):
             raise Refused(Code.UNAVAILABLE, text)
 
     def _write(
@@ -391,8 +390,10 @@ class Owner:
     def _schedule_sync(self, stream: OpenStream, now_s: float) -> None:
         if stream.sync_due_s:
             return
-        stream.sync_due_s = now_s + self._sync_delay_s(stream.policy)
+        stream.sync_due_s = due_s = now_s + self._sync_delay_s(stream.policy)
         self.dirty[stream.name] = stream
+        if now_s < due_s < self.sync_due_s:  # what is due at once is requested at the end of the turn
+            self.sync_due_s = due_s
 
     def _sync_delay_s(self, policy: StreamPolicy) -> float:
         if policy.durability is Durability.ASYNC:

@@ -24,8 +24,9 @@ log = logging.getLogger(__name__)
 
 URGENT_THREADS = 4
 GROUP_MAX = 256  # logs that are synced together: each takes two descriptors meanwhile
-# With more than this in the machine's memory a sync of the whole file system waits for the writes of others.
-GROUP_DIRTY_BYTES_MAX = 64 << 20
+# A sync of the file system waits for the writes of others too. About so much is written in the time that one of four
+# threads takes for one log: with more of it in memory, for each log of the group, they are synced one by one.
+GROUP_DIRTY_BYTES_EACH = 4 << 20
 
 
 class Syncable(Protocol):
@@ -125,19 +126,27 @@ class Syncer:
 
     def _gather(self, items: queue.SimpleQueue[_Item | None], first: _Item) -> tuple[list[_Item], list[_Item], bool]:
         """What is to be synced with this one, what came between them, and whether the thread is to end then."""
-        if not first.in_group or items.empty() or not _little_is_dirty():
+        if not first.in_group or items.empty():
             return [], [first], False
         group: list[_Item] = [first]
         others: list[_Item] = []
-        while len(group) < GROUP_MAX:
+        ends = False
+        while len(group) < GROUP_MAX and not ends:
             try:
                 item = items.get_nowait()
             except queue.Empty:
                 break
             if item is None:
-                return group, others, True
-            (group if item.in_group else others).append(item)
-        return group, others, False
+                ends = True
+            else:
+                (group if item.in_group else others).append(item)
+        if _dirty_bytes() > GROUP_DIRTY_BYTES_EACH * len(group):
+            if not ends:  # the other threads take their share of them
+                for item in group[1:]:
+                    items.put(item._replace(in_group=False))
+                del group[1:]
+            return [], others + group, ends
+        return group, others, ends
 
     def _sync_group(self, group: list[_Item]) -> None:
         assert self._together is not None
@@ -168,8 +177,8 @@ class Syncer:
         self._done.append(Outcome(item.target, item.token, error, seconds))
 
 
-def _little_is_dirty() -> bool:
+def _dirty_bytes() -> float:
     try:
-        return dirty_bytes() <= GROUP_DIRTY_BYTES_MAX
+        return dirty_bytes()
     except OSError:
-        return False
+        return float("inf")

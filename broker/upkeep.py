@@ -30,6 +30,7 @@ from shard.synced import is_sync_failed, mark_closed_synced, mark_unsynced_faile
 log = logging.getLogger(__name__)
 
 SWEEP_SLICE_S = 0.01  # of a tick: how long one slice of the sweep may hold the loop
+TOGETHER_S = 0.005  # syncs that are due so soon are made with those that are due
 PAUSE_S = 0.1  # of waiting for the disk, between two beats
 CLEAN_MARK_S = 3.0  # of a stop: how long closed streams are marked as synced; the others are checked at opening
 
@@ -110,8 +111,12 @@ class Upkeep:
         for name, seq in cuts:
             self.owner.on_cut(name, seq)
         self._retry_failed(now_s)
-        for stream in [stream for stream in self.owner.dirty.values() if stream.sync_due_s <= now_s]:
-            self._request_sync(stream)
+        dirty = list(self.owner.dirty.values())
+        for stream in dirty:
+            if stream.sync_due_s <= now_s + TOGETHER_S:
+                self._request_sync(stream)
+        dues = (stream.sync_due_s for stream in self.owner.dirty.values() if not stream.syncing)
+        self.owner.sync_due_s = min(dues, default=float("inf"))
         if self.owner.unsynced_due_s <= now_s and not self._syncing_whole:
             self._syncing_whole = True
             self.owner.unsynced_due_s, self.owner.whole_synced_s = float("inf"), now_s
@@ -189,6 +194,8 @@ class Upkeep:
         self.owner.on_held(stream.name)
         if stream.waiting:
             self._request_sync(stream)
+        elif stream.name in self.owner.dirty:  # it was appended to meanwhile
+            self.owner.sync_due_s = min(self.owner.sync_due_s, stream.sync_due_s)
         if error is None and stream.name not in self.owner.dirty and not stream.sync_due_s:
             self.owner.unsynced.discard(stream.name)
 

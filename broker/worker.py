@@ -254,6 +254,8 @@ class Worker:
                 self._announce()
         if self.owner.urgent:
             self.upkeep.sync_urgent()
+        if self.owner.sync_due_s <= self.now_s:
+            self.upkeep.request_syncs()
         self.siblings.flush()
         self.uplinks.flush()
         if self.held_gets:
@@ -275,6 +277,8 @@ class Worker:
         """How long to wait for events at most."""
         if self.held_gets:
             return min(IDLE_S, HELD_LOOK_S)
+        if self.owner.sync_due_s - self.now_s < IDLE_S:
+            return max(self.owner.sync_due_s - self.now_s, 0.0)
         if self.now_s - self.stirred_s < REST_AFTER_S or self._restless():
             return IDLE_S
         return self._rest_s

@@ -8,6 +8,7 @@ import errno
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,6 @@ from typing import Protocol
 
 FALLOC_FL_KEEP_SIZE = 0x01
 FALLOC_FL_PUNCH_HOLE = 0x02
-SYNC_FILE_RANGE_WAIT_BEFORE = 1
 STATFS_BYTES = 256  # more than the kernel writes
 FLUSHED_BY_SYNCFS = frozenset((0xEF53, 0x9123683E))  # ext4, btrfs; XFS forces its log only, which may be empty
 PIECES_MAX = 64  # a system call takes 1,024 at most
@@ -27,7 +27,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
 _libc.syncfs.argtypes = (ctypes.c_int,)
 _libc.fstatfs.argtypes = (ctypes.c_int, ctypes.c_char_p)
-_libc.sync_file_range.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
 
 
 def write_all(fd: int, data: bytes | bytearray | memoryview, offset: int) -> None:
@@ -200,24 +199,29 @@ def sync_file_system(path: Path) -> None:
 
 
 class FileSystem:
-    """A file system as one descriptor sees it: each of its failed writes is an error of one `sync`, the next one.
+    """A file system as one descriptor sees it: each failed write of any file is an error of one `sync`, the next one.
 
-    So keep it open: one that was opened after the kernel has reported a failure elsewhere knows nothing of it.
+    So keep it open: one that was opened after the kernel has reported a failure elsewhere knows nothing of it. `errors`
+    counts the syncs that failed. May be used by several threads, which sync one after the other.
     """
 
-    __slots__ = ("_fd", "_path")
+    __slots__ = ("_fd", "_lock", "_path", "errors")
 
     def __init__(self, path: Path) -> None:
         """The file system that holds `path`. Raises OSError."""
         self._path = path
+        self._lock = threading.Lock()
+        self.errors = 0
         self._fd = -1
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
 
     def sync(self) -> None:
         """syncfs: put everything written so far on the disk. Raises OSError."""
-        if _libc.syncfs(self._fd) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code), str(self._path))
+        with self._lock:
+            if _libc.syncfs(self._fd) != 0:
+                code = ctypes.get_errno()
+                self.errors += 1
+                raise OSError(code, os.strerror(code), str(self._path))
 
     @property
     def flushes_always(self) -> bool:
@@ -235,16 +239,6 @@ class FileSystem:
 
     def __del__(self) -> None:
         self.close()
-
-
-def raise_write_error(fd: int) -> None:
-    """Raise the OSError of a page of this file that could not be written since this descriptor was asked last.
-
-    It waits for pages that are being written, and writes none.
-    """
-    if _libc.sync_file_range(fd, 0, 0, SYNC_FILE_RANGE_WAIT_BEFORE) != 0:
-        code = ctypes.get_errno()
-        raise OSError(code, os.strerror(code))
 
 
 def dirty_bytes() -> int:

@@ -1,18 +1,17 @@
 """Many streams put on the disk with one sync of their file system.
 
 Each fdatasync of a file that has grown makes the file system commit its journal and the disk write its cache, twice a
-stream. One syncfs does that once for all of them. It does not say which file could not be written, so every file is
-asked for an error of its own.
+stream. One syncfs does that once for all of them. An error of it may be of any file, and is reported once: every stream
+is synced by itself then, the next time that it is its turn, and its own files say whether it was theirs.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 
 from shard.errors import StorageError
-from shard.files import FileSystem, raise_write_error
+from shard.files import FileSystem
 from shard.log import StreamLog
 from shard.rewrite import BegunSync
 
@@ -22,56 +21,57 @@ Outcome = OSError | StorageError | None
 def sync_together(logs: Sequence[StreamLog], file_system: FileSystem) -> list[Outcome]:
     """As `StreamLog.sync` of each, in any thread; gives what each raised. No log may be there twice.
 
-    Streams that are marked after a failed sync are synced by themselves, as are all when the file system reports an
-    error, which need not be theirs.
+    Streams that are marked after a failed sync are synced by themselves, and those that may have been meant by an
+    earlier error of the file system.
     """
-    outcomes: dict[StreamLog, Outcome] = {}
-    begun: dict[StreamLog, BegunSync] = {}
     with ExitStack() as held:
-        for log in logs:
-            held.enter_context(log.syncing)
-            try:
-                sync = log.begin_sync()
-            except OSError as error:
-                outcomes[log] = error
-                continue
-            if sync is None:
-                outcomes[log] = None
-            elif sync.failed:
-                sync.close()
-            else:
-                held.callback(sync.close)
-                begun[log] = sync
-        if begun and _sync(file_system, begun):
-            outcomes |= {log: _finish(log, sync) for log, sync in begun.items()}
-    return [outcomes[log] if log in outcomes else _sync_alone(log) for log in logs]
+        errors = file_system.errors
+        begun, alone = _begin(logs, errors, held)
+        outcomes: dict[StreamLog, Outcome] = {}
+        is_synced = len(begun) > 1 and _sync(file_system, errors)
+        if is_synced and not file_system.flushes_always:
+            flusher, _ = begun.popitem()  # its sync makes the disk write its cache, for all of them
+            outcomes[flusher] = _sync_alone(flusher, errors)
+            is_synced = outcomes[flusher] is None
+        if is_synced:
+            for log, sync in begun.items():
+                log.finish_sync(sync)
+        else:
+            alone += begun
+        errors = file_system.errors
+        outcomes |= {log: _sync_alone(log, errors) for log in alone}
+        return [outcomes.get(log) for log in logs]
 
 
-def _sync(file_system: FileSystem, begun: dict[StreamLog, BegunSync]) -> bool:
-    """Whether everything is on the disk, but for files that say otherwise."""
+def _begin(
+    logs: Sequence[StreamLog], errors: int, held: ExitStack
+) -> tuple[dict[StreamLog, BegunSync], list[StreamLog]]:
+    """The syncs that the file system's can stand for, and the logs that are synced by themselves."""
+    begun: dict[StreamLog, BegunSync] = {}
+    alone: list[StreamLog] = []
+    for log in logs:
+        held.enter_context(log.syncing)
+        sync = log.begin_sync(fds=False)
+        if sync is not None and not sync.failed and log.errors_seen == errors:
+            begun[log] = sync
+        elif sync is not None:
+            alone.append(log)
+    return begun, alone
+
+
+def _sync(file_system: FileSystem, errors: int) -> bool:
+    """Whether all that was written is on the disk: no thread has had an error since there were so many."""
     try:
         file_system.sync()
-        if not file_system.flushes_always:
-            os.fdatasync(next(iter(begun.values())).content_fd)
     except OSError:
         return False
-    return True
+    return file_system.errors == errors
 
 
-def _finish(log: StreamLog, sync: BegunSync) -> Outcome:
-    try:
-        raise_write_error(sync.content_fd)
-        raise_write_error(sync.index_fd)
-        log.finish_sync(sync)
-    except OSError as error:
-        log.mark_sync_failed(sync)
-        return error
-    return None
-
-
-def _sync_alone(log: StreamLog) -> Outcome:
+def _sync_alone(log: StreamLog, errors: int) -> Outcome:
     try:
         log.sync()
     except (StorageError, OSError) as error:
         return error
+    log.errors_seen = errors
     return None

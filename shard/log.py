@@ -80,7 +80,8 @@ class StreamLog:
     none; torn_bytes, lost_messages: what opening it had to cut after a crash of the machine or a failed sync; new_boot:
     nobody has had it open since the machine came up, or its volume was lost meanwhile, or opening it has cut messages,
     so that messages which others have seen may be lost without a trace; taken_flags: those that any of the frames of
-    the last `take` has; syncing: held by whoever syncs, since the kernel reports an error once, to whoever asks first.
+    the last `take` has; syncing: held by whoever syncs, since the kernel reports an error once, to whoever asks first;
+    errors_seen: for `shard.group_sync`.
     """
 
     __slots__ = (
@@ -106,6 +107,7 @@ class StreamLog:
         "_tail",
         "closed",
         "end_offset",
+        "errors_seen",
         "first_seq",
         "last_epoch",
         "last_timestamp_us",
@@ -132,6 +134,7 @@ class StreamLog:
         self._generation = 0
         self._lock = threading.Lock()
         self.syncing = threading.RLock()
+        self.errors_seen = 0
         self._adopt(pair, state)
 
     def _adopt(self, pair: FilePair, state: Recovered) -> None:
@@ -438,8 +441,7 @@ class StreamLog:
             try:
                 if begun.failed:
                     self._sync_again(begun)
-                os.fdatasync(begun.content_fd)
-                os.fdatasync(begun.index_fd)
+                begun.put()
                 if not self._directory_synced:
                     sync_directory(self._pair.paths.directory)
                 self.finish_sync(begun)
@@ -450,14 +452,14 @@ class StreamLog:
                 begun.close()
         return self.synced_seq
 
-    def begin_sync(self) -> BegunSync | None:
+    def begin_sync(self, *, fds: bool = True) -> BegunSync | None:
         """For `sync`, and `shard.group_sync`, with `syncing` held; None when the log is closed. Close what it gives."""
         with self._lock:
             if self.closed:
                 return None
             failed = self._index_words[INDEX_SYNC_FAILED] != 0
-            fds = os.dup(self._content_fd), os.dup(self._index_fd)
-            return BegunSync(self.next_seq, self.end_offset, self._generation, *fds, failed)
+            content_fd, index_fd = (os.dup(self._content_fd), os.dup(self._index_fd)) if fds else (-1, -1)
+            return BegunSync(self.next_seq, self.end_offset, self._generation, content_fd, index_fd, failed)
 
     def finish_sync(self, begun: BegunSync) -> None:
         """Content, index and directory are on the disk: publish synced_seq.
@@ -477,20 +479,17 @@ class StreamLog:
     def mark_sync_failed(self, begun: BegunSync) -> None:
         """Remember in the header page that not all before `begun.seq` may be on the disk. Raises OSError."""
         with self._lock:
-            if not self.closed:
+            if self.closed:
+                mark_failed_word(begun.index_fd, self.synced_seq)
+            else:
                 self._mark_failed()
-                return
-        mark_failed_word(begun.index_fd, self.synced_seq)
 
     def _mark_failed(self) -> None:
         if not self._index_words[INDEX_SYNC_FAILED]:
             self._index_words[INDEX_SYNC_FAILED] = tagged(self.synced_seq + 1)
 
     def _sync_again(self, begun: BegunSync) -> None:
-        """Write the messages past synced_seq, their entries and both header pages again, and see that they are there.
-
-        Raises as `sync`.
-        """
+        """Write messages past synced_seq, entries and header pages again, and see that they are there. As `sync`."""
         with self._writing(begun.generation):
             first_seq, start = self.synced_seq, HEADER_PAGE_BYTES
             if first_seq > self._base_seq:
@@ -501,8 +500,7 @@ class StreamLog:
         with self._writing(begun.generation):
             for words in (self._content_words, self._index_words):
                 words[0] = words[0]  # nobody else stores there, and a store makes the whole page dirty
-        os.fdatasync(begun.content_fd)
-        os.fdatasync(begun.index_fd)
+        begun.put()
         sync_directory(self._pair.paths.directory)
         require_messages_on_disk(begun, span)
 

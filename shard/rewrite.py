@@ -30,7 +30,7 @@ Writing = Callable[[], AbstractContextManager[None]]
 
 
 class BegunSync(NamedTuple):
-    """A sync of the messages before `seq`, which end at `end_offset`. The descriptors are the sync's own.
+    """A sync of the messages before `seq`, which end at `end_offset`. The descriptors are the sync's own, or -1.
 
     failed: an earlier sync has failed, and what it was for must be written again.
     """
@@ -42,9 +42,15 @@ class BegunSync(NamedTuple):
     index_fd: int
     failed: bool
 
+    def put(self) -> None:
+        """fdatasync of the content, then of the index. Raises OSError."""
+        os.fdatasync(self.content_fd)
+        os.fdatasync(self.index_fd)
+
     def close(self) -> None:
-        os.close(self.content_fd)
-        os.close(self.index_fd)
+        for fd in (self.content_fd, self.index_fd):
+            if fd >= 0:
+                os.close(fd)
 
 
 class Span(NamedTuple):
@@ -61,8 +67,7 @@ def write_messages_again(begun: BegunSync, span: Span, writing: Writing) -> None
 
     Raises MessagesLost when one of them cannot be read any more, and OSError.
     """
-    os.fdatasync(begun.content_fd)  # what cannot be written now need not be read; and only clean pages leave the cache
-    os.fdatasync(begun.index_fd)
+    begun.put()  # what cannot be written now need not be read; and only clean pages leave the cache
     walk = FrameWalk(begun.content_fd, span.start, begun.end_offset, span.first_seq)
     for run in walk:
         place = entry_offset(run.seq, span.base_seq)

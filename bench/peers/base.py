@@ -77,7 +77,7 @@ class Peer(ABC):
     title: str
     acked: bool = False
     # The kinds of row it takes part in: ingest, turns, fanout, replay, consume, consumers, latency, connections,
-    # neighbour, flooded, round-robin, streams, idempotence, replicated, hop, catch-up, spark-scan, rollup,
+    # neighbour, flooded, round-robin, streams, durability, idempotence, replicated, hop, catch-up, spark-scan, rollup,
     # beside-rollup.
     kinds: frozenset[str] = frozenset()
     # The most messages one publish request may hold here.

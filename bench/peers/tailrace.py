@@ -33,6 +33,7 @@ class Tailrace(Peer):
             "flooded",
             "round-robin",
             "streams",
+            "durability",
         }
     )
 
@@ -43,9 +44,15 @@ class Tailrace(Peer):
         self.kinds = frozenset({"ingest", "turns"}) if acked else Tailrace.kinds
         self.interpreted = interpreted
         self.workers = workers
+        self.config = ""
 
     def command(self, site: Site) -> list[str]:
-        return tailrace_command(site.directory / "data", site.port, site.spare_port, self.workers)
+        command = tailrace_command(site.directory / "data", site.port, site.spare_port, self.workers)
+        if self.config:
+            file = site.directory / "tailrace.toml"
+            file.write_text(self.config)
+            command += ["--config", str(file)]
+        return command
 
     def environment(self) -> Mapping[str, str]:
         return {INTERPRETED_VARIABLE: "1" if self.interpreted else "0"}
@@ -54,6 +61,12 @@ class Tailrace(Peer):
         """The same, run by so many workers."""
         changed = copy.copy(self)
         changed.workers = workers
+        return changed
+
+    def with_config(self, config: str) -> Self:
+        """The same, with this configuration file."""
+        changed = copy.copy(self)
+        changed.config = config
         return changed
 
     def version(self) -> str:

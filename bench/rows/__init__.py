@@ -6,6 +6,7 @@ from bench.rows.base import Row
 from bench.rows.beside import BesideRollupRow
 from bench.rows.connections import ConnectionsRow
 from bench.rows.consume import ConsumeRow, ManyConsumersRow
+from bench.rows.durability import AlwaysRow, IntervalRow
 from bench.rows.fanout import FanOutRow
 from bench.rows.flooded import FLOODS, FloodedRow
 from bench.rows.idempotence import IdempotenceRow
@@ -46,6 +47,8 @@ def make_rows(scale: Scale) -> list[Row]:
         IdempotenceRow(1),
         IdempotenceRow(100),
         StreamsRow(scale.many_streams),
+        AlwaysRow(),
+        IntervalRow(),
         ReplicatedRow(2),
         ReplicatedRow(3),
         HopRow(),

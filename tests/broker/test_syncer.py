@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from broker import syncer as syncer_module
-from broker.syncer import GROUP_DIRTY_BYTES_MAX, Outcome, Syncer
+from broker.syncer import GROUP_DIRTY_BYTES_EACH, GROUP_MAX, Outcome, Syncer
 
 PATIENCE_S = 20.0
 
@@ -113,7 +113,7 @@ def test_logs_that_wait_are_synced_together_and_each_has_its_own_outcome(monkeyp
 
 def test_nothing_is_synced_together_while_others_have_much_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
     """A sync of the file system would wait for all of it."""
-    monkeypatch.setattr(syncer_module, "dirty_bytes", lambda: GROUP_DIRTY_BYTES_MAX + 1)
+    monkeypatch.setattr(syncer_module, "dirty_bytes", lambda: GROUP_MAX * GROUP_DIRTY_BYTES_EACH + 1)
     syncer = Syncer(lambda _logs: pytest.fail("synced together"))
     logs = [FakeLog(str(number)) for number in range(20)]
     for log in logs:

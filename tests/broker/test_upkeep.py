@@ -285,6 +285,27 @@ def test_a_sweep_takes_no_more_than_its_slice(tmp_path: Path) -> None:
     world.owner.release()
 
 
+def test_the_loop_knows_when_the_next_sync_is_due_and_those_that_follow_closely_go_with_it(tmp_path: Path) -> None:
+    world = settled(tmp_path, streams=policies(Durability.INTERVAL, interval_ms=10))
+    assert world.owner.sync_due_s == float("inf")
+    began_s = world.clock.now_s
+    for number, later_s in enumerate((0.0, 0.004, 0.004)):
+        world.clock.now_s += later_s
+        world.publish(b"s%d" % number)
+    assert world.owner.sync_due_s == pytest.approx(began_s + 0.010)
+    world.clock.now_s = began_s + 0.010
+    assert world.tick() == ["s0", "s1"]
+    assert world.syncer.urgent == ["s0", "s1"]
+    assert world.owner.sync_due_s == pytest.approx(began_s + 0.018)
+    world.publish(b"s0")
+    world.tick(0.020)
+    assert world.owner.sync_due_s == float("inf"), "s0 is being synced: its outcome comes first"
+    world.work()
+    assert world.owner.sync_due_s == pytest.approx(began_s + 0.020)
+    assert world.tick() == ["s0"]
+    world.owner.release()
+
+
 # --- after a failed sync ----------------------------------------------------------------------------------------------
 
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from shard import group_sync
 from shard.files import FileSystem
 from shard.group_sync import sync_together
 from shard.log import StreamLog
@@ -15,6 +14,7 @@ from tests.shard.helpers import append, open_log
 
 class Broken(FileSystem):
     def sync(self) -> None:
+        self.errors += 1
         raise OSError(errno.EIO, "somebody's file could not be written")
 
 
@@ -45,20 +45,39 @@ def test_all_are_synced_and_closed_ones_are_left_alone(tmp_path: Path, logs: lis
     close(logs)
 
 
-def test_the_file_that_could_not_be_written_is_the_one_that_fails(
+def test_after_an_error_of_the_file_system_each_stream_is_asked_once(
     tmp_path: Path, logs: list[StreamLog], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bad = os.stat(tmp_path / "s1.indx").st_ino
+    """Another group has had the error, which may have been meant for these."""
+    file_system = FileSystem(tmp_path)
+    file_system.errors = 1
+    fdatasync, synced = os.fdatasync, []
 
-    def raise_error(fd: int) -> None:
-        if os.fstat(fd).st_ino == bad:
-            raise OSError(errno.EIO, "broken disk")
+    def watched(fd: int) -> None:
+        synced.append(fd)
+        fdatasync(fd)
 
-    monkeypatch.setattr(group_sync, "raise_write_error", raise_error)
-    outcomes = sync_together(logs, FileSystem(tmp_path))
-    assert [outcome is None for outcome in outcomes] == [True, False, True]
-    assert [log.synced_seq for log in logs] == [1, 0, 1]
-    assert [log.sync_failed_seq for log in logs] == [None, 0, None]
+    monkeypatch.setattr(os, "fdatasync", watched)
+    assert sync_together(logs, file_system) == [None] * 3
+    assert len(synced) == 6
+    for log in logs:
+        append(log, b"more")
+    assert sync_together(logs, file_system) == [None] * 3
+    assert len(synced) == (6 if file_system.flushes_always else 8)
+    assert [log.synced_seq for log in logs] == [2] * 3
+    close(logs)
+
+
+@pytest.mark.parametrize("flushes", [True, False])
+def test_a_file_system_that_may_not_flush_the_disk_is_helped(
+    tmp_path: Path, logs: list[StreamLog], monkeypatch: pytest.MonkeyPatch, flushes: bool
+) -> None:
+    monkeypatch.setattr(FileSystem, "flushes_always", flushes)
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fdatasync", synced.append)
+    assert sync_together(logs, FileSystem(tmp_path)) == [None] * 3
+    assert len(synced) == (0 if flushes else 2)
+    assert [log.synced_seq for log in logs] == [1] * 3
     close(logs)
 
 

@@ -35,7 +35,8 @@ MAY_IMPORT = {
 NOT_IN_CODECS = {"asyncio", "mmap", "multiprocessing", "pathlib", "select", "selectors", "socket", "subprocess", "time"}
 # The work loop has one thread. What waits for the disk beside it, and what such a thread touches, is listed here.
 THREADED = {
-    "broker.syncer": "its thread syncs streams, as the loop must not wait for the disk",
+    "broker.syncer": "its threads sync streams, as the loop must not wait for the disk",
+    "shard.files": "the threads that sync streams sync a file system one after the other",
     "shard.log": "sync is called from that thread; a lock keeps it from files that are being closed",
 }
 

@@ -1,0 +1,104 @@
+"""How long the disk takes: until publishes to many streams are acknowledged as synced, and until they are synced."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.load.dial import dialled
+from bench.load.limits import Deadline, LoadError
+from bench.peers.base import Peer, Step
+from shard.directory import open_data_dir
+from shard.header import INDEX_NEXT_SEQ, INDEX_SYNCED_SEQ, untagged
+from shard.stream_files import stream_paths
+
+ACKS = Step(b"ack on\r\n", b"ok ack on\r\n")
+RECEIVE_BYTES = 1 << 16
+_POLL_S = 0.001
+
+assert INDEX_SYNCED_SEQ == INDEX_NEXT_SEQ + 1
+
+
+def acknowledged(
+    peer: Peer, port: int, names: Sequence[str], payload: bytes, rounds: int, deadline: Deadline
+) -> list[float]:
+    """One publish to each stream, with one `send`: the seconds until the last is acknowledged, for each round.
+
+    The first round, which makes the streams, is left out.
+    """
+    request = b"".join(peer.publish(name, payload) for name in names)
+    with dialled(port, [[ACKS]], deadline) as (sock,):
+        sock.setblocking(True)
+        return [_round(sock, request, len(names)) for _ in range(rounds + 1)][1:]
+
+
+def synced(
+    peer: Peer, port: int, data: Path, names: Sequence[str], payload: bytes, rounds: int, deadline: Deadline
+) -> list[float]:
+    """One publish to each stream: the seconds from the `send` until the node has noted all of them as synced."""
+    request, seconds = b"".join(peer.publish(name, payload) for name in names), []
+    with dialled(port, [[ACKS]], deadline) as (sock,):
+        sock.setblocking(True)
+        _round(sock, request, len(names))
+        indexes = _indexes(data, names)
+        try:
+            _wait_until_synced(indexes, deadline)
+            for _ in range(rounds):
+                began_s = time.perf_counter()
+                _round(sock, request, len(names))
+                _wait_until_synced(indexes, deadline)
+                seconds.append(time.perf_counter() - began_s)
+        finally:
+            for fd in indexes:
+                os.close(fd)
+    return seconds
+
+
+def disk_sync_s(directory: Path, rounds: int) -> float:
+    """The median of what this disk takes to sync a file that has grown a little."""
+    found = []
+    path = directory / "disk_sync"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    try:
+        for _ in range(rounds):
+            os.write(fd, bytes(100))
+            began_s = time.perf_counter()
+            os.fdatasync(fd)
+            found.append(time.perf_counter() - began_s)
+    finally:
+        os.close(fd)
+        path.unlink()
+    return sorted(found)[rounds // 2]
+
+
+def _round(sock: socket.socket, request: bytes, answers: int) -> float:
+    began_s = time.perf_counter()
+    sock.sendall(request)
+    while answers > 0:
+        data = sock.recv(RECEIVE_BYTES)
+        if not data or b"err " in data:
+            raise LoadError(f"a publish was not acknowledged: {data[:200]!r}")
+        answers -= data.count(b"\n")
+    return time.perf_counter() - began_s
+
+
+def _indexes(data: Path, names: Sequence[str]) -> list[int]:
+    directory = open_data_dir(data)
+    paths = [stream_paths(directory.shard_path(directory.shard_of(name)), name) for name in names]
+    return [os.open(each.index_file, os.O_RDONLY) for each in paths]
+
+
+def _wait_until_synced(indexes: Sequence[int], deadline: Deadline) -> None:
+    left = list(indexes)
+    while left := [fd for fd in left if not _is_synced(fd)]:
+        deadline.check(f"{len(left)} streams to be synced")
+        time.sleep(_POLL_S)
+
+
+def _is_synced(fd: int) -> bool:
+    words = os.pread(fd, 16, 8 * INDEX_NEXT_SEQ)
+    next_seq, synced_seq = (untagged(int.from_bytes(words[place : place + 8], "little")) for place in (0, 8))
+    return next_seq == synced_seq
