@@ -23,8 +23,11 @@ from tailrace.errors import (
     ConnectionLost,
     MessageTooLarge,
     NotReplicated,
+    NumbersMissing,
     OperationTimeout,
     PartlyPublished,
+    ProducerUnknown,
+    StreamUnavailable,
     TailraceError,
     Unsupported,
     broker_error,
@@ -40,6 +43,8 @@ NUMBERS_REFUSED: Final = frozenset({"gap", "producer"})
 """Codes that say of numbers that they cannot come next."""
 DOUBTFUL: Final = "unavailable"
 """The code after which a publish may be logged."""
+CLEAR_AFTER_DOUBT: Final = (StreamUnavailable, NumbersMissing, ProducerUnknown, NotReplicated)
+"""Errors that are true as well of a publish of which an earlier attempt may be logged."""
 REQUEST_MAX: Final = (1 << 32) - 1
 UNKNOWN: Final = "it may or may not be logged"
 
@@ -246,7 +251,7 @@ class Publications:
         if self._once_more(publication, code, text, parts, now_s):
             return
         if parts is None:
-            self._fail(publication, broker_error(code, text, publication.streams[0]))
+            self._fail(publication, _told(publication, broker_error(code, text, publication.streams[0])))
         elif len(parts) != len(publication.streams):
             self._fail(publication, _miscounted(len(parts), publication))
         else:
@@ -333,7 +338,8 @@ class Publications:
                 self._fail(publication, OperationTimeout(text))
             else:
                 self._queue.remove(publication)
-                self._fail(publication, publication.refusal or OperationTimeout(text))
+                refusal = publication.refusal
+                self._fail(publication, OperationTimeout(text) if refusal is None else _told(publication, refusal))
         self._earliest_s = min((each.deadline_s for each in self._undone.values()), default=math.inf)
 
     def fail_all(self, error: Callable[[str], TailraceError]) -> None:
@@ -372,6 +378,14 @@ class Publications:
         self._retried.pop(publication.number, None)
         self.nbytes -= len(publication.frames)
         publication.frames = b""
+
+
+def _told(publication: Publication, refusal: BrokerError) -> BrokerError:
+    """The refusal of the last attempt as it is raised. It says nothing of an earlier attempt that had no answer."""
+    if not publication.doubtful or isinstance(refusal, CLEAR_AFTER_DOUBT):
+        return refusal
+    text = f"{refusal.text}; that is the last attempt: an earlier one had no answer, {UNKNOWN}"
+    return StreamUnavailable(text, refusal.stream)
 
 
 def _is_logged(publication: Publication) -> bool:

@@ -14,6 +14,8 @@ from tailrace.errors import (
     NotReplicated,
     OperationTimeout,
     PartlyPublished,
+    StreamDisabled,
+    StreamUnavailable,
 )
 from tailrace.message import Receipt
 from tailrace.publications import REQUEST_MAX, RETRIED, RETRIED_ELSEWHERE, Publication, Publications
@@ -69,6 +71,33 @@ def test_what_is_logged_and_not_replicated_has_its_receipt() -> None:
     bare = in_flight(window)
     window.failed(bare.request, "unreplicated", "s: somewhere", None, 0.0)
     assert isinstance(bare.error, NotReplicated) and bare.error.receipt is None
+
+
+def test_a_refusal_does_not_deny_an_earlier_attempt_that_had_no_answer() -> None:
+    """It was sent, the connection was lost, and every node that it is sent to afterwards refuses it."""
+    window = Publications(10, 1_000, lambda: 0.5, RETRIED_ELSEWHERE)
+    found = publication(timeout_s=3.0)
+    window.add(found, 0.0)
+    assert window.take_sendable(0.0) == [found]
+    window.sent(found)
+    window.connection_lost(ConnectionLost("cut"))
+    assert window.take_sendable(0.0) == [found]
+    window.sent(found)
+    window.failed(found.request, "disabled", "not the master; nothing of this was logged", None, 0.0)
+    window.expire(5.0)
+    assert isinstance(found.error, StreamUnavailable) and "may or may not be logged" in str(found.error)
+    assert "not the master" in str(found.error)
+
+
+def test_a_refusal_of_the_only_attempt_is_raised_as_it_is() -> None:
+    window = Publications(10, 1_000, lambda: 0.5, RETRIED_ELSEWHERE)
+    found = publication(timeout_s=3.0)
+    window.add(found, 0.0)
+    assert window.take_sendable(0.0) == [found]
+    window.sent(found)
+    window.failed(found.request, "disabled", "nothing of this was logged", None, 0.0)
+    window.expire(5.0)
+    assert isinstance(found.error, StreamDisabled)
 
 
 def test_disabled_is_tried_again_where_there_is_somewhere_else() -> None:
