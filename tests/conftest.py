@@ -68,6 +68,7 @@ ONCE = {
         "tests/system/test_fault_schedule.py",
         "tests/system/test_faults.py",
         "tests/system/test_nemesis.py",
+        "tests/system/test_promotion_repeat.py",
         "tests/system/test_replication_hostile.py",
         "tests/system/test_replication_hostile_slaves.py",
         "tests/system/test_replication_walkthrough.py",
