@@ -16,7 +16,7 @@ import click
 
 from tailrace.command.ending import INTERRUPTED, OK, REFUSED, USAGE, CommandError
 
-COMMANDS = ("serve", "pub", "tail", "consumers", "admin", "tree", "check", "dump", "rollup")
+COMMANDS = ("serve", "pub", "tail", "consumers", "admin", "tree", "check", "dump", "republish", "rollup")
 
 EPILOG = """\b
 Examples:
