@@ -19,14 +19,14 @@ from pyspark.sql.types import StructType
 from shard.errors import StreamCut
 from spark.batch import TaskPartition, batch_maker
 from spark.columns import BatchMaker, Part, gather
-from spark.offsets import DataLoss, Mark, Offset, advance, pack_offset, parse_offset
+from spark.offsets import DataLoss, Mark, Offset, advance, is_same_stream, pack_offset, parse_offset
 from spark.options import InvalidOption, Options
 from spark.places import Range
 from spark.plan import is_unborn, resolve
 from spark.planning import cut, pack, rows_for
 from spark.reading import LOG, read_slice
 from spark.slices import BadStream, BadStreams, Slice
-from spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, open_source
+from spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, StreamView, open_source
 from tailrace.errors import StreamBehind
 
 
@@ -41,7 +41,9 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._source: Source | None = None
         self._first: Offset = {}  # where streams begin that the query has not seen yet
         self._latest: Offset = {}
+        self._replaced: set[str] = set()  # the last message that the query has read of these is another one now
         self._frozen: Offset | None = None
+        self._vanished: set[str] = set()  # what was told to be gone
         batch_maker(options, schema)
 
     # --- what Spark calls -------------------------------------------------------------------------------------------
@@ -57,9 +59,13 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         latest = self._latest if self._frozen is None else _no_further(self._latest, self._frozen)
         begun = {**{name: mark for name, mark in self._first.items() if name in latest}, **done}
         begun = {name: self._checked(name, mark) for name, mark in begun.items()}
-        latest = {name: mark for name, mark in latest.items() if mark.seq > begun[name].seq}
+        latest = {
+            name: mark._replace(resumed=begun[name].resumed if begun[name] != done.get(name) else None)
+            for name, mark in latest.items()
+            if mark.seq > begun[name].seq
+        }
         end = advance(begun, latest, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-        return pack_offset(end)
+        return pack_offset({name: self._timed(name, mark) if name in latest else mark for name, mark in end.items()})
 
     def getDefaultReadLimit(self) -> ReadLimit:
         rows = self._options.max_rows_per_batch
@@ -99,10 +105,11 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _look(self, known: Offset) -> None:
         """Note where every stream begins for this query, and where it ends now. Raises BadStreams."""
         source, bad = self._opened(), []
+        self._replaced.clear()
         latest: Offset = {}
         for ref in source.streams(self._options.streams):
             try:
-                self._look_at(source, ref, ref.stream in known, latest)
+                self._look_at(source, ref, known.get(ref.stream), latest)
             except CONNECTION_ERRORS:
                 raise
             except STREAM_ERRORS as error:
@@ -112,36 +119,82 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise BadStreams(bad)
         for each in bad:
             LOG.warning("left out for now: %s", each.cause)
+        self._tell_vanished(known.keys() - latest.keys() - {each.stream for each in bad})
         self._latest = latest
 
-    def _look_at(self, source: Source, ref: StreamRef, known: bool, latest: Offset) -> None:
+    def _tell_vanished(self, streams: set[str]) -> None:
+        """Each once, until it is there again."""
+        for name in sorted(streams - self._vanished):
+            LOG.warning("stream %r is not there any more; the query has read it as far as it could", name)
+        self._vanished = streams
+
+    def _look_at(self, source: Source, ref: StreamRef, known: Mark | None, latest: Offset) -> None:
         with source.view(ref) as view:
             latest[ref.stream] = Mark(view.next_seq, view.identity)
-            if not known:
+            if known is None:
                 slice_ = resolve(view, Range(self._options.range.start))
                 self._first[ref.stream] = Mark(slice_.first_seq, view.identity)
+            elif known.seq < view.next_seq and is_replaced(view, known):
+                self._replaced.add(ref.stream)
 
     def _checked(self, name: str, mark: Mark) -> Mark:
         """Where to go on in a stream. Raises DataLoss where it is not the one any more that the query has read."""
         latest = self._latest.get(name)
-        if latest is None or (latest.identity == mark.identity and latest.seq >= mark.seq):
+        if latest is None:
             return mark
-        cause = f"its end was set aside; the query has read it up to seq {mark.seq}, and now it ends at {latest.seq}"
+        is_same = is_same_stream(latest.identity, mark.identity)
+        if is_same and latest.seq >= mark.seq and name not in self._replaced:
+            return mark
+        source = self._opened()
+        with source.view(source.ref(name)) as view:
+            cause, resumed = find_loss(view, mark)
         if self._options.fail_on_data_loss:
             raise DataLoss(name, cause)
-        LOG.warning("stream %r: %s: going on there", name, cause)
-        return latest
+        LOG.warning("stream %r: %s: going on at seq %d", name, cause, resumed)
+        return Mark(resumed, latest.identity, None, resumed)
+
+    def _timed(self, name: str, mark: Mark) -> Mark:
+        """With the time of the last message before it."""
+        source = self._opened()
+        with source.view(source.ref(name)) as view:
+            if is_same_stream(view.identity, mark.identity) and view.first_seq < mark.seq <= view.next_seq:
+                return mark._replace(time_us=view.timestamp_at(mark.seq - 1) or None)
+        return mark
 
     def _slice(self, name: str, begun: Mark | None, end: Mark) -> Slice:
         source = self._opened()
         ref = source.ref(name)
         if begun is None:
             if name not in self._first:  # a restart has come between
-                self._look_at(source, ref, False, {})
+                self._look_at(source, ref, None, {})
             begun = self._first[name]
-        elif begun.identity != end.identity:
+        elif end.resumed is not None and begun != end:
+            begun = end._replace(seq=end.resumed)
+        elif not is_same_stream(begun.identity, end.identity):
             begun = end  # it goes on behind a cut, where the messages in between are given up
         return Slice(name, ref.shard, min(begun.seq, end.seq), end.seq, end.identity)
+
+
+def is_replaced(view: StreamView, mark: Mark) -> bool:
+    """Whether the last message before the mark is another one than when the mark was made. Raises STREAM_ERRORS."""
+    if mark.time_us is None or not view.first_seq < mark.seq <= view.next_seq:
+        return False
+    time_us = view.timestamp_at(mark.seq - 1)
+    return time_us not in (0, mark.time_us)  # 0: it was trimmed in this moment
+
+
+def find_loss(view: StreamView, mark: Mark) -> tuple[str, int]:
+    """What has become of the messages before the mark, and from where on the stream has others.
+
+    Raises STREAM_ERRORS.
+    """
+    read = f"the query has read it up to seq {mark.seq}"
+    if not is_same_stream((view.identity[0], 0), (mark.identity[0], 0)):
+        return f"it was made anew; {read} as it was before", view.first_seq
+    if not is_same_stream(view.identity, mark.identity):
+        return f"its end was set aside; {read}, and now it ends at {view.next_seq}", view.next_seq
+    resumed = view.next_seq if mark.time_us is None else min(view.seq_at(mark.time_us + 1), mark.seq)
+    return f"its node has lost the end of it, and gives the seqs from {resumed} on to other messages; {read}", resumed
 
 
 def read_all(source: Source, slice_: Slice, maker: BatchMaker, options: Options) -> Iterator[Part]:

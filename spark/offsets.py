@@ -1,7 +1,8 @@
 """How far a live query has come in each stream, and how far its next batch goes. Pure.
 
 An offset is what Spark keeps in its checkpoint as JSON: for each stream the seq after the last message of the batch,
-and which files these were (`Identity`), so that a stream whose tail was set aside is not taken for the same one.
+which files these were (`Identity`), so that a stream whose tail was set aside is not taken for the same one, and the
+time of that last message: after a crash of its machine a node may give seqs again, to messages with later times.
 """
 
 from __future__ import annotations
@@ -9,14 +10,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from spark.slices import Identity
+from spark.slices import NO_IDENTITY, Identity
 
 
 class Mark(NamedTuple):
-    """Messages before `seq` are done."""
+    """Messages before `seq` are done; `time_us` is the time of the last of them, None where it is not known.
+
+    `resumed`: the batch that ends here begins at this seq, as what was done before is no part of the stream any more.
+    """
 
     seq: int
     identity: Identity
+    time_us: int | None = None
+    resumed: int | None = None
 
 
 Offset: TypeAlias = dict[str, Mark]
@@ -31,16 +37,36 @@ class DataLoss(Exception):
         self.stream = stream
 
 
+def is_same_stream(one: Identity, other: Identity) -> bool:
+    """Over a connection nobody says which files these are."""
+    return one == other or NO_IDENTITY in (one, other)
+
+
 def pack_offset(offset: Offset) -> dict[str, Any]:
-    return {name: {"seq": mark.seq, "id": mark.identity[0], "cuts": mark.identity[1]} for name, mark in offset.items()}
+    return {name: _pack(mark) for name, mark in offset.items()}
+
+
+def _pack(mark: Mark) -> dict[str, int]:
+    packed = {"seq": mark.seq, "id": mark.identity[0], "cuts": mark.identity[1]}
+    if mark.time_us is not None:
+        packed["us"] = mark.time_us
+    if mark.resumed is not None:
+        packed["from"] = mark.resumed
+    return packed
 
 
 def parse_offset(said: Mapping[str, Any]) -> Offset:
     """Raises ValueError when this is no offset of ours, as from another source's checkpoint."""
     try:
-        return {name: Mark(int(mark["seq"]), (int(mark["id"]), int(mark["cuts"]))) for name, mark in said.items()}
+        return {name: _parse(mark) for name, mark in said.items()}
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"the checkpoint holds no offset of this source: {dict(said)!r}") from error
+
+
+def _parse(said: Mapping[str, Any]) -> Mark:
+    mark = Mark(int(said["seq"]), (int(said["id"]), int(said["cuts"])))
+    time_us, resumed = (None if said.get(key) is None else int(said[key]) for key in ("us", "from"))
+    return mark._replace(time_us=time_us, resumed=resumed)
 
 
 def admit(waiting: Mapping[str, int], rows: int) -> dict[str, int]:
@@ -63,10 +89,14 @@ def admit(waiting: Mapping[str, int], rows: int) -> dict[str, int]:
 
 def advance(start: Offset, latest: Offset, rows: int | None) -> Offset:
     """The end of the next batch: up to `latest`, or `rows` messages of it. `start` has a mark for each of its streams
-    that has messages to give."""
+    that has messages to give. Marks within a stream, not at its end, have no time yet."""
     waiting = {name: mark.seq - start[name].seq for name, mark in latest.items() if mark.seq > start[name].seq}
     if rows is None or sum(waiting.values()) <= rows:
         return {**start, **latest}
     admitted = admit(waiting, rows)
-    moved = {name: Mark(start[name].seq + count, latest[name].identity) for name, count in admitted.items() if count}
+    moved = {
+        name: latest[name]._replace(seq=start[name].seq + count, time_us=None)
+        for name, count in admitted.items()
+        if count
+    }
     return {**start, **moved}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +189,103 @@ def test_a_stream_with_another_end_is_not_taken_for_the_same(data: DataDirectory
     assert lenient.batch() == []
     grow(data, "a", 1)
     assert lenient.batch() == seqs("a", 16, 17)
+
+
+@pytest.fixture
+def crash(data: DataDirectory, tmp_path: Path) -> Iterator[Callable[[int], None]]:
+    """Takes back all of stream `a` but its ten first messages, as a crash of the machine does with what was not synced;
+    then others are published in their place."""
+    shutil.copytree(data.path, tmp_path / "synced")
+
+    def lose(count: int) -> None:
+        for path in (tmp_path / "synced").glob("shard-*/a.*"):
+            shutil.copy(path, data.path / path.relative_to(tmp_path / "synced"))
+        log = open_log(data, "a")
+        append(log, plain(count, START_US + 30_000_000, text="another"))
+        log.close()
+
+    yield lose
+
+
+@pytest.mark.parametrize("count", [2, 4, 5, 20])
+@pytest.mark.parametrize("rows", [None, 3])
+def test_seqs_that_were_given_again_are_a_loss(
+    data: DataDirectory, crash: Callable[[int], None], count: int, rows: int | None
+) -> None:
+    """The query had read four messages beyond what was synced."""
+    grow(data, "a", 4)
+    query, lenient = Query(data), Query(data, failOnDataLoss="false")
+    while query.batch(rows):
+        pass
+    crash(count)
+    query.restart()
+    if count == 4:  # it ends just where it did: nothing can be told yet
+        assert query.batch() == []
+        grow_late(data)
+    with pytest.raises(DataLoss, match="stream 'a': its node has lost the end of it, and gives the seqs from 10 on"):
+        query.batch()
+    lenient.done = query.done
+    end = 10 + count + (count == 4)
+    found: Seen = []
+    while more := lenient.batch(rows):
+        found += more
+        lenient.restart()
+    assert found == seqs("a", 10, end)
+    grow_late(data)
+    assert lenient.batch() == seqs("a", end, end + 1)
+
+
+def grow_late(data: DataDirectory) -> None:
+    log = open_log(data, "a")
+    append(log, plain(1, START_US + 40_000_000))
+    log.close()
+
+
+def test_a_stream_that_was_made_anew_is_read_from_its_beginning(data: DataDirectory) -> None:
+    query, lenient = Query(data), Query(data, failOnDataLoss="false")
+    query.batch()
+    for path in data.path.glob("shard-*/a.*"):
+        path.unlink()
+    add_stream(data, "a", plain(12))
+    with pytest.raises(DataLoss, match="it was made anew; the query has read it up to seq 10 as it was before"):
+        query.batch()
+    lenient.done = query.done
+    assert lenient.batch(rows=5) == seqs("a", 0, 5)
+    lenient.restart()
+    assert lenient.batch() == seqs("a", 5, 12)
+    assert lenient.batch() == []
+
+
+def test_a_stream_that_vanishes_is_told_once(data: DataDirectory, caplog: pytest.LogCaptureFixture) -> None:
+    query = Query(data)
+    query.batch()
+    for path in data.path.glob("shard-*/a.*"):
+        path.unlink()
+    for _ in range(3):
+        grow(data, "b", 1)
+        assert len(query.batch()) == 1
+    assert [each.message for each in caplog.records if "'a'" in each.message] == [
+        "stream 'a' is not there any more; the query has read it as far as it could"
+    ]
+
+
+@pytest.mark.parametrize("ours", [True, False])
+def test_a_checkpoint_from_the_other_way_of_reading_goes_on(data: DataDirectory, ours: bool) -> None:
+    """From a path to brokers or back: over a connection nobody says which files these are."""
+    query = Query(data)
+    query.batch()
+    assert query.done is not None
+    marks = json.loads(query.done)
+    for mark in marks.values():
+        mark |= {"id": 0, "cuts": 0} | ({} if ours else {"us": 7})
+    query.done = json.dumps(marks)
+    query.restart()
+    grow(data, "a", 2)
+    if ours:
+        assert query.batch() == seqs("a", 10, 12)
+        return
+    with pytest.raises(DataLoss, match="its node has lost the end of it"):  # it is another node's
+        query.batch()
 
 
 def test_a_batch_whose_stream_has_another_end_before_it_is_read(data: DataDirectory) -> None:
