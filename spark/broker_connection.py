@@ -46,7 +46,9 @@ class BrokerConnection:
         self._last_id = 0
         try:
             self._send(m.Hello(m.VERSION, (), CLIENT_NAME, token))
-            self._await(m.Welcome, "", 0)
+            welcome = self._await(m.Welcome, "", 0)
+            assert isinstance(welcome, m.Welcome)
+            self.node_id = welcome.node
         except BaseException:
             self._sock.close()
             raise

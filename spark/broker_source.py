@@ -62,6 +62,9 @@ class BrokerSource:
     def ref(self, stream: str) -> StreamRef:
         return StreamRef(UNKNOWN_SHARD, stream)
 
+    def node_id(self) -> str:
+        return self._connected().node_id
+
     @contextmanager
     def view(self, ref: StreamRef) -> Iterator[BrokerView]:
         try:
@@ -76,9 +79,12 @@ class BrokerSource:
             raise
 
     def _view(self, ref: StreamRef) -> BrokerView:
+        return BrokerView(self._connected(), ref.stream)
+
+    def _connected(self) -> BrokerConnection:
         if self._connection is None:
             self._connection = BrokerConnection(self._options.brokers, self._options.token)
-        return BrokerView(self._connection, ref.stream)
+        return self._connection
 
     @contextmanager
     def open(self, slice_: Slice) -> Iterator[BrokerSlice]:

@@ -20,7 +20,7 @@ from shard.directory import open_data_dir
 from shard.errors import StreamCut
 from shard.frame import INDEX_ENTRY_BYTES
 from shard.header import HEADER_PAGE_BYTES, HeaderFault, parse_index
-from shard.index import read_entry, seq_at
+from shard.index import entry_offset, read_entry, seq_at
 from shard.reader import StreamReader, this_boot
 from shard.stream_files import StreamPaths, stream_paths
 from spark.entries import ENTRY, Entries, find_fault, no_entries
@@ -32,6 +32,8 @@ from spark.source import Block, SourceOptions, StreamRef
 INDEX_BLOCK_ENTRIES: Final = 1 << 16
 """Entries read at once where no frames are wanted: 1.5 MB, which stays in the processor's cache."""
 FRAMES_BLOCK_ENTRIES: Final = 1 << 15
+GUARD_ENTRIES: Final = 64
+"""Looked at on either side of what a search in the index has found. A wrong time that has misled it is among them."""
 FRAMES_BLOCK_BYTES: Final = 8 << 20
 """Frames read at once, of so many messages and bytes; one longer message comes alone."""
 
@@ -60,6 +62,9 @@ class DirectorySource:
     def ref(self, stream: str) -> StreamRef:
         return StreamRef(self._data.shard_of(stream), stream)
 
+    def node_id(self) -> str:
+        return self._data.node_id
+
     def view(self, ref: StreamRef) -> DirectoryView:
         return open_view(self._shard_paths[ref.shard], ref)
 
@@ -77,6 +82,7 @@ class DirectoryView:
         """Raises FileNotFoundError, HeaderFault, OSError."""
         self.stream = paths.name
         self.shard = shard
+        self._paths = paths
         self._fd = os.open(paths.index_file, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fixed, words = parse_index(os.pread(self._fd, HEADER_PAGE_BYTES, 0))
@@ -91,9 +97,25 @@ class DirectoryView:
         self.identity: Identity = (fixed.stream_id, words.cuts)
 
     def seq_at(self, timestamp_us: int) -> int:
+        """Raises StreamDamaged where the times beside the place that was found contradict each other."""
         # Trimmed entries may be punched meanwhile, and read as time 0: the search then ends further ahead, which is
         # right, as they are not wanted any more.
-        return seq_at(self._fd, self._base_seq, self.first_seq, self.next_seq, timestamp_us)
+        seq = seq_at(self._fd, self._base_seq, self.first_seq, self.next_seq, timestamp_us)
+        self._check_beside(seq)
+        return seq
+
+    def _check_beside(self, seq: int) -> None:
+        """A wrong time leads a search astray once it is looked at, and the search then ends right beside it."""
+        first = max(self.first_seq, seq - GUARD_ENTRIES)
+        end = min(self.next_seq, seq + GUARD_ENTRIES)
+        place = entry_offset(first, self._base_seq)
+        data = os.pread(self._fd, (end - first) * INDEX_ENTRY_BYTES, place)
+        times = np.frombuffer(data[: len(data) // INDEX_ENTRY_BYTES * INDEX_ENTRY_BYTES], ENTRY)["timestamp_us"]
+        falls = np.flatnonzero(times[1:] < times[:-1])
+        if len(falls):
+            fault = place + (int(falls[0]) + 1) * INDEX_ENTRY_BYTES
+            cause = "its time is before that of the message before it"
+            raise self._paths.damaged(self._paths.index_file, fault, cause)
 
     def timestamp_at(self, seq: int) -> int:
         entry = read_entry(self._fd, seq, self._base_seq)

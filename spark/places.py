@@ -8,6 +8,9 @@ from typing import Final, Literal, NamedTuple
 
 from tailrace.places import PLACE_MAX, to_us
 
+TIME_MIN_US: Final = 10**14
+TIME_MAX_US: Final = 10**17
+"""From 1973 to 5138. A number below is seconds or milliseconds, one above nanoseconds; only 0 is a time, too."""
 FORMS: Final = "a time (2026-11-21T12:00:00Z, UTC where no zone is said, or microseconds since 1970) or a seq (#1000)"
 
 _NUMBER = re.compile(r"(#?)([0-9]{1,19})", re.ASCII)
@@ -34,7 +37,12 @@ def parse_place(text: str) -> Place:
     """Raises ValueError, saying what the forms are."""
     number = _NUMBER.fullmatch(text.strip())
     if number and int(number[2]) <= PLACE_MAX:
-        return Place("seq" if number[1] else "time", int(number[2]))
+        value = int(number[2])
+        if not number[1] and value and not TIME_MIN_US <= value <= TIME_MAX_US:
+            raise ValueError(
+                f"{text!r} is no likely time: numbers are microseconds since 1970, such as 1784000000000000"
+            )
+        return Place("seq" if number[1] else "time", value)
     try:
         time = datetime.fromisoformat(text.strip())
     except ValueError:

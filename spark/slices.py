@@ -9,6 +9,11 @@ Identity: TypeAlias = tuple[int, int]
 NO_IDENTITY: Identity = (0, 0)
 
 
+def show_stream_id(identity: Identity) -> str | None:
+    """As 16 hexadecimal digits; None over a connection."""
+    return f"{identity[0]:016x}" if identity != NO_IDENTITY else None
+
+
 class Slice(NamedTuple):
     """Messages first_seq..end_seq of a stream, the latter not included."""
 
@@ -21,6 +26,10 @@ class Slice(NamedTuple):
     @property
     def messages(self) -> int:
         return self.end_seq - self.first_seq
+
+    @property
+    def stream_id(self) -> str | None:
+        return show_stream_id(self.identity)
 
 
 Task: TypeAlias = tuple[Slice, ...]

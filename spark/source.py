@@ -78,6 +78,9 @@ class Source(Protocol):
     def ref(self, stream: str) -> StreamRef:
         """Of a stream that may be there or not."""
 
+    def node_id(self) -> str:
+        """Of the node that the streams are read from."""
+
     def view(self, ref: StreamRef) -> AbstractContextManager[StreamView]:
         """Raises STREAM_ERRORS."""
 

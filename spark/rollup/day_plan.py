@@ -11,27 +11,34 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from shard.errors import StreamDamaged
 from spark.plan import is_unborn
+from spark.rollup.frame_view import FrameViews
 from spark.rollup.kernel import DAY_US
 from spark.rollup.units import TASK_ROWS, WHOLE_ROWS_MAX, Task, Unit, cut_units, pack
-from spark.slices import BadStream, Slice
-from spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef
+from spark.slices import BadStream, Slice, show_stream_id
+from spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, StreamView
 
 EPOCH_DAY: Final = date(1970, 1, 1)
 
 
 class DayPlan(NamedTuple):
     """`first_seqs` has every stream that could be opened, whether it has messages of the day or not, and the oldest
-    message that it keeps."""
+    message that it keeps; `stream_ids` likewise, None over a connection. `node` is the id of the node. `contradictory`
+    are streams whose index contradicts itself.
+    """
 
     tasks: list[Task]
     first_seqs: dict[str, int]
     bad: list[BadStream]
+    stream_ids: dict[str, str | None]
+    node: str
+    contradictory: list[BadStream]
 
     @property
     def messages(self) -> int:
-        """A message of a large stream counts once for each time it is read."""
-        return sum(unit.slice.messages for task in self.tasks for unit in task)
+        """Of the day. Those of a large stream are read by several units, of which one makes their minutes."""
+        return sum(unit.slice.messages for task in self.tasks for unit in task if "minute" in unit.levels)
 
 
 def day_start_us(day: date) -> int:
@@ -50,36 +57,66 @@ def plan_day(
     show: Callable[[int, int], None] = lambda _done, _total: None,
     task_rows: int = TASK_ROWS,
     whole_rows_max: int = WHOLE_ROWS_MAX,
+    frame_views: FrameViews | None = None,
+    verify: bool = False,
 ) -> DayPlan:
-    """Look at every stream. `show` is told how many of how many are done. Raises what `Source.streams` does,
-    and CONNECTION_ERRORS.
+    """Look at every stream. `show` is told how many of how many are done. With `frame_views` a stream whose index
+    contradicts itself is looked at by its frames, and with `verify` every stream is.
+
+    Raises what `Source.streams` does, and CONNECTION_ERRORS.
     """
     start_us = day_start_us(day)
     units: list[Unit] = []
-    first_seqs: dict[str, int] = {}
-    bad: list[BadStream] = []
+    plan = DayPlan([], {}, [], {}, source.node_id(), [])
+
+    def look(view: StreamView) -> None:
+        units.extend(_units(view, start_us, whole_rows_max))
+        plan.first_seqs[view.stream], plan.stream_ids[view.stream] = view.first_seq, show_stream_id(view.identity)
+
     refs = source.streams(patterns)
     for done, ref in enumerate(refs):
         try:
-            first_seqs[ref.stream], found = _units(source, ref, start_us, whole_rows_max)
-            units += found
+            _look_at(source, ref, frame_views, verify, look, plan.contradictory)
         except CONNECTION_ERRORS:
             raise
         except STREAM_ERRORS as error:
             if not is_unborn(error, ref, patterns):
-                bad.append(BadStream(ref.stream, str(error)))
+                plan.bad.append(BadStream(ref.stream, str(error)))
         show(done + 1, len(refs))
-    return DayPlan(pack(units, task_rows), first_seqs, bad)
+    return plan._replace(tasks=pack(units, task_rows))
 
 
-def _units(source: Source, ref: StreamRef, start_us: int, whole_rows_max: int) -> tuple[int, list[Unit]]:
+def _look_at(
+    source: Source,
+    ref: StreamRef,
+    frame_views: FrameViews | None,
+    verify: bool,
+    look: Callable[[StreamView], None],
+    contradictory: list[BadStream],
+) -> None:
+    """By the index, or by the frames. Raises STREAM_ERRORS."""
+    if frame_views is not None and verify:
+        with frame_views(ref) as view:
+            look(view)
+        return
+    try:
+        with source.view(ref) as view:
+            look(view)
+    except StreamDamaged as error:
+        if frame_views is None:
+            raise
+        with frame_views(ref) as view:
+            look(view)
+        contradictory.append(BadStream(ref.stream, f"{error}; its day was found in its frames instead"))
+
+
+def _units(view: StreamView, start_us: int, whole_rows_max: int) -> list[Unit]:
     end_us = start_us + DAY_US
-    with source.view(ref) as view:
-        first, end = view.seq_at(start_us), view.seq_at(end_us)
-        if first >= end:
-            return view.first_seq, []
-        slice_ = Slice(view.stream, view.shard, first, end, view.identity)
-        return view.first_seq, cut_units(slice_, start_us, end_us, view, whole_rows_max)
+    first, end = view.seq_at(start_us), view.seq_at(end_us)
+    if first >= end:
+        return []
+    slice_ = Slice(view.stream, view.shard, first, end, view.identity)
+    return cut_units(slice_, start_us, end_us, view, whole_rows_max)
 
 
 def write_tasks(path: Path, tasks: Sequence[Task]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -13,12 +13,15 @@ from datetime import date
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
+import pyarrow as pa
 import pyarrow.dataset as ds
 
+from shard.directory import open_data_dir
 from spark.options import parse_options
 from spark.patterns import is_wanted
 from spark.rollup.day_plan import DayPlan, plan_day, write_tasks
-from spark.rollup.merge import KEPT_FROM_MAX, Trimmed, write_merged, write_raw
+from spark.rollup.frame_view import frame_views
+from spark.rollup.merge import KEPT_FROM_MAX, Identity, Kept, write_merged, write_raw
 from spark.rollup.store import TABLES, Store, staged_table
 from spark.rollup.table import NOTE, parse_note
 from spark.source import open_source
@@ -34,23 +37,41 @@ SETTINGS: Final = {
     # The rows of a task come with their levels mixed; with a writer open for each, Spark need not sort them first.
     "spark.sql.maxConcurrentOutputFileWriters": "8",
 }
+_BEFORE: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("stream", "node", "stream_id")),
+        *((name, pa.int64()) for name in ("first_seq", "messages", "gaps")),
+    ]
+)
 POLL_S: Final = 0.25
 NOTES_MAX: Final = 10_000
 """Notes that are kept of a run; further streams that could not be read are only counted."""
 
 
 class Job(NamedTuple):
-    """`source`: the options of the data source that say where the streams are, path or brokers and token."""
+    """`source`: the options of the data source that say where the streams are, path or brokers and token. `replace`:
+    remove rows of other nodes, and of streams that are gone or were made anew.
+    """
 
     source: Mapping[str, str]
     out: Path
     day: date
     streams: tuple[str, ...] = ()
     verify: bool = False
+    replace: bool = False
 
 
 Show = Callable[[str, int, int], None]
 """Is told how far a run is: the phase, what is done of it, and all of it."""
+
+
+class Before(NamedTuple):
+    """What the tables have of a stream and day. `has_first_gap`: also its first message has a gap, which is lost when
+    the message before it is trimmed.
+    """
+
+    first_seq: int
+    has_first_gap: bool = False
 
 
 class Note(NamedTuple):
@@ -63,8 +84,9 @@ class Note(NamedTuple):
 
 @dataclass
 class Outcome:
-    """What a run did. `rows` of each table; `kept` are the streams of which older rows were kept; `failed` those that
-    could not be read whole. `notes` has at most NOTES_MAX of them.
+    """What a run did. `rows` of each table; `kept` are the streams of which older rows were kept, `others` those whose
+    older rows are of another node or of an earlier stream of the same name, and stay beside the new ones; `failed`
+    those that could not be read whole. `notes` has at most NOTES_MAX of them.
     """
 
     messages: int = 0
@@ -74,6 +96,7 @@ class Outcome:
     notes: list[Note] = field(default_factory=list)
     failed: set[str] = field(default_factory=set)
     was_cleared: bool = False
+    others: list[str] = field(default_factory=list)
 
     @property
     def failures(self) -> int:
@@ -93,11 +116,14 @@ def run_job(job: Job, make_session: Callable[[], Any], show: Show) -> Outcome:
     """
     store = Store(job.out)
     with store.locked():
-        with closing(open_source(parse_options(job.source).source)) as source:
-            plan = plan_day(source, job.day, job.streams, lambda done, total: show("looking at streams", done, total))
+        plan = make_plan(job, show)
         outcome = Outcome(plan.messages, len(plan.first_seqs) + len(plan.bad))
         for bad in plan.bad:
             outcome.add(Note(bad.stream, bad.cause, True))
+        for each in plan.contradictory:
+            outcome.add(Note(each.stream, each.cause, True))
+        for pattern in find_idle(job.streams, [*plan.first_seqs, *(bad.stream for bad in plan.bad)]):
+            outcome.add(Note(pattern, "no stream has this name, or is like this", True))
         run = store.begin()
         try:
             _Run(job, store, run, plan, outcome, make_session, show).stage()
@@ -109,6 +135,21 @@ def run_job(job: Job, make_session: Callable[[], Any], show: Show) -> Outcome:
         store.commit(run, job.day)
         store.sweep()  # what a killed run's own processes went on writing until they noticed
         return outcome
+
+
+def make_plan(job: Job, show: Show) -> DayPlan:
+    """Raises DirectoryError and others of opening the source."""
+    options = parse_options(job.source).source
+    by_frames = frame_views(open_data_dir(Path(options.path))) if options.path else None
+    with closing(open_source(options)) as source:
+        return plan_day(
+            source,
+            job.day,
+            job.streams,
+            lambda done, total: show("looking at streams", done, total),
+            frame_views=by_frames,
+            verify=job.verify,
+        )
 
 
 class _Run:
@@ -137,13 +178,20 @@ class _Run:
         if self._plan.tasks:
             self._roll_up()
         unreadable = self._take_notes()
-        trimmed = find_trimmed(self._plan, read_first_seqs(self._old["days"]), unreadable)
-        # Rows of streams that this run was not asked for stay, too; nobody needs to be told.
-        self._outcome.kept = [each.stream for each in trimmed if is_wanted(each.stream, self._job.streams)]
-        if trimmed:
-            self._merge(trimmed)
+        wanted = find_kept(self._plan, read_before(self._old["days"]), unreadable, self._job)
+        self._tell_kept(wanted)
+        if wanted:
+            self._merge(wanted)
         else:
             self._take_raw()
+
+    def _tell_kept(self, wanted: list[Kept]) -> None:
+        """Rows of streams that this run was not asked for stay, too; nobody needs to be told."""
+        kept, others = set[str](), set[str]()
+        for each in wanted:
+            if is_wanted(each.was.stream, self._job.streams):
+                (others if is_another(each, self._plan) else kept).add(each.was.stream)
+        self._outcome.kept, self._outcome.others = sorted(kept), sorted(others)
 
     def _roll_up(self) -> None:
         """One pass of Spark over the source."""
@@ -153,7 +201,7 @@ class _Run:
         session = self._session()
         options = {**self._job.source, "plan": str(tasks_file), "verify": str(self._job.verify).lower()}
         raw = session.read.format("tailrace_rollup").options(**options).load()
-        _watched(session, lambda: write_raw(raw, self._raw), lambda done: self._show_tasks(done))
+        _watched(session, lambda: write_raw(raw, self._raw, self._plan.node), lambda done: self._show_tasks(done))
 
     def _session(self) -> Any:
         session = self._make_session()
@@ -173,10 +221,10 @@ class _Run:
             unreadable.add(stream)
         return unreadable
 
-    def _merge(self, trimmed: list[Trimmed]) -> None:
+    def _merge(self, wanted: list[Kept]) -> None:
         self._show("keeping what was trimmed since", 0, 1)
         rows = count_rows(self._raw) + sum(map(count_rows, self._old.values()))
-        write_merged(self._session(), self._raw, self._old, trimmed, self._run, 1 + rows // FILE_ROWS)
+        write_merged(self._session(), self._raw, self._old, wanted, self._run, 1 + rows // FILE_ROWS)
 
     def _take_raw(self) -> None:
         """Nothing to merge: the rows are the tables as they are."""
@@ -186,25 +234,56 @@ class _Run:
                 os.rename(found, staged_table(self._run, table))
 
 
-def find_trimmed(plan: DayPlan, old_first_seqs: Mapping[str, int], unreadable: set[str]) -> list[Trimmed]:
+def find_idle(patterns: Sequence[str], streams: Sequence[str]) -> list[str]:
+    """The patterns that mean none of the streams."""
+    return [pattern for pattern in patterns if not any(is_wanted(stream, [pattern]) for stream in streams)]
+
+
+def find_kept(plan: DayPlan, old: Mapping[Identity, Before], unreadable: set[str], job: Job) -> list[Kept]:
     """The streams of which the tables may have rows that cannot be made again.
 
-    One that is gone, or cannot be read, keeps what there was of it.
+    One that is gone, or cannot be read, keeps what there was of it, and so does every other node and every earlier
+    stream of a name: their rows are none of this run's.
     """
-    trimmed = []
-    for stream, old_first_seq in old_first_seqs.items():
-        kept_from = KEPT_FROM_MAX if stream in unreadable else plan.first_seqs.get(stream, KEPT_FROM_MAX)
-        if kept_from > old_first_seq:
-            trimmed.append(Trimmed(stream, kept_from))
-    return trimmed
+    kept = []
+    for was, before in old.items():
+        stream = was.stream
+        now = find_same(was, plan)
+        if now is not None:
+            kept_from = KEPT_FROM_MAX if stream in unreadable else plan.first_seqs[stream]
+            if kept_from > before.first_seq or (kept_from == before.first_seq and before.has_first_gap):
+                kept.append(Kept(was, kept_from, now))
+        elif stream in unreadable or not (job.replace and is_wanted(stream, job.streams)):
+            kept.append(Kept(was))
+    return kept
 
 
-def read_first_seqs(days: Path) -> dict[str, int]:
-    """The first message that each stream had when the day was rolled up before; `days` is the day's folder."""
+def find_same(was: Identity, plan: DayPlan) -> Identity | None:
+    """The stream of the plan that these rows are of, None for another. Columns that are null say nothing against it."""
+    stream = was.stream
+    if stream not in plan.first_seqs or was.node not in (None, plan.node):
+        return None
+    stream_id = plan.stream_ids[stream]
+    if None not in (was.stream_id, stream_id) and was.stream_id != stream_id:
+        return None
+    return Identity(stream, plan.node, stream_id or was.stream_id)
+
+
+def is_another(kept: Kept, plan: DayPlan) -> bool:
+    """Whether the rows are of another node, or of an earlier stream of the same name."""
+    return kept.now is None and (kept.was.node not in (None, plan.node) or kept.was.stream in plan.first_seqs)
+
+
+def read_before(days: Path) -> dict[Identity, Before]:
+    """What each stream had when the day was rolled up before; `days` is the day's folder."""
     if not days.is_dir():
         return {}
-    table = ds.dataset(days, format="parquet").to_table(columns=["stream", "first_seq"])
-    return dict(zip(table["stream"].to_pylist(), table["first_seq"].to_pylist(), strict=True))
+    table = ds.dataset(days, format="parquet", schema=_BEFORE).to_table()
+    rows = zip(*(table[name].to_pylist() for name in _BEFORE.names), strict=True)
+    return {
+        Identity(stream, node, stream_id): Before(first_seq, first_seq > 0 and messages == gaps)
+        for stream, node, stream_id, first_seq, messages, gaps in rows
+    }
 
 
 def count_rows(path: Path) -> int:

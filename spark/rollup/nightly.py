@@ -61,10 +61,15 @@ def write_report(night: Night, outcome: Outcome, show: Show) -> Path:
 
 def told_of_kept(outcome: Outcome) -> list[Told]:
     """Streams whose older rows were kept, the first few by name."""
-    text = "was trimmed since the day was rolled up before: what the tables had of it was kept"
-    told = [Told(stream, text) for stream in outcome.kept[:KEPT_SHOWN]]
-    more = len(outcome.kept) - len(told)
-    return [*told, Told(f"{more:,} more streams", "were trimmed likewise")] if more else told
+    trimmed = "was trimmed since the day was rolled up before: what the tables had of it was kept"
+    others = "has rows of another node, or of an earlier stream of this name, which were kept beside its own"
+    return [*_told(outcome.kept, trimmed, "were trimmed likewise"), *_told(outcome.others, others, "have such rows")]
+
+
+def _told(streams: list[str], text: str, text_of_more: str) -> list[Told]:
+    told = [Told(stream, text) for stream in streams[:KEPT_SHOWN]]
+    more = len(streams) - len(told)
+    return [*told, Told(f"{more:,} more streams", text_of_more)] if more else told
 
 
 def find_removals(job: Job, policy_of: PolicyOf) -> list[Removal] | None:

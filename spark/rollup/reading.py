@@ -5,13 +5,13 @@ Small streams go through the kernel many at a time. A stream that cannot be read
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from shard.errors import StreamDamaged
-from spark.rollup.kernel import NO_GAP, Rows, Segment, roll_up
+from spark.rollup.kernel import NO_GAP, Segment, roll_up
 from spark.rollup.large import roll_up_in_blocks
 from spark.rollup.table import note_batch, to_batch
 from spark.rollup.units import WHOLE_ROWS_MAX, Task, Unit, is_too_large
@@ -54,7 +54,7 @@ class Packs:
         self._rows[levels] = 0
         segments = [each._replace(stream=place) for place, part in enumerate(parts) for each in part.segments]
         for level, rows in roll_up(segments, levels).items():
-            yield _batch(level, rows, [part.unit.slice for part in parts])
+            yield to_batch(level, rows, [part.unit.slice for part in parts])
 
 
 def run_task(
@@ -113,7 +113,7 @@ def _run_large(unit: Unit, read: Read) -> Done:
     """A unit that is one row."""
     (level,) = unit.levels
     rows, note = roll_up_in_blocks(lambda: read(unit.slice), level)
-    return Done(None if rows is None else _batch(level, rows, [unit.slice]), note)
+    return Done(None if rows is None else to_batch(level, rows, [unit.slice]), note)
 
 
 def index_reader(source: Source) -> Read:
@@ -140,7 +140,3 @@ def _time_before(reader: SliceReader, seq: int) -> int:
     """The time of the message before `seq`; NO_GAP where there is none any more."""
     before = reader.entries(seq - 1, 1) if seq else None
     return int(before.timestamp_us[0]) if before and before.messages else NO_GAP
-
-
-def _batch(level: str, rows: Rows, slices: Sequence[Slice]) -> pa.RecordBatch:
-    return to_batch(level, rows, [each.stream for each in slices], [each.shard for each in slices])

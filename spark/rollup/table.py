@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from spark.entries import Int64s
 from spark.rollup.kernel import Rows
 from spark.rollup.quantile import NO_VALUE
+from spark.slices import Slice
 
 NOTE: Final = "note"
 """The level of a row that is no result but something to be told, so that the tables need no column for it: `stream` is
 the stream's name, a line feed, which no name has, and the text."""
 
 _LONG = pa.int64()
-_NULLABLE: Final = ("gap_min_us", "gap_max_us", "gap_p50_us", "gap_p99_us", "size_p50", "size_p99")
+_NULLABLE: Final = ("stream_id", "gap_min_us", "gap_max_us", "gap_p50_us", "gap_p99_us", "size_p50", "size_p99")
 _COUNTS: Final = Rows._fields[2:]
 
 RAW_SCHEMA: Final = pa.schema(
@@ -25,11 +25,12 @@ RAW_SCHEMA: Final = pa.schema(
         pa.field("level", pa.string(), nullable=False),
         pa.field("stream", pa.string(), nullable=False),
         pa.field("shard", pa.int32(), nullable=False),
+        pa.field("stream_id", pa.string()),
         pa.field("start", pa.timestamp("us", tz="UTC"), nullable=False),
         *(pa.field(name, _LONG, nullable=name in _NULLABLE) for name in _COUNTS),
     ]
 )
-"""What the source gives. The tables have the same columns but for `level`, and the two averages."""
+"""What the source gives. The tables have the same columns but for `level`, and the node and the two averages."""
 
 _SQL_TYPES: Final = {
     pa.string(): "string",
@@ -43,13 +44,15 @@ RAW_DDL: Final = ", ".join(
 """The same for Spark."""
 
 
-def to_batch(level: str, rows: Rows, names: Sequence[str], shards: Sequence[int]) -> pa.RecordBatch:
-    """`names` and `shards` are those of the streams that rows.stream counts, from 0 on."""
+def to_batch(level: str, rows: Rows, slices: Sequence[Slice]) -> pa.RecordBatch:
+    """`slices` are of the streams that rows.stream counts, from 0 on."""
+    places = pa.array(rows.stream)
     count = len(rows.messages)
     columns = [
         _constant(level, count),
-        pa.array(names, pa.string()).take(pa.array(rows.stream)),
-        pa.array(np.array(shards, np.int32)[rows.stream]),
+        pa.array([each.stream for each in slices], pa.string()).take(places),
+        pa.array([each.shard for each in slices], pa.int32()).take(places),
+        pa.array([each.stream_id for each in slices], pa.string()).take(places),
         pa.array(rows.start_us, RAW_SCHEMA.field("start").type),
         *(_column(name, getattr(rows, name)) for name in _COUNTS),
     ]

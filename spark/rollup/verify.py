@@ -14,6 +14,7 @@ from shard.reader import StreamReader
 from shard.stream_files import stream_paths
 from shard.walk import Run
 from spark.frames import index_of
+from spark.rollup.frame_view import frame_time
 from spark.rollup.kernel import NO_GAP, Segment
 from spark.slices import Slice
 
@@ -66,5 +67,5 @@ def _segments(found: Iterator[Run | Bad], slice_: Slice, previous_us: int, gone:
 def _time_before(reader: StreamReader, seq: int) -> int:
     if seq <= reader.first_seq():
         return NO_GAP
-    timestamp_us = reader.entry(seq - 1).timestamp_us
+    timestamp_us = frame_time(reader, seq - 1)
     return timestamp_us if timestamp_us < np.iinfo(np.int64).max else NO_GAP

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
 
 NEEDED = ("numpy", "pyarrow", "pyspark", "matplotlib", "jinja2")
 NOTES_SHOWN = 20
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
+_LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((\S+) executor (\S+)\)")
 
 EPILOG = """\b
 Examples:
@@ -34,7 +38,7 @@ Examples:
 Reads what a broker has written, also while it goes on writing. OUT gets tables of minutes, hours and days as Parquet,
 and a report of the day as one HTML page. Running it twice for a day is the same as once; killed at any point, it leaves
 the day as it was before or as it should be. Of streams that were trimmed since an earlier run, what that run wrote of
-them is kept.
+them is kept, and so are rows of other nodes.
 
 Exit codes: 0 done, 1 streams could not be read whole (the tables have the others) or Spark failed, 2 wrong arguments, 3
 another rollup writes to OUT, 4 no connection to the brokers, 5 DATA is unusable.
@@ -43,9 +47,10 @@ another rollup writes to OUT, 4 no connection to the brokers, 5 DATA is unusable
 
 @click.command("rollup", epilog=EPILOG)
 @click.argument("data", metavar="DATA")
-@click.argument("out", metavar="OUT", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("out", metavar="OUT", callback=lambda _context, _option, text: parse_out(text))
 @click.option("--day", metavar="YYYY-MM-DD", help="The day, UTC [default: yesterday].")
 @click.option("--stream", "streams", multiple=True, metavar="PATTERN", help="Only these streams; may be repeated.")
+@click.option("--replace", is_flag=True, help="Remove rows of other nodes, and of streams that are gone or made anew.")
 @click.option("--verify", is_flag=True, help="Read the messages too, and count those whose checksum is wrong.")
 @click.option(
     "--config",
@@ -70,6 +75,7 @@ def command(
     out: Path,
     day: str | None,
     streams: tuple[str, ...],
+    replace: bool,
     verify: bool,
     config: Path | None,
     metrics: Path | None,
@@ -96,7 +102,9 @@ def command(
     source = (
         {"brokers": data, **({"token": token} if token else {})} if brokers else {"path": str(Path(data).resolve())}
     )
-    job = Job(source, out.resolve(), parse_day(day), streams, verify)
+    if not brokers:
+        require_path("DATA", data)
+    job = Job(source, out.resolve(), parse_day(day), streams, verify, replace)
     zips, settings = [path for path in py_files.split(",") if path], parse_settings(conf)
     night = Night(job, load_policies(config), metrics, not no_report)
     outcome, report = run(night, lambda: make_session(master, cores, memory, zips, settings, background=background))
@@ -113,15 +121,35 @@ def require_spark() -> None:
         )
 
 
+def require_path(name: str, text: str) -> None:
+    """Raises click.UsageError for a URL."""
+    if _URL.match(text):
+        raise click.UsageError(f"{name} is {text!r}, a URL; it is a folder, on a cluster one that all nodes have")
+
+
+def parse_out(text: str) -> Path:
+    """Raises click.UsageError."""
+    require_path("OUT", text)
+    path = Path(text)
+    if path.exists() and not path.is_dir():
+        raise click.UsageError(f"OUT is {text!r}, which is a file; it is a folder")
+    return path
+
+
 def parse_day(text: str | None) -> date:
     """Yesterday where none is said. Raises click.UsageError."""
     today = datetime.now(UTC).date()
     if text is None:
         return today - timedelta(days=1)
     try:
-        return date.fromisoformat(text)
+        day = date.fromisoformat(text) if _DAY.fullmatch(text) else None
     except ValueError:
-        raise click.UsageError(f"--day {text!r} is no day; YYYY-MM-DD is") from None
+        day = None
+    if day is None:
+        raise click.UsageError(f"--day {text!r} is no day; YYYY-MM-DD is")
+    if day > today:
+        raise click.UsageError(f"--day {text} has not come yet; today is {today}, UTC")
+    return day
 
 
 def parse_settings(texts: tuple[str, ...]) -> dict[str, str]:
@@ -175,7 +203,7 @@ def run(night: Night, make_session: Callable[[], Any]) -> tuple[Outcome, Path | 
         except OSError as error:
             raise CommandError(f"{error.filename or night.job.out}: {error.strerror or error}") from None
         except (PySparkException, RuntimeError) as error:
-            raise CommandError(f"Spark: {first_line(error)}") from None
+            raise CommandError(f"Spark: {find_cause(str(error))}") from None
 
 
 class Phases:
@@ -213,9 +241,10 @@ def tell(outcome: Outcome, day: date, report: Path | None) -> None:
     if len(outcome.notes) > NOTES_SHOWN:
         click.echo(f"tailrace: and {len(outcome.notes) - NOTES_SHOWN:,} more of that kind", err=True)
     if outcome.kept:
-        shown = ", ".join(outcome.kept[:NOTES_SHOWN])
-        more = f" and {len(outcome.kept) - NOTES_SHOWN:,} more" if len(outcome.kept) > NOTES_SHOWN else ""
-        click.echo(f"trimmed since an earlier run, whose rows of them are kept: {shown}{more}")
+        click.echo(f"trimmed since an earlier run, whose rows of them are kept: {some(outcome.kept)}")
+    if outcome.others:
+        text = "rows of another node, or of earlier streams of the same names, are kept (--replace removes them)"
+        click.echo(f"{text}: {some(outcome.others)}")
     if outcome.was_cleared:
         click.echo(f"{day} has no messages any more: its tables were removed")
     rows = ", ".join(f"{count:,} {table}" for table, count in outcome.rows.items())
@@ -224,7 +253,28 @@ def tell(outcome: Outcome, day: date, report: Path | None) -> None:
         click.echo(f"report: {report}")
 
 
-def first_line(error: Exception) -> str:
-    """Spark's errors bring the traces of two languages; the last line of Python's is what happened."""
-    lines = [line for line in str(error).splitlines() if line.strip()]
-    return lines[0] if lines else type(error).__name__
+def some(names: list[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(names) - NOTES_SHOWN:,} more" if len(names) > NOTES_SHOWN else ""
+    return ", ".join(names[:NOTES_SHOWN]) + more
+
+
+def find_cause(text: str) -> str:
+    """What happened, of an error of Spark, which brings the traces of two languages: the line with which Python's first
+    trace ends, and where the task ran; else its first line.
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    starts = [number for number, line in enumerate(lines) if line.endswith("Traceback (most recent call last):")]
+    for start in starts[:1]:
+        # The whole trace may be indented. Its frames are by two blanks more than what it ends with.
+        frames = lines[start + 1 :]
+        indent = _indent(frames[0]) - 2 if frames else 0
+        cause = next((line.strip() for line in frames if _indent(line) <= indent), "")
+        if cause:
+            lost = _LOST_TASK.search(text)
+            return f"{cause} (on {lost[1]}, executor {lost[2]})" if lost else cause
+    return lines[0].strip() if lines else "it failed, and did not say why"
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())

@@ -73,13 +73,15 @@ def roll_up(data: Path, start_us: int) -> dict[Key, Row]:
     """Every row of the day that begins at start_us."""
     directory = open_data_dir(data)
     groups: dict[Key, list[Seen]] = defaultdict(list)
-    shards: dict[str, int] = {}
+    known: dict[str, Row] = {}
     for shard, stream in all_streams(directory):
-        shards[stream] = shard
-        for message in walk(Path(stream_paths(directory.shard_path(shard), stream).content_file)):
+        path = Path(stream_paths(directory.shard_path(shard), stream).content_file)
+        stream_id = f"{parse_content(path.read_bytes()[:HEADER_PAGE_BYTES])[0].stream_id:016x}"
+        known[stream] = {"node": directory.node_id, "stream_id": stream_id, "shard": shard}
+        for message in walk(path):
             if stream.startswith("$") or not start_us <= message.timestamp_us < start_us + 86_400_000_000:
                 continue
             for level, seconds in LEVELS.items():
                 start = datetime.fromtimestamp(message.timestamp_us // 1_000_000 // seconds * seconds, UTC)
                 groups[level, stream, start].append(message)
-    return {key: {"shard": shards[key[1]], **row_of(messages)} for key, messages in groups.items()}
+    return {key: {**known[key[1]], **row_of(messages)} for key, messages in groups.items()}

@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from shard.directory import DataDirectory
@@ -21,14 +23,17 @@ from shard.frame import INDEX_ENTRY_BYTES
 from shard.header import HEADER_PAGE_BYTES
 from shard.leaves import interpreted_wanted
 from shard.stream_files import StreamPaths, stream_paths
-from spark.rollup import sessions
+from spark.rollup import job, sessions
+from spark.rollup.day_plan import plan_day
+from spark.rollup.store import Store
 from tailrace.command import main
 from tailrace.command.ending import OK, REFUSED
 from tests.shard.helpers import flip
-from tests.spark.data import make_directory, open_log, plain, trim
+from tests.spark.data import add_stream, make_directory, open_log, plain, trim
 from tests.spark.java import with_quick_java
-from tests.spark.rollup.directories import DAY, DAY_START_US
+from tests.spark.rollup.directories import DAY, DAY_START_US, HOUR_US
 from tests.spark.rollup.tables import left_over, read_tables
+from tests.spark.rollup.test_frame_view import set_time
 from tests.spark.test_beside_a_broker import KEPT, NAMES, PAYLOAD_BYTES, Publisher
 from tests.system.node import Node, running, wait_for
 
@@ -224,3 +229,74 @@ def test_a_broker_that_trims_all_the_time(tmp_path: Path) -> None:
         assert row["missing"] > 0
         assert row["messages"] == row["last_seq"] - row["first_seq"] + 1
         assert row["bytes"] == PAYLOAD_BYTES * row["messages"]
+
+
+def rows_of(out: Path, table: str) -> list[tuple[str, str, int]]:
+    """(node, stream, messages) of each row."""
+    rows = pq.read_table(Store(out).partition(table, DAY)).to_pylist()
+    return sorted((row["node"], row["stream"], row["messages"]) for row in rows)
+
+
+def test_a_node_that_was_set_up_again_leaves_the_rows_of_its_former_life(
+    tmp_path: Path, command: Callable[..., int], capsys: Captured
+) -> None:
+    """Each of its streams has another identity, with messages of the day or without."""
+    first = make(tmp_path, "a", "b", "gone").node_id
+    assert command() == OK
+    (tmp_path / "data").rename(tmp_path / "before")
+    second = make_directory(tmp_path / "data", {"a": plain(7, DAY_START_US + HOUR_US), "b": []}).node_id
+    capsys.readouterr()
+    for _ in range(2):
+        assert command() == OK
+        said = capsys.readouterr().out
+        assert (
+            "rows of another node, or of earlier streams of the same names, are kept (--replace removes them)" in said
+        )
+        assert ": a, b, gone\n" in said
+        expected = [(first, name, COUNT) for name in ("a", "b", "gone")] + [(second, "a", 7)]
+        assert rows_of(tmp_path / "out", "days") == sorted(expected)
+        assert len(rows_of(tmp_path / "out", "minutes")) == 3 * COUNT // 60 + 1
+    assert command("--replace") == OK
+    assert rows_of(tmp_path / "out", "days") == [(second, "a", 7)]
+
+
+def test_a_stream_that_was_made_anew_leaves_the_rows_of_the_former_one(
+    tmp_path: Path, command: Callable[..., int], capsys: Captured
+) -> None:
+    data = make(tmp_path, "a", "b")
+    assert command() == OK
+    spoil(data, a=remove)
+    add_stream(data, "a", plain(7, DAY_START_US))
+    trim(data.path, "b", 70)
+    capsys.readouterr()
+    assert command() == OK
+    said = capsys.readouterr().out
+    assert "rows of them are kept: b\n" in said
+    assert "(--replace removes them): a\n" in said
+    expected = [(data.node_id, "a", 7), (data.node_id, "a", COUNT), (data.node_id, "b", COUNT)]
+    assert rows_of(tmp_path / "out", "days") == rows_of(tmp_path / "out", "hours") == expected
+    assert (
+        len({row["stream_id"] for row in pq.read_table(Store(tmp_path / "out").partition("days", DAY)).to_pylist()})
+        == 3
+    )
+
+
+def test_a_message_counts_once_however_often_it_is_read(
+    tmp_path: Path, command: Callable[..., int], capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_directory(tmp_path / "data", {"a": plain(COUNT, DAY_START_US, 90_000_000)})
+    monkeypatch.setattr(job, "plan_day", partial(plan_day, whole_rows_max=60))
+    assert command("--metrics", str(tmp_path / "metrics.prom")) == OK
+    assert f"{DAY}: {COUNT} messages, 1 streams" in capsys.readouterr().out
+    assert f"tailrace_rollup_messages {COUNT}.0" in (tmp_path / "metrics.prom").read_text()
+
+
+@pytest.mark.parametrize(("options", "ending"), [((), REFUSED), (("--verify",), OK)])
+def test_a_wrong_time_in_an_index_takes_nothing_from_the_day(
+    tmp_path: Path, command: Callable[..., int], capsys: Captured, options: tuple[str, ...], ending: int
+) -> None:
+    data = make_directory(tmp_path / "data", {"a": plain(4_000, DAY_START_US, STEP_US)})
+    set_time(data, "a", 2_000, 0)
+    assert command(*options) == ending
+    assert days(tmp_path / "out") == {"a": (4_000, 0, 0)}
+    assert ("its day was found in its frames instead" in capsys.readouterr().err) == (not options)

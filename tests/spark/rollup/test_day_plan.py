@@ -33,7 +33,15 @@ def test_what_a_plan_knows(tmp_path: Path) -> None:
     assert (unit.slice.stream, unit.slice.first_seq, unit.slice.end_seq, plan.messages) == ("a", 5, 10, 5)
     assert plan.first_seqs == {"a": 2, "b": 0}
     assert [bad.stream for bad in plan.bad] == ["bad"]
+    assert (plan.node, set(plan.stream_ids)) == (data.node_id, {"a", "b"})
     assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_a_message_that_is_read_twice_counts_once(tmp_path: Path) -> None:
+    make_directory(tmp_path / "data", {"a": plain(100, DAY_START_US, 90_000_000), "b": plain(100, DAY_START_US)})
+    for whole_rows_max in (7, 30, 1_000):
+        plan = plan_day(open_source(SourceOptions(str(tmp_path / "data"))), DAY, whole_rows_max=whole_rows_max)
+        assert plan.messages == 200
 
 
 def test_only_the_streams_that_are_wanted(tmp_path: Path) -> None:

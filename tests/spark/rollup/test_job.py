@@ -13,10 +13,9 @@ from shard.directory import open_data_dir
 from shard.stream_files import stream_paths
 from spark.rollup import job
 from spark.rollup.day_plan import DayPlan
-from spark.rollup.job import Job, Outcome, find_trimmed, run_job
-from spark.rollup.merge import KEPT_FROM_MAX, Trimmed
+from spark.rollup.job import Before, Job, Outcome, find_idle, find_kept, is_another, run_job
+from spark.rollup.merge import KEPT_FROM_MAX, Identity, Kept
 from spark.rollup.store import Store
-from spark.slices import BadStream
 from tests.shard.helpers import flip
 from tests.spark.data import Sent, add_stream, append, make_directory, open_log, plain, trim
 from tests.spark.rollup import reference
@@ -120,6 +119,24 @@ def test_of_a_minute_that_is_partly_gone_the_fuller_row_stays(tmp_path: Path, ro
     assert {(row["messages"], row["first_seq"], row["missing"]) for row in rows.values()} == {(35, 10, 0)}
 
 
+def test_a_trim_up_to_the_day_loses_no_gap(tmp_path: Path, roll_up: Run) -> None:
+    make_directory(
+        tmp_path / "data", {"a": plain(10, DAY_START_US - 5_000_000, 1_000_000), "b": plain(3, DAY_START_US)}
+    )
+    roll_up()
+    before = read_tables(tmp_path / "out", DAY)
+    assert {row["gaps"] for key, row in before.items() if key[1] == "a"} == {5}
+    trim(tmp_path / "data", "a", 5)
+    for _ in range(2):
+        assert roll_up().kept == ["a"]
+        assert read_tables(tmp_path / "out", DAY) == before
+
+
+def test_patterns_that_mean_no_stream() -> None:
+    assert find_idle(("a*", "b", "$c*", "x*"), ["a1", "b", "$cursor/a"]) == ["x*"]
+    assert find_idle((), []) == []
+
+
 def test_messages_that_no_run_has_seen_are_missing(tmp_path: Path, roll_up: Run) -> None:
     data = make_directory(tmp_path / "data", {"a": plain(10, DAY_START_US, 1_000_000)})
     roll_up()
@@ -144,14 +161,14 @@ def test_a_day_that_was_trimmed_whole_is_kept(tmp_path: Path, roll_up: Run) -> N
 
 
 def test_a_day_whose_messages_never_were_is_cleared(tmp_path: Path, roll_up: Run) -> None:
-    """Its end was set aside for that of another master, in which the day has no messages."""
+    """The stream was made anew, and who rolls up has said that this may be taken from the tables."""
     data = make_directory(tmp_path / "data", {"a": spread(100)})
     roll_up()
     for path in stream_paths(data.stream_directory("a"), "a")[3:]:
         Path(path).unlink()
     add_stream(data, "a", [])
-    outcome = without_session(tmp_path)
-    assert (outcome.kept, outcome.was_cleared) == ([], True)
+    outcome = without_session(tmp_path, replace=True)
+    assert (outcome.kept, outcome.others, outcome.was_cleared) == ([], [], True)
     assert read_tables(tmp_path / "out", DAY) == {}
     assert Store(tmp_path / "out").days() == []
 
@@ -203,14 +220,33 @@ def test_a_day_without_messages_needs_no_spark(tmp_path: Path) -> None:
     assert outcome.streams == 1
 
 
-def test_which_streams_are_trimmed() -> None:
-    plan = DayPlan([], {"same": 5, "trimmed": 6, "bad": 0}, [BadStream("bad", "why")])
-    old = {"same": 5, "trimmed": 5, "bad": 0, "gone": 3}
-    assert find_trimmed(plan, old, {"bad"}) == [
-        Trimmed("trimmed", 6),
-        Trimmed("bad", KEPT_FROM_MAX),
-        Trimmed("gone", KEPT_FROM_MAX),
+def test_which_rows_are_kept() -> None:
+    names = ("same", "trimmed", "bad", "anew")
+    plan = DayPlan([], dict(zip(names, (5, 6, 0, 0), strict=True)), [], dict.fromkeys(names, "id"), "node", [])
+    old = {Identity(name, "node", "id"): Before(5) for name in ("same", "trimmed", "bad", "gone", "unopened")}
+    others = [Identity("anew", "node", "earlier id"), Identity("same", "other node", "id")]
+    old |= dict.fromkeys(others, Before(5))
+    job = Job({}, Path(), DAY)
+    merging = [
+        Kept(Identity("trimmed", "node", "id"), 6, Identity("trimmed", "node", "id")),
+        Kept(Identity("bad", "node", "id"), KEPT_FROM_MAX, Identity("bad", "node", "id")),
     ]
+    gone, unopened = Kept(Identity("gone", "node", "id")), Kept(Identity("unopened", "node", "id"))
+    unreadable = {"bad", "unopened"}
+    assert find_kept(plan, old, unreadable, job) == [*merging, gone, unopened, *map(Kept, others)]
+    assert [is_another(each, plan) for each in (*merging, gone, unopened, *map(Kept, others))] == [False] * 4 + [
+        True
+    ] * 2
+    assert find_kept(plan, old, unreadable, job._replace(replace=True)) == [*merging, unopened]
+    assert find_kept(plan, {others[0]: Before(5)}, set(), job._replace(replace=True, streams=("x",))) == [
+        Kept(others[0])
+    ]
+
+
+@pytest.mark.parametrize("was", [Identity("a", None, None), Identity("a", "node", None)])
+def test_rows_that_do_not_say_of_which_stream_they_are(was: Identity) -> None:
+    plan = DayPlan([], {"a": 6}, [], {"a": "id"}, "node", [])
+    assert find_kept(plan, {was: Before(5)}, set(), Job({}, Path(), DAY)) == [Kept(was, 6, Identity("a", "node", "id"))]
 
 
 def test_more_notes_than_are_kept_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -144,7 +144,8 @@ def test_a_cluster_rolls_up_with_the_built_package(tmp_path: Path, cluster: Clus
         )
     assert done.returncode == 0, done.stdout + done.stderr
     assert read_tables(tmp_path / "out", DAY) == expected
-    # Nobody says over a connection which folder a stream is in.
-    assert read_tables(tmp_path / "over", DAY) == {key: {**row, "shard": -1} for key, row in expected.items()}
+    # Nobody says over a connection which folder and files a stream is in.
+    unknown = {"shard": -1, "stream_id": None}
+    assert read_tables(tmp_path / "over", DAY) == {key: {**row, **unknown} for key, row in expected.items()}
     assert not left_over(tmp_path / "out")
     assert list((tmp_path / "work").glob("app-*/*/tailrace.zip")), "the executor got the code from the driver"

@@ -7,14 +7,16 @@ import pyarrow as pa
 
 from spark.rollup.kernel import NO_GAP, Segment, roll_up
 from spark.rollup.table import NOTE, RAW_DDL, RAW_SCHEMA, note_batch, parse_note, to_batch
+from spark.slices import Slice
 
 
 def test_rows_have_the_names_and_shards_of_their_streams() -> None:
     one = Segment(1, 5, np.array([120_000_001]), np.array([7]), NO_GAP)
-    batch = to_batch("minute", roll_up([one])["minute"], ["a", "ö"], [3, 9])
+    batch = to_batch("minute", roll_up([one])["minute"], [Slice("a", 3, 0, 1, (1, 0)), Slice("ö", 9, 0, 1, (255, 0))])
     assert batch.schema == RAW_SCHEMA
     (row,) = batch.to_pylist()
     assert (row["level"], row["stream"], row["shard"], row["start"].minute) == ("minute", "ö", 9, 2)
+    assert row["stream_id"] == "00000000000000ff"
     assert (row["messages"], row["gaps"], row["gap_min_us"], row["gap_p99_us"], row["size_p99"]) == (
         1,
         0,

@@ -13,7 +13,7 @@ from shard.directory import make_data_dir
 from tailrace.command import main
 from tailrace.command import rollup as command
 from tailrace.command.ending import IN_USE, NO_DIRECTORY, OK, REFUSED, USAGE, CommandError
-from tailrace.command.rollup import NOTES_SHOWN, load_policies, parse_day, parse_settings, tell
+from tailrace.command.rollup import NOTES_SHOWN, find_cause, load_policies, parse_day, parse_settings, tell
 
 pytest.importorskip("pyspark", reason="needs the extra `spark` (pip install -e '.[spark]')")
 Captured = pytest.CaptureFixture[str]
@@ -41,6 +41,10 @@ def test_yesterday_is_the_default(tmp_path: Path) -> None:
     ("options", "said"),
     [
         (["--day", "20.11.2026"], "--day '20.11.2026' is no day; YYYY-MM-DD is"),
+        (["--day", "2026-W47-6"], "--day '2026-W47-6' is no day; YYYY-MM-DD is"),
+        (["--day", "20261120"], "--day '20261120' is no day; YYYY-MM-DD is"),
+        (["--day", "2026-02-30"], "--day '2026-02-30' is no day; YYYY-MM-DD is"),
+        (["--day", "9999-12-31"], "--day 9999-12-31 has not come yet; today is"),
         (["--conf", "x=1"], "--conf 'x=1': a setting of Spark is spark.NAME=VALUE"),
         (["--verify", "--brokers"], "--verify reads the files"),
         (["--config", "/nonexistent/tailrace.toml"], "cannot be read"),
@@ -49,6 +53,54 @@ def test_yesterday_is_the_default(tmp_path: Path) -> None:
 def test_wrong_arguments(tmp_path: Path, capsys: Captured, options: list[str], said: str) -> None:
     assert run(tmp_path, *options) == USAGE
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("data", "out", "said"),
+    [
+        ("data", "s3a://bucket/rollups", "OUT is 's3a://bucket/rollups', a URL"),
+        ("data", "hdfs:/rollups", "OUT is 'hdfs:/rollups', a URL"),
+        ("s3://bucket/data", "out", "DATA is 's3://bucket/data', a URL"),
+        ("data", "file", "OUT is 'file', which is a file"),
+    ],
+)
+def test_a_url_is_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured, data: str, out: str, said: str
+) -> None:
+    make_data_dir(tmp_path / "data", 2)
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    assert main.run(["rollup", data, out]) == USAGE
+    assert said in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "file"]
+
+
+def test_a_pattern_that_means_no_stream(tmp_path: Path, capsys: Captured) -> None:
+    make_data_dir(tmp_path / "data", 2)
+    assert run(tmp_path, "--stream", "log.*", "--no-report") == REFUSED
+    assert "tailrace: log.*: no stream has this name, or is like this\n" in capsys.readouterr().err
+
+
+SPARKS = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure: Lost task 0.3 in\
+ stage 1.0 (TID 3) (10.0.0.7 executor 2): org.apache.spark.api.python.PythonException: Traceback \
+(most recent call last):
+  File "/x/worker.py", line 1, in main
+    process()
+  File "/x/reading.py", line 2, in read
+shard.errors.DirectoryError: /data: is no tailrace data directory: it has no node.json
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:1)
+Driver stacktrace:
+"""
+
+
+def test_the_cause_of_a_failure_of_spark() -> None:
+    cause = "shard.errors.DirectoryError: /data: is no tailrace data directory: it has no node.json"
+    assert find_cause(SPARKS) == f"{cause} (on 10.0.0.7, executor 2)"
+    trace = SPARKS[SPARKS.index("  File") :]
+    assert find_cause("[PYTHON_DATA_SOURCE_ERROR] it failed: \nTraceback (most recent call last):\n" + trace) == cause
+    assert find_cause("\n[DIVIDE_BY_ZERO] Division by zero.\n\tat x") == "[DIVIDE_BY_ZERO] Division by zero."
+    assert find_cause("") == "it failed, and did not say why"
 
 
 def test_no_data_directory(tmp_path: Path, capsys: Captured) -> None:

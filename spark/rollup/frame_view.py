@@ -1,0 +1,61 @@
+"""A stream for planning by the times in its frames, where those in its index are not to be trusted."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Final
+
+from shard.directory import DataDirectory
+from shard.frame import unpack_header
+from shard.leaves import load
+from shard.reader import StreamReader
+from spark.slices import Identity
+from spark.source import StreamRef, StreamView
+
+FrameViews = Callable[[StreamRef], AbstractContextManager[StreamView]]
+
+_check: Final = load("shard.frame_cy").check
+
+
+class FrameView:
+    """See `spark.source.StreamView`. A search reads as many frames as it has steps, each whole and checked."""
+
+    def __init__(self, reader: StreamReader, shard: int) -> None:
+        self.stream = reader.name
+        self.shard = shard
+        self._reader = reader
+        self.first_seq = reader.first_seq()
+        self.next_seq = reader.next_seq()
+        self.identity: Identity = reader.identity
+
+    def seq_at(self, timestamp_us: int) -> int:
+        """Raises StorageError, OSError."""
+        return self.first_seq + bisect_left(range(self.first_seq, self.next_seq), timestamp_us, key=self.timestamp_at)
+
+    def timestamp_at(self, seq: int) -> int:
+        return frame_time(self._reader, seq)
+
+
+def frame_views(data: DataDirectory) -> FrameViews:
+    """Opens streams of a data directory. Raises StorageError, OSError."""
+
+    @contextmanager
+    def view(ref: StreamRef) -> Iterator[StreamView]:
+        with StreamReader.open(data.shard_path(ref.shard), ref.stream) as reader:
+            yield FrameView(reader, ref.shard)
+
+    return view
+
+
+def frame_time(reader: StreamReader, seq: int) -> int:
+    """Of a message, in microseconds, from its frame; from the index where the frame is damaged.
+
+    Raises StorageError, OSError.
+    """
+    entry = reader.entry(seq)
+    frame = bytearray(entry.length)
+    size = reader.read_into(memoryview(frame), entry.offset)
+    right, _, _ = _check(frame, 0, size, seq)
+    return unpack_header(frame, 0).timestamp_us if right else entry.timestamp_us
