@@ -47,7 +47,7 @@ STREAMS = ["s0", "s1", "s2"]
 ONE_MASTER_S = 5.0
 EQUAL_S = 30.0
 PROGRESS_S = 40.0
-FINISHED_S = 20.0  # for an operator to bring a failover to its end
+FINISHED_S = 20.0  # for what an operator does again until it succeeds
 LOOK_EVERY_S = 0.05
 PHASES = 2
 PHASE_S = 12.0
@@ -143,13 +143,18 @@ class Round:
 
     def _finish_failover(self) -> None:
         """What a fault has interrupted. A stream whose nodes were fenced has no master until then."""
+        if self.operator.unfinished:
+            self._patiently(lambda: self._say(self._fail_over(self.place.names)), "no node can be promoted")
+
+    def _patiently(self, act: Callable[[], None], what: str) -> None:
+        """Do it again while a command fails: the end of a stream may be being set aside. Raises Broken."""
         deadline_s = time.monotonic() + FINISHED_S
-        while self.operator.unfinished:
+        while True:
             try:
-                self._say(self._fail_over(self.place.names))
+                return act()
             except Failed as error:
                 if time.monotonic() > deadline_s:
-                    raise Broken(f"no node can be promoted after {FINISHED_S:g} s: {error}") from None
+                    raise Broken(f"after {FINISHED_S:g} s {what}: {error}") from None
                 time.sleep(LOOK_EVERY_S)
 
     def _settle(self) -> float:
@@ -165,14 +170,17 @@ class Round:
         return took_s
 
     def _make_stream(self, stream: str) -> None:
-        """Publish to a new stream at every node: it has one master like the others."""
+        """Publish to a new stream at every node: it has one master like the others.
+
+        If streams were promoted one by one, nobody has said where new ones belong.
+        """
         if self.operator.is_split:
             return
+        self._patiently(lambda: self.operator.tell_returned(self.place.names), "nodes that returned cannot be told")
+        self._settle()
         for name in self.place.names:
-            try:
-                self.operator.publish(name, stream)
-            except Failed as error:
-                raise Broken(f"after healing a new stream cannot be published to: {error}") from None
+            what = f"{name} takes no message for a new stream"
+            self._patiently(lambda name=name: self.operator.publish(name, stream), what)  # type: ignore[misc]
         self._settle()
 
     def _not_settled(self) -> str:

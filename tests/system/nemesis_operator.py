@@ -82,6 +82,13 @@ class Operator:
             if name != heir:
                 self.command(name, f"slave {self.tree.nodes[heir].host} {PORT} {stream} 0")
 
+    def tell_returned(self, names: Sequence[str]) -> None:
+        """Let every node follow the master for streams that are made later, too. Raises Failed."""
+        master = next(name for name in names if self.look(name, self.streams[0]).role == "master")
+        for name in names:
+            if name != master:
+                self.command(name, f"slave {self.tree.nodes[master].host} {PORT} * 0")
+
     def re_parent(self, name: str, parent: str, reached: Sequence[str]) -> bool:
         """Let a slave follow another node, unless that would be below it; whether it was done. Raises Failed."""
         if name not in reached or parent not in reached:

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.system.mounts import CannotMount
-from tests.system.nemesis import as_promised, play_round
+from tests.system.nemesis import Outcome, as_promised, play_round
 from tests.system.nemesis_ground import Ground
 from tests.system.nemesis_operator import Copy
 from tests.system.nemesis_plan import AT_ONCE_MAX, LASTS_S, NODES, Event, Kind, Plan, make_plan, read_plan
 from tests.system.tree_ledger import Fate, Sent
+from tests.system.tree_node import Parents
 
 pytestmark = pytest.mark.system
 
@@ -89,11 +90,75 @@ def test_what_was_only_appended_promises_nothing() -> None:
     assert as_promised(binary) == binary
 
 
+CHAIN: Parents = {"n1": None, "n2": "n1", "n3": "n2"}
+STAR: Parents = {"n1": None, "n2": "n1", "n3": "n1"}
+
+
+def phase(*events: tuple[float, Kind, str] | tuple[float, Kind, str, float]) -> tuple[tuple[Event, ...]]:
+    """One phase, of (at_s, kind, node) and of (at_s, kind, node, lasts_s)."""
+    return (tuple(Event(at_s, kind, (node,), *lasts_s) for at_s, kind, node, *lasts_s in events),)
+
+
+SCENARIOS = {
+    "the node between is told to follow before the old master returns": Plan(
+        1, dict(CHAIN), 1, 1, phase((0.5, Kind.KILL, "n1", 4.0), (1.5, Kind.PROMOTE, "n3"))
+    ),
+    "the node between turns by itself, and is reloaded": Plan(
+        2,
+        dict(CHAIN),
+        2,
+        1,
+        phase(
+            (0.5, Kind.KILL, "n1", 7.0),
+            (1.0, Kind.STOP, "n2", 1.5),
+            (1.5, Kind.PROMOTE, "n3"),
+            (5.0, Kind.RELOAD, "n2"),
+        ),
+    ),
+    "the node between turns by itself, and is started again": Plan(
+        3,
+        dict(CHAIN),
+        2,
+        1,
+        phase(
+            (0.5, Kind.KILL, "n1", 7.0),
+            (1.0, Kind.STOP, "n2", 1.5),
+            (1.5, Kind.PROMOTE, "n3"),
+            (5.0, Kind.KILL, "n2", 0.3),
+        ),
+    ),
+    "two slaves are promoted out of each other's sight": Plan(
+        4,
+        dict(STAR),
+        2,
+        1,
+        phase(
+            (0.5, Kind.KILL, "n1", 6.0),
+            (1.0, Kind.SPLIT, "n2", 3.0),
+            (1.5, Kind.PROMOTE, "n2"),
+            (1.6, Kind.PROMOTE, "n3"),
+        ),
+    ),
+}
+"""Each left two masters for ever when it was written. What asks for all slaves lets an operator promote any of them."""
+SEEDS_PLAYED = (200,)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [4])  # with 1 and 2 a master that returns makes new streams of its own, as yet
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_scenario(tmp_path: Path, name: str) -> None:
+    assert play(SCENARIOS[name], tmp_path).promoted
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", SEEDS_PLAYED)
 def test_a_round(tmp_path: Path, seed: int) -> None:
+    outcome = play(make_plan(seed, 2, PHASE_S), tmp_path)
+    assert outcome.acknowledged and outcome.promoted
+
+
+def play(plan: Plan, folder: Path) -> Outcome:
     try:
-        outcome = play_round(make_plan(seed, 2, PHASE_S), tmp_path, print)
+        return play_round(plan, folder, print)
     except CannotMount as reason:
         pytest.skip(str(reason))
-    assert outcome.acknowledged and outcome.promoted
