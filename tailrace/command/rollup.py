@@ -14,6 +14,7 @@ import click
 from shard.errors import DirectoryError
 from shard.retention import RetentionPolicy
 from tailrace.command.ending import IN_USE, NO_CONNECTION, NO_DIRECTORY, OK, REFUSED, USAGE, CommandError
+from tailrace.command.java_noise import start_quietly
 from tailrace.command.logs import LEVELS, set_up_logging
 from tailrace.command.progress import ProgressBar
 from tailrace.errors import TailraceError
@@ -107,7 +108,14 @@ def command(
     job = Job(source, out.resolve(), parse_day(day), streams, verify, replace)
     zips, settings = [path for path in py_files.split(",") if path], parse_settings(conf)
     night = Night(job, load_policies(config), metrics, not no_report)
-    outcome, report = run(night, lambda: make_session(master, cores, memory, zips, settings, background=background))
+
+    def start() -> Any:
+        return make_session(master, cores, memory, zips, settings, background=background)
+
+    is_quiet = log_level not in ("debug", "info")
+    if is_quiet:
+        silence_pyspark()
+    outcome, report = run(night, (lambda: start_quietly(start)) if is_quiet else start)
     tell(outcome, job.day, report)
     return REFUSED if outcome.failures else OK
 
@@ -150,6 +158,13 @@ def parse_day(text: str | None) -> date:
     if day > today:
         raise click.UsageError(f"--day {text} has not come yet; today is {today}, UTC")
     return day
+
+
+def silence_pyspark() -> None:
+    """It logs each error that it raises, with the traces of two languages in one line; the command tells it anyway."""
+    from pyspark.logger import PySparkLogger
+
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")
 
 
 def parse_settings(texts: tuple[str, ...]) -> dict[str, str]:

@@ -220,6 +220,7 @@ def test_a_broker_that_trims_all_the_time(tmp_path: Path) -> None:
                 check=False,
             )
     assert done.returncode == OK, done.stderr
+    assert all(line.startswith("tailrace: ") for line in done.stderr.splitlines()), "nothing of Java's is heard"
     for name in NAMES:
         assert f"tailrace: {name}: " in done.stderr
         assert "messages were trimmed meanwhile" in done.stderr
