@@ -43,7 +43,7 @@ NUMBERS_REFUSED: Final = frozenset({"gap", "producer"})
 """Codes that say of numbers that they cannot come next."""
 DOUBTFUL: Final = "unavailable"
 """The code after which a publish may be logged."""
-CLEAR_AFTER_DOUBT: Final = (StreamUnavailable, NumbersMissing, ProducerUnknown, NotReplicated)
+CLEAR_AFTER_DOUBT: Final = (NumbersMissing, ProducerUnknown, NotReplicated)
 """Errors that are true as well of a publish of which an earlier attempt may be logged."""
 REQUEST_MAX: Final = (1 << 32) - 1
 UNKNOWN: Final = "it may or may not be logged"
@@ -384,7 +384,7 @@ def _told(publication: Publication, refusal: BrokerError) -> BrokerError:
     """The refusal of the last attempt as it is raised. It says nothing of an earlier attempt that had no answer."""
     if not publication.doubtful or isinstance(refusal, CLEAR_AFTER_DOUBT):
         return refusal
-    text = f"{refusal.text}; that is the last attempt: an earlier one had no answer, {UNKNOWN}"
+    text = f"an earlier attempt had no answer, so {UNKNOWN}; the last one: {refusal.text}"
     return StreamUnavailable(text, refusal.stream)
 
 
