@@ -202,7 +202,7 @@ def test_a_run_that_fails_leaves_the_day_as_it_was(
     roll_up()
     before = read_tables(tmp_path / "out", DAY)
 
-    def fails(_raw: Any, path: Path) -> None:
+    def fails(_raw: Any, path: Path, _node: str) -> None:
         path.mkdir()
         raise RuntimeError("as Spark does")
 
