@@ -89,7 +89,6 @@ class Forward(Request):
         self.nbytes = sum(batch.nbytes for batch in batches)
         self._batches: dict[int, Batch] = dict(enumerate(batches))  # not answered, by their place in what was sent
         self._held_up: dict[Batch, tuple[Asker, ...]] | None = None  # once some are known to wait
-        self._frames = [frames for batch in batches for frames in batch.frames]
 
     def send(self, link: Link) -> None:
         groups = [
@@ -97,13 +96,13 @@ class Forward(Request):
             for batch in self._batches.values()
         ]
         self._batches = dict(enumerate(self._batches.values()))
-        link.queue(sibling.pack_forward(self.request_id, groups), *self._frames)
+        frames = (frames for batch in self._batches.values() for frames in batch.frames)
+        link.queue(sibling.pack_forward(self.request_id, groups), *frames)
 
     def partly(self, rows: list[tuple[int, sibling.Result]]) -> int:
         """These are answered, the others wait: their publishers are held up. Gives the bytes it counts for now."""
         for place, result in rows:
             self._answered(self._batches.pop(place), result)
-        self._frames = [frames for batch in self._batches.values() for frames in batch.frames]
         if self._held_up is None:
             self._held_up = {batch: batch.askers() for batch in self._batches.values()}
             for askers in self._held_up.values():
@@ -113,7 +112,8 @@ class Forward(Request):
 
     def taken(self) -> int:
         """The owner has logged it: nothing of it need be sent again. Gives the bytes it counts for from now on."""
-        self._frames.clear()
+        for batch in self._batches.values():
+            batch.frames.clear()
         return CALL_BYTES
 
     def fail(self, code: Code, text: str) -> None:
