@@ -208,10 +208,11 @@ def _promote(verb: Verb, rest: bytes, _max: int) -> c.Command:
 
 
 def _master(verb: Verb, rest: bytes, _max: int) -> c.Command:
-    words, force = _without_force(_args(verb, rest, 1, 2))
-    if len(words) != 1:
+    name, *words = _args(verb, rest, 1, 2)
+    words, force = _without_force(words)
+    if words:
         raise verb.usage()
-    return c.Master(stream_name(words[0]), force)
+    return c.Master(stream_name(name), force)
 
 
 def _fence(verb: Verb, rest: bytes, _max: int) -> c.Command:

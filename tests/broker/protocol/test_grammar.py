@@ -65,6 +65,7 @@ GOOD: list[tuple[bytes, object]] = [
     (b"master s Force", c.Master(b"s", force=True)),
     (b"fence s 4294967295", c.Fence(b"s", 2**32 - 1)),
     (b"master a*", c.Master(b"a*")),
+    (b"master force", c.Master(b"force")),
     (b"trim s 5", c.Trim(b"s", c.From("time", 5))),
     (b"trim s #5", c.Trim(b"s", c.From("seq", 5))),
     (b"trim s #5 Spare", c.Trim(b"s", c.From("seq", 5), spare=True)),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from broker.protocol import commands as c
 from broker.protocol.errors import Code
 from broker.protocol.line import LineCodec
+from shard.epochs import EPOCH_MAX
 from shard.frame import HEADER_BYTES, MAX_FRAME_BYTES
 from tests.broker.protocol.lines import (
     MAX_LINE_BYTES,
@@ -387,7 +388,7 @@ hosts = st.sampled_from(["localhost", "10.0.0.1", "::1", "fe80::1%eth0", "a-b.ex
 old_places = places.filter(lambda place: place.kind != "new")
 bare = st.sampled_from([c.Ping(), c.Help(), c.Close(), c.Workers(), c.Conns(), c.Quit(), c.Streams()])
 on_streams = st.one_of(
-    *(st.builds(kind, names) for kind in (c.Unsubscribe, c.Master, c.Unmaster, c.Unslave, c.Stat, c.Streams))
+    *(st.builds(kind, names) for kind in (c.Unsubscribe, c.Unmaster, c.Unslave, c.Stat, c.Streams))
 )
 others = st.one_of(
     bare,
@@ -397,6 +398,10 @@ others = st.one_of(
     st.builds(c.Subscribe, names, st.builds(c.From, st.just("time"), number), number),
     st.builds(c.Slave, hosts, st.integers(1, 65_535), names, places),
     st.builds(c.Trim, names, old_places, spare=st.booleans()),
+    st.builds(c.Master, names, st.booleans()),
+    st.builds(c.Promote, names, st.integers(1, EPOCH_MAX), st.booleans()),
+    st.builds(c.Promote, names, st.just(0), st.booleans()),
+    st.builds(c.Fence, names, st.integers(1, EPOCH_MAX)),
 )
 publishes = st.tuples(names, payload_bytes)
 
@@ -422,6 +427,10 @@ def arguments(command: object) -> list[bytes]:
         args.pop()
     if isinstance(command, c.Trim):
         args[-1:] = [b"spare"] if command.spare else []
+    if isinstance(command, c.Master | c.Promote):
+        args[-1:] = [b"force"] if command.force else []
+    if isinstance(command, c.Promote) and not command.epoch:
+        del args[2]
     return args
 
 
