@@ -243,7 +243,8 @@ def test_a_worker_that_keeps_dying_is_started_with_growing_pauses(tmp_path: Path
             worker_pid(node, 0)
             pauses_s.append(time.monotonic() - began_s)
         assert pauses_s[0] < 0.3
-        assert 0.7 < pauses_s[4] < 1.2 and 0.9 < pauses_s[5] < 1.4, pauses_s
+        # A pause is by chance a quarter of its most, 0.8 and 1 s here, to all of it; then the worker starts.
+        assert 0.2 < pauses_s[4] < 1.2 and 0.25 < pauses_s[5] < 1.4, pauses_s
         node.wait_ready()
         with node.client() as client:
             assert [row["restarts"] for row in rows(client.ask_table("workers"))] == ["6", "0"]

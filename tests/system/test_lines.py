@@ -293,6 +293,6 @@ def test_help_names_every_command(client: LineClient) -> None:
     assert lines[0] == "ok command meaning"
     assert {line.split(" ")[0] for line in lines[1:-1]} == {
         "pub", "ack", "sub", "unsub", "ping", "help", "close", "master", "unmaster", "slave", "unslave", "promote",
-        "trim", "streams", "stat", "workers", "conns", "quit",
+        "fence", "trim", "streams", "stat", "workers", "conns", "quit",
         "consume", "unconsume", "leave", "get", "nack", "reset", "consumers",
     }  # fmt: skip

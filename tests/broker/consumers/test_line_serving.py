@@ -228,7 +228,7 @@ def test_commands_are_done_one_after_the_other(node: World) -> None:
     assert peer.take() == [f"ok {' '.join(COLUMNS)}", "."]
 
 
-def test_a_row_of_many_that_are_answered_at_once(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_of_many_that_are_answered_at_once(node: World) -> None:
     """As those of an owner in this very worker are."""
     peer = node.connect()
 
@@ -236,9 +236,10 @@ def test_a_row_of_many_that_are_answered_at_once(node: World, monkeypatch: pytes
         assert verb == "get" and callable(done)
         done(GIVEN_NOTHING)
 
-    monkeypatch.setattr(node.workers[0].router, "call", call)
     count = 2_000
-    assert node.ask(peer, *["get s n"] * count) == ["ok get s n 0"] * count
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.workers[0].router, "call", call)
+        assert node.ask(peer, *["get s n"] * count) == ["ok get s n 0"] * count
 
 
 def test_close_does_not_wait_for_messages(node: World) -> None:
