@@ -22,7 +22,7 @@ pytestmark = pytest.mark.system
 
 EXAMPLES = sorted((tree.ROOT / "examples").glob("*.py"))
 LINES_MAX = 30
-SPARK_PATIENCE_S = 120.0  # starting Java, beside other tests
+SPARK_PATIENCE_S = 300.0  # starting Java, beside other tests
 
 
 @pytest.fixture(scope="module")

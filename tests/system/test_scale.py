@@ -19,6 +19,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 STREAMS = 100_000 if build() == "compiled" else 10_000  # the interpreted leaves have no part in what is bounded here
 CONNECTIONS = 4
+PATIENCE_S = 300.0  # a round; beside the whole suite one takes a minute and a half
 MAX_OPEN = 256
 OPEN_DESCRIPTORS, OPEN_MAPPINGS = 4, 2  # of a stream that is open to its owner
 SLACK = 80  # descriptors and mappings of a worker besides
@@ -56,7 +57,7 @@ def publish_round(node: Node, seq: int) -> float:
             client.ask("ack on")
             sending = threading.Thread(target=client.send_raw, args=(lines,), daemon=True)
             sending.start()
-            client.read_answers(len(share) + 1, 120.0)
+            client.read_answers(len(share) + 1, PATIENCE_S)
             sending.join()
         expected = [f"ok pub {name.decode()} {seq}" for name in share]
         faults.extend(got for got, want in zip(client.answers[1:], expected, strict=True) if got != want)

@@ -216,7 +216,7 @@ def test_a_broker_that_trims_all_the_time(tmp_path: Path) -> None:
                 env=with_quick_java(),
                 capture_output=True,
                 text=True,
-                timeout=120,
+                timeout=300,  # beside the whole suite the start of Java alone has taken two minutes
                 check=False,
             )
     assert done.returncode == OK, done.stderr

@@ -25,7 +25,7 @@ from tests.spark.rollup.tables import left_over, read_tables
 from tests.spark.rollup.test_job import spread
 
 ROUNDS = int(os.environ.get("TAILRACE_KILL_ROUNDS", "1"))  # another point in each run of the suite
-WAIT_S = 120.0
+WAIT_S = 300.0
 MARKS = (
     "",
     "tasks.json",

@@ -26,7 +26,7 @@ from tests.spark.rollup.test_job import spread
 from tests.system.node import running
 from tests.tidy import tree
 
-WAIT_S = 120.0
+WAIT_S = 300.0
 PACKAGES = ("shard", "broker", "supervisor", "tailrace", "spark")
 FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "pyspark_tailrace.py")
 
