@@ -119,7 +119,7 @@ class Follower:
         """Whether the peer may do this; the answer is given if not."""
         if self.trusted:
             return True
-        self.client.worker.followers.complain(f"{self.client.peer} may not {op.name} here: it is none of the peers")
+        self.client.worker.followers.complain(f"{self.client.peer} may not {op.name} here: it is not one of the peers")
         self.client.refuse_request(op, number, Code.DENIED, UNTRUSTED_TEXT)
         return False
 
@@ -282,7 +282,7 @@ class Follower:
             return
 
         if not self._may_be_followed():
-            text = f"{self.address} is none of the peers of this node, so that no stream may follow it"
+            text = f"{self.address} is not one of the peers of this node; no stream may follow it"
             client.worker.followers.complain(f"{client.peer} claims a stream: {text}")
             client.refuse_request(Op.CLAIM, number, Code.DENIED, text)
             return
