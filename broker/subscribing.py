@@ -42,13 +42,19 @@ class Subscribing:
         self._worker = worker
 
     def ensure(self, client: Client, name: bytes, done: Callable[[int | Refused], None], *, ask_end: bool) -> None:
-        """See that the stream is there. `done` hears where it ends, if that was asked, or why there is none."""
+        """See that the stream is there. `done` hears where it ends, if that was asked, or why there is none.
+
+        The owner is asked for the end at once: what the client publishes after this must not reach it before.
+        """
 
         def begin() -> None:
-            if not ask_end and self._readable(name):
+            if self._readable(name):
                 done(0)
             else:
-                self._worker.router.call(name, "ensure", [name, client.may_create()], answered, client)
+                ask()
+
+        def ask() -> None:
+            self._worker.router.call(name, "ensure", [name, client.may_create()], answered, client)
 
         def answered(value: Any) -> None:
             if not isinstance(value, Refused) and value < 0:  # it was made just now
@@ -56,7 +62,10 @@ class Subscribing:
                 value = 0
             self.after_opening(client, name, lambda: done(value))
 
-        self.after_opening(client, name, begin)
+        if ask_end:
+            ask()
+        else:
+            self.after_opening(client, name, begin)
 
     def after_opening(self, client: Client, name: bytes, step: Callable[[], None]) -> None:
         """Do what may have to open the stream's files to read them, now or when this worker has time for that."""

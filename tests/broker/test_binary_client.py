@@ -288,6 +288,24 @@ def test_several_subscriptions_of_one_stream_and_their_ids(node: World) -> None:
     assert peer.take() == [] and peer.got == {1: [(0, b"a"), (1, b"b")], 2: [(1, b"b"), (2, b"c")]}
 
 
+@pytest.mark.parametrize("turn_work_s", [0.0, float("inf")])
+@pytest.mark.parametrize("where", [0, 1])
+def test_a_subscription_to_what_is_new_begins_between_two_publishes(
+    node: World, where: int, turn_work_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where this turn has no time left for opening streams, and the owner is another worker."""
+    monkeypatch.setattr("broker.work.TURN_WORK_S", turn_work_s)
+    peer = BinaryPeer(node, 0)
+    name = node.name(where)
+    peer.open(name)
+    peer.publish(1, b"1", b"2")
+    peer.say(m.Subscribe(1, name.encode(), From("new", 0)))
+    peer.publish(1, b"3")
+    node.settle()
+    peer.take()
+    assert peer.got == {1: [(2, b"3")]}
+
+
 def test_one_that_is_given_up_before_its_owner_has_answered(node: World) -> None:
     peer = BinaryPeer(node)
     peer.say(m.Subscribe(1, node.name(1).encode(), FROM_START), m.Unsubscribe(1))

@@ -72,8 +72,14 @@ def test_subscriptions_are_decided_in_order(node: World, where: int) -> None:
     assert not node.client_of(peer).subscribing
 
 
-def test_a_subscription_begins_behind_what_was_published_before_it(node: World) -> None:
-    there = node.name(1)
+@pytest.mark.parametrize("turn_work_s", [0.0, float("inf")])
+@pytest.mark.parametrize("where", [0, 1])
+def test_a_subscription_begins_behind_what_was_published_before_it(
+    node: World, where: int, turn_work_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And before what is published after it, also where this turn has no time for opening streams."""
+    monkeypatch.setattr("broker.work.TURN_WORK_S", turn_work_s)
+    there = node.name(where)
     peer = node.connect(0)
     peer.send(f"pub {there} |1", f"sub {there} new", f"pub {there} |2", f"unsub {there}", f"pub {there} |3")
     peer.send(f"sub {there} new", f"pub {there} |4")

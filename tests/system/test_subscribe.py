@@ -144,7 +144,10 @@ def test_an_unknown_stream_is_made_and_waited_for(node: Node) -> None:
 
 
 def test_subscriptions_share_a_connection_fairly(node: Node, client: LineClient) -> None:
-    """Three backlogs on one socket: a chunk each in turn, so that none waits for another's end."""
+    """Three backlogs on one socket: a chunk each in turn, so that none waits for another's end.
+
+    On a busy machine a subscription may begin some turns after another one, so the first messages do not count.
+    """
     names = [f"fair{number}" for number in range(3)]
     backlogs = {name: fill(node, name, 3_000) for name in names}
     client.send(*(f"sub {name} 0" for name in names))
@@ -152,8 +155,10 @@ def test_subscriptions_share_a_connection_fairly(node: Node, client: LineClient)
     for name in names:
         assert payloads_of(client, name) == backlogs[name]
     order = [message.stream for message in client.messages]
-    half = order[: len(order) // 2]
-    assert all(half.count(name) > 1_000 for name in names), "each has its share of the first half"
+    together = order[max(order.index(name) for name in names) :]
+    until = min(len(together) - together[::-1].index(name) for name in names)  # one of them ends
+    counts = sorted(together[:until].count(name) for name in names)
+    assert counts[0] > 0.7 * counts[-1] > 700, "each has its share while all of them have a backlog"
     runs = [sum(1 for _ in group) for _, group in groupby(order)]
     assert max(runs) <= 4 * CHUNK_BYTES // 1_000, "nobody has the socket for long"
 
