@@ -1,7 +1,9 @@
 """The chunks that several subscribers may ask for, by the place where they begin; the oldest go first.
 
 What is dropped here can be made again from the log. So no more is needed than the order in which chunks came: whoever
-is near the end of a stream asks for new ones, and who is far behind asks for each once.
+is near the end of a stream asks for new ones, and who is far behind asks for each once. For the same reason a chunk is
+dropped some seconds after it was made, also where there is room: else an idle cache fills up over hours with chunks
+that nobody asks for again.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 ENTRY_BYTES = 256  # what a kept chunk costs beside its bytes
+DROP_EVERY_S = 5.0  # between two calls of `drop_old`
 
 Place = tuple[bytes, int]  # stream, seq of the first message
 
@@ -30,6 +33,7 @@ class ChunkCache(Generic[AnyChunk]):
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
         self._chunks: OrderedDict[Place, AnyChunk] = OrderedDict()
+        self._old: set[Place] = set()  # of the chunks that the next `drop_old` drops
         self.held_bytes = 0
         self.get: Callable[[Place], AnyChunk | None] = self._chunks.get  # without a frame of ours: each send asks
 
@@ -38,16 +42,27 @@ class ChunkCache(Generic[AnyChunk]):
 
     def keep(self, place: Place, chunk: AnyChunk) -> None:
         """Keep a chunk in the stead of the one at its place, and drop the oldest beyond the bound."""
-        former = self._chunks.pop(place, None)
-        if former is not None:
-            self.held_bytes -= _cost(former)
+        self._drop(place)
+        self._old.discard(place)
         self._chunks[place] = chunk
         self.held_bytes += _cost(chunk)
         while self.held_bytes > self._bytes_max and len(self._chunks) > 1:
             self.held_bytes -= _cost(self._chunks.popitem(last=False)[1])
 
+    def drop_old(self) -> None:
+        """Drop the chunks that were here at the last call already."""
+        for place in self._old:
+            self._drop(place)
+        self._old = set(self._chunks)
+
+    def _drop(self, place: Place) -> None:
+        chunk = self._chunks.pop(place, None)
+        if chunk is not None:
+            self.held_bytes -= _cost(chunk)
+
     def clear(self) -> None:
         self._chunks.clear()
+        self._old.clear()
         self.held_bytes = 0
 
 

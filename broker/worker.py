@@ -27,6 +27,7 @@ from broker.acceptor import Acceptor
 from broker.affinity import Movers
 from broker.aging import SAVE_S, AgingClock
 from broker.board import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
+from broker.chunk_cache import DROP_EVERY_S
 from broker.client import READ_BYTES_SCATTERED_MAX
 from broker.commands import Commands
 from broker.connection import Connection
@@ -216,6 +217,7 @@ class Worker:
         self.timers.every(0.05, self._often)
         self.timers.every(1.0, self._seldom)
         self.timers.every(SAVE_S, self._save_clock)
+        self.timers.every(DROP_EVERY_S, self._drop_old_chunks)
         self._save_clock()
         self.timers.every(self.settings.heartbeat_s / TICKS_AN_INTERVAL, self._beat_hearts)
         self.control.send("ready")
@@ -366,6 +368,10 @@ class Worker:
     def _forget_chunks(self) -> None:
         self.renderings.cache.clear()
         self.frame_chunks.cache.clear()
+
+    def _drop_old_chunks(self) -> None:
+        self.renderings.cache.drop_old()
+        self.frame_chunks.cache.drop_old()
 
     def _note_created(self) -> None:
         """At once, since the other workers count these too before they make one."""

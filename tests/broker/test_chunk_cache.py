@@ -60,6 +60,21 @@ def test_another_at_the_same_place_takes_its_stead() -> None:
     assert cache.get((b"a", 1)) is None and cache.get((b"a", 0)) is not None, "it counts as new"
 
 
+def test_what_nobody_has_made_for_a_while_is_dropped() -> None:
+    cache: ChunkCache[Held] = ChunkCache(1 << 20)
+    for seq in range(10):
+        cache.keep((b"a", seq), Held(KILO))
+    cache.drop_old()
+    assert len(cache) == 10, "no time has passed yet"
+    cache.keep((b"a", 3), Held(KILO))
+    cache.keep((b"a", 10), Held(KILO))
+    cache.drop_old()
+    assert [seq for seq in range(11) if cache.get((b"a", seq))] == [3, 10], "those that came since the last time stay"
+    assert cache.held_bytes == 2 * 1_024
+    cache.drop_old()
+    assert len(cache) == cache.held_bytes == 0
+
+
 def test_what_is_cleared_is_gone_and_the_cache_goes_on() -> None:
     cache: ChunkCache[Held] = ChunkCache(3 * 1_024)
     cache.keep((b"a", 0), Held(KILO))
@@ -76,6 +91,8 @@ def test_the_account_is_right_after_anything() -> None:
     bytes_max = 20_000
     cache: ChunkCache[Held] = ChunkCache(bytes_max)
     for _ in range(2_000):
+        if rng.random() < 0.01:
+            cache.drop_old()
         cache.keep((b"ab"[rng.randrange(2) :], rng.randrange(30)), Held(rng.choice((0, 100, 3_000, 30_000))))
         kept = [cache.get((name, seq)) for name in (b"ab", b"b") for seq in range(30)]
         costs = [ENTRY_BYTES + each.held_bytes for each in kept if each is not None]

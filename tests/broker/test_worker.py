@@ -13,8 +13,10 @@ from pathlib import Path
 import pytest
 
 from broker.board import STATE_DRAINING, STATE_EMPTY, STATE_READY, Board
+from broker.chunk_cache import DROP_EVERY_S
 from broker.client import READ_BYTES_MAX
 from broker.control import ControlChannel, ControlMessage
+from broker.framing import FrameChunk
 from broker.metrics import WorkerMetrics
 from broker.protocol import sibling
 from broker.protocol.messages import Ended
@@ -428,3 +430,18 @@ def test_what_goes_by_the_clock_is_looked_after(make: Callable[..., World]) -> N
     world.turn_until(lambda: not worker.clients)
     world.tell("drain")
     assert quiet_for(worker, REST_AFTER_S) == IDLE_S, "it is about to end"
+
+
+def test_chunks_that_nobody_asks_for_any_more_are_dropped(make: Callable[..., World]) -> None:
+    world = make()
+    worker = world.worker
+    with world.connect() as client:
+        for line in b"ack on", b"pub s |x":
+            world.ask(client, line)
+        client.sendall(b"sub s 0\r\n")
+        world.turn_until(lambda: len(worker.renderings.cache))
+        worker.frame_chunks.cache.keep((b"s", 0), FrameChunk(1, 33, 45, 0, 33, b"f" * 33))
+        for due_s in DROP_EVERY_S, 2 * DROP_EVERY_S:
+            assert len(worker.renderings.cache) == len(worker.frame_chunks.cache) == 1
+            worker.timers.run_due(time.monotonic() + due_s + 1.0)
+    assert len(worker.renderings.cache) == len(worker.frame_chunks.cache) == 0
