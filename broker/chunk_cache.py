@@ -2,7 +2,7 @@
 
 What is dropped here can be made again from the log. So no more is needed than the order in which chunks came: whoever
 is near the end of a stream asks for new ones, and who is far behind asks for each once. For the same reason a chunk is
-dropped some seconds after it was made, also where there is room: else an idle cache fills up over hours with chunks
+dropped a second or two after it was made, also where there is room: else an idle cache fills up over hours with chunks
 that nobody asks for again.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
 ENTRY_BYTES = 256  # what a kept chunk costs beside its bytes
-DROP_EVERY_S = 5.0  # between two calls of `drop_old`
+DROP_EVERY_S = 1.0  # between two calls of `drop_old`
 
 Place = tuple[bytes, int]  # stream, seq of the first message
 

@@ -308,6 +308,7 @@ class Client(Connection):
         self.worker.fanout.blocked.pop(self, None)
         self.worker.partial_bytes -= self._pending_bytes
         self._pending_bytes = 0
+        self._serving = None  # it knows this connection, and both are to be freed now, not by a search for cycles
 
     # --- moving to another worker (see `broker.handover`) -----------------------------------------------------------
 

@@ -79,9 +79,10 @@ class Forwarded:
     """A forwarded publish, answered when each of its streams has an outcome.
 
     While some of them wait to be opened, those that have an outcome are answered at the end of the turn (`tell_some`).
+    The parts know this, and this knows none of them that is answered: what is done with is freed at once.
     """
 
-    __slots__ = ("_held_up", "_moved", "_news", "_siblings", "_waiting", "link", "parts", "request_id")
+    __slots__ = ("_held_up", "_moved", "_news", "_parts", "_siblings", "_waiting", "link", "request_id")
 
     def __init__(self, siblings: Siblings, link: Link, request_id: int) -> None:
         self.link = link
@@ -90,11 +91,11 @@ class Forwarded:
         self._waiting = 0
         self._held_up = self._moved = False
         self._news: list[ForwardedPart] = []  # that have an outcome and are not answered
-        self.parts: list[ForwardedPart] = []
+        self._parts = 0
 
     def part(self, may_create: bool) -> ForwardedPart:
-        part = ForwardedPart(self, len(self.parts), may_create)
-        self.parts.append(part)
+        part = ForwardedPart(self, self._parts, may_create)
+        self._parts += 1
         self._waiting += 1
         return part
 
@@ -107,14 +108,15 @@ class Forwarded:
 
     def part_done(self, part: ForwardedPart) -> None:
         self._waiting -= 1
-        self._news.append(part)
         if self.link.closed:
             return
+        self._news.append(part)
         if self._held_up and self._waiting:
             self._siblings.note_partly(self)
         elif not self._waiting:
             # What was not answered yet, in the order of the streams.
             results = [each.result for each in sorted(self._news, key=lambda part: part.place)]
+            self._news.clear()
             self.link.queue(sibling.pack_forwarded(self.request_id, results))
             self._siblings.touch(self.link)
 
