@@ -166,7 +166,7 @@ class Soak:
 
     def _state(self) -> str:
         newest = self.memory.samples[-self.options.workers :]
-        sizes = " ".join(f"{sample.anonymous_bytes / 1e6:.1f}" for sample in newest)
+        sizes = " ".join(f"{sample.own_bytes / 1e6:.1f}" for sample in newest)
         faults = sum(client.report.get("fault_count", 0) for client in self.clients.values())
         return (
             f"{self.count('published'):,} published, {self.count('delivered'):,} delivered, "

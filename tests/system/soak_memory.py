@@ -12,18 +12,20 @@ from typing import NamedTuple
 from tests.system.node import Node
 from tests.system.processes import worker_pids
 
-FIELDS = ("Rss", "Anonymous", "Private_Dirty")
+FIELDS = ("Rss", "Anonymous")
 
 
 class Sample(NamedTuple):
-    """`at_s` from the start of the soak. `anonymous_bytes` leaves out mapped files, which the kernel can drop."""
+    """`at_s` from the start of the soak. `anonymous_bytes` leaves out mapped files, which the kernel can drop, and
+    `own_bytes` also what is shared with the supervisor since the fork: it is the worker's alone.
+    """
 
     at_s: float
     slot: int
     pid: int
     rss_bytes: int
     anonymous_bytes: int
-    private_bytes: int
+    own_bytes: int
 
 
 def rollup(pid: int) -> list[int]:
@@ -31,6 +33,18 @@ def rollup(pid: int) -> list[int]:
     rows = [line.split() for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]]
     found = {row[0].rstrip(":"): int(row[1]) * 1024 for row in rows}
     return [found[field] for field in FIELDS]
+
+
+def own_bytes(pid: int) -> int:
+    """What no other process has: the dirty pages of private mappings. Raises OSError when the process is gone."""
+    private, found = False, 0
+    for line in Path(f"/proc/{pid}/smaps").read_text().splitlines():
+        key, value, *_rest = line.split()
+        if not key.endswith(":"):  # the first line of a mapping: its place, its permissions
+            private = value.endswith("p")
+        elif private and key == "Private_Dirty:":
+            found += int(value) * 1024
+    return found
 
 
 class Memory:
@@ -46,7 +60,8 @@ class Memory:
         for slot, pids in worker_pids(self._node).items():
             for pid in pids:
                 try:
-                    self.samples.append(Sample(at_s, slot, pid, *rollup(pid)))
+                    rss_bytes, anonymous_bytes = rollup(pid)
+                    self.samples.append(Sample(at_s, slot, pid, rss_bytes, anonymous_bytes, own_bytes(pid)))
                 except OSError:  # replaced in this moment
                     continue
 
@@ -58,7 +73,7 @@ class Memory:
 
 
 class Growth(NamedTuple):
-    """Anonymous memory of one worker in a window: the median of its first third, and of its last."""
+    """Own memory of one worker in a window: the median of its first third, and of its last."""
 
     slot: int
     pid: int
@@ -81,7 +96,7 @@ def growths(samples: Sequence[Sample], last_s: float) -> list[Growth]:
     before_window = {sample.pid for sample in samples if sample.at_s <= begin_s}
     found = []
     for slot, pid in sorted({(sample.slot, sample.pid) for sample in samples if sample.at_s == end_s}):
-        sizes = [sample.anonymous_bytes for sample in samples if sample.pid == pid and sample.at_s >= begin_s]
+        sizes = [sample.own_bytes for sample in samples if sample.pid == pid and sample.at_s >= begin_s]
         third = len(sizes) // 3
         if pid in before_window and third:
             found.append(Growth(slot, pid, statistics.median(sizes[:third]), statistics.median(sizes[-third:])))

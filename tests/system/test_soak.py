@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,11 +11,32 @@ import pytest
 
 from tests.system.soak import Options, level_of, log_faults, soak
 from tests.system.soak_ledger import FAULTS_MAX, Continuity, Faults, Finished, payload_of
-from tests.system.soak_memory import Sample, growths
+from tests.system.soak_memory import Sample, growths, own_bytes
 
 pytestmark = pytest.mark.system
 
 SECONDS = 12.0
+SIZE_BYTES = 16 << 20
+# A child of which the same size each is memory from before the fork, a mapped file, and its own.
+FORKED = """
+import mmap, os, sys
+size = int(sys.argv[2])
+inherited = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+inherited.write(bytes(size))
+if child := os.fork():
+    os.waitpid(child, 0)
+else:
+    with open(sys.argv[1], "w+b") as file:
+        file.truncate(size)
+        mapped = mmap.mmap(file.fileno(), size)
+    own = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    for each in mapped, own:
+        for place in range(0, size, 4096):
+            each[place] = 1
+    print(os.getpid(), flush=True)
+    sys.stdin.read()
+    os._exit(0)
+"""
 ERROR = "2026-11-22 12:58:22,553 ERROR   [21078] broker.worker: no more space"
 
 
@@ -63,7 +86,7 @@ def test_what_a_consumer_has_finished() -> None:
 
 
 def samples(sizes: Iterable[float], pid: int = 7, begin_s: int = 0) -> list[Sample]:
-    return [Sample(float(at_s), 0, pid, 0, int(size), 0) for at_s, size in enumerate(sizes, begin_s)]
+    return [Sample(float(at_s), 0, pid, 0, 0, int(size)) for at_s, size in enumerate(sizes, begin_s)]
 
 
 def test_memory_that_grows_is_noticed() -> None:
@@ -71,6 +94,14 @@ def test_memory_that_grows_is_noticed() -> None:
     assert 1.5 < grown.percent < 2.5
     [flat] = growths(samples(1_000_000 + at_s % 7 for at_s in range(100)), 30.0)
     assert abs(flat.percent) < 0.01
+
+
+def test_own_memory_is_neither_inherited_nor_a_files(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKED, str(tmp_path / "file"), str(SIZE_BYTES)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        assert SIZE_BYTES <= own_bytes(pid) < 1.8 * SIZE_BYTES
 
 
 def test_a_worker_that_began_within_the_window_is_not_judged() -> None:
