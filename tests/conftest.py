@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
+
+# Each of the thousands of processes would compile all that it loads: that takes longer than all else a node does.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # No deadline: the machine is shared, and a slow moment is no fault. A failing example prints how to run it again.
 settings.register_profile("tailrace", deadline=None, print_blob=True)

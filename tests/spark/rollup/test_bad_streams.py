@@ -140,15 +140,19 @@ def days(out: Path) -> dict[str, tuple[int, int, int]]:
 
 @pytest.fixture
 def command(tmp_path: Path, rollup_session: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """The command, with the session of the other tests. `meanwhile` is done when the streams were looked at."""
+    """The command, with the session of the other tests. `meanwhile` is done when the streams were looked at.
 
-    def run(*options: str, meanwhile: Callable[[], None] = lambda: None) -> int:
+    Only with `report` does it draw one, which takes longer than all else.
+    """
+
+    def run(*options: str, meanwhile: Callable[[], None] = lambda: None, report: bool = False) -> int:
         def make_session(*_arguments: Any, **_settings: Any) -> Any:
             meanwhile()
             return rollup_session
 
         monkeypatch.setattr(sessions, "make_session", make_session)
-        return main.run(["rollup", str(tmp_path / "data"), str(tmp_path / "out"), "--day", str(DAY), *options])
+        words = ["rollup", str(tmp_path / "data"), str(tmp_path / "out"), "--day", str(DAY), *options]
+        return main.run(words if report else [*words, "--no-report"])
 
     return run
 
@@ -164,7 +168,7 @@ def test_a_night_with_everything_wrong(tmp_path: Path, command: Callable[..., in
     }
     data = make(tmp_path, "good", *before, *meanwhile)
     spoil(data, **before)
-    assert command(meanwhile=lambda: spoil(data, **meanwhile)) == REFUSED
+    assert command(meanwhile=lambda: spoil(data, **meanwhile), report=True) == REFUSED
     whole = (COUNT, 0, 0)
     assert days(tmp_path / "out") == {"good": whole, "entry": whole, "frame": whole, "part": (COUNT - 70, 70, 0)}
     said = capsys.readouterr().err
