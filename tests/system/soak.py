@@ -43,7 +43,12 @@ LOG_LINES = 10
 PROGRESS_S = 1.0
 PROGRESS_PLAIN_S = 30.0  # where there is no terminal
 
+# A small cache is full within seconds. One with room takes a burst of chunks at some time, and what the allocator got
+# for the largest burst stays: a late one would look like a growth.
 CONFIG = """
+[limits]
+chunk_cache_bytes = 1048576
+
 [[stream]]
 pattern = "*"
 max_bytes = {keep_bytes}
