@@ -7,6 +7,7 @@ Reading: one `recv_into` the worker's shared buffer a turn; what the bytes ask f
 from __future__ import annotations
 
 import socket
+import time
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,10 @@ ANSWERS_PENDING_MAX = 4_096  # answers not known yet; reading pauses above it
 # A read is small after anything but a publish, so that little input cannot ask for much output before it is noticed;
 # it doubles with each full read of publishes.
 READ_BYTES_MIN, READ_BYTES_MAX = 16 << 10, 1 << 20
+# Smaller still if what a peer asks for is expensive: one read of it is to take READ_WORK_S, about. And after steps of
+# it had to wait (`broker.work`): a turn would be long that only takes down what is to be made.
+READ_BYTES_LEAST = 2 << 10
+READ_WORK_S = 0.001
 # More of what is for many streams, and is not to be answered: it is appended stream by stream, and an append costs as
 # much as a hundred messages.
 READ_BYTES_SCATTERED_MAX = 4 << 20
@@ -37,6 +42,7 @@ class Client(Connection):
     protocol: str
 
     __slots__ = (
+        "_commanded",
         "_pending_bytes",
         "_read_bytes",
         "_recv_into",
@@ -70,6 +76,7 @@ class Client(Connection):
         self.window_messages = self.window_away = 0
         self._pending_bytes = 0
         self._read_bytes = READ_BYTES_MIN
+        self._commanded = False  # whether the last read asked for anything but publishes
         self._recv_into = sock.recv_into
         self._serving: Serving | None = None  # once it has asked for durable consumers
 
@@ -134,7 +141,25 @@ class Client(Connection):
             return
         self.life_s = worker.now_s
         self.traffic.bytes_in += count
+        if READ_BYTES_LEAST <= count <= READ_BYTES_MIN:
+            self._take_timed(count)
+        else:
+            self.take(count)
+
+    def _take_timed(self, count: int) -> None:
+        """Take what was read; if it asked for anything but publishes, let the next read be as long as the processor
+        time of this one suggests.
+        """
+        self._commanded = False
+        began_s = time.thread_time()
         self.take(count)
+        took_s = time.thread_time() - began_s
+        if not self._commanded:
+            return
+        if took_s > READ_WORK_S:
+            self._read_bytes = max(int(count * READ_WORK_S / took_s), READ_BYTES_LEAST)
+        elif count == self._read_bytes and not self.held_up:
+            self._read_bytes = min(2 * count, READ_BYTES_MIN)
 
     def _read_after_the_end(self, count: int) -> None:
         if not count and not self.lingering_since_s:
@@ -148,15 +173,17 @@ class Client(Connection):
         them (0 where it ended in anything else).
         """
         pending = self.pending_bytes
-        if count == self._read_bytes and (streams or pending >= count):
-            scattered = count < streams * STREAM_BYTES and not self.worker.router.makes_streams
-            bytes_max = READ_BYTES_SCATTERED_MAX if scattered else READ_BYTES_MAX
+        if count == self._read_bytes and (streams or pending >= count) and not self.worker.router.makes_streams:
+            bytes_max = READ_BYTES_SCATTERED_MAX if count < streams * STREAM_BYTES else READ_BYTES_MAX
             self._read_bytes = min(2 * count, bytes_max)
         if pending != self._pending_bytes:
             self.hold(pending)
 
     def read_less(self) -> None:
-        self._read_bytes = READ_BYTES_MIN
+        """Something else than a publish was asked for."""
+        self._commanded = True
+        if self._read_bytes > READ_BYTES_MIN:
+            self._read_bytes = READ_BYTES_MIN
 
     def hold(self, pending_bytes: int) -> None:
         """Account for what is held of an unfinished request, over all connections of the worker."""
@@ -179,6 +206,7 @@ class Client(Connection):
         But what another node says that it holds is what publishes wait for: it is read on for longer.
         """
         self.held_up += 1
+        self._read_bytes = READ_BYTES_LEAST
         if self.held_up > (NODE_HELD_UP_MAX if self.bound else 0) and not self.closed:
             self.pause(Pause.WORK)
 

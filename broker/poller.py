@@ -39,6 +39,10 @@ class Poller:
     def poll(self, timeout_s: float) -> list[tuple[int, int]]:
         return self._epoll.poll(timeout_s, EVENTS_MAX)
 
+    def has_events(self) -> bool:
+        """Whether `poll` would give anything at once."""
+        return bool(self._epoll.poll(0, 1))
+
     def close(self) -> None:
         self._epoll.close()
         self.handlers.clear()

@@ -28,7 +28,7 @@ from shard.names import shard_of
 WINDOW_MESSAGES = 64  # of one client, over which it is seen where its streams live
 UP_BATCH_BYTES = 4 << 20  # a batch for another node's stream grows no further: it is one PUBLISH there
 SCATTERED_STREAMS, SCATTERED_BYTES = 64, 16 << 10  # more streams than this, less than that for each
-NEW_STREAMS = 1_024  # of a turn: with more of them it makes streams, which is no quicker for being done with many
+NEW_STREAMS = 32  # of a turn: with more of them it makes streams, which is no quicker for being done with many
 AWAY_SHARE = 0.75  # of a window, to one sibling: the client belongs there
 FORWARD_BYTES = 512 << 10  # about, of one request: the owner appends its first streams while the others are on the way
 BATCHES_A_BEAT = 256  # a turn may make tens of thousands of streams, which takes longer than a silent worker may live
@@ -221,8 +221,9 @@ class Router:
 
     @property
     def makes_streams(self) -> bool:
-        """Whether many streams are new. Each of their batches is of one message, and the memory of a turn with very
-        many batches is never free again: what stays of each stream lies between them.
+        """Whether many streams are new. They are made in later turns (`broker.work`), and taking them down makes this
+        one long. Also, the memory of a turn with very many batches of one message is never free again: what stays of
+        each stream lies between them.
         """
         return self._new_streams > NEW_STREAMS
 

@@ -10,6 +10,7 @@ import logging
 import os
 import select
 import socket
+import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BODY_OVERHEAD_BYTES = 4 << 20  # of an envelope, beyond one read of publishes or one largest message
+# While streams of a forwarded publish wait, those that have an outcome are answered so often at most, unless they are
+# many: each answer wakes the other worker.
+PARTLY_S, PARTLY_ROWS = 0.01, 64
 LOOK = 0  # in GREW: not told how far, look yourself
 
 
@@ -78,11 +82,12 @@ class ForwardedPart:
 class Forwarded:
     """A forwarded publish, answered when each of its streams has an outcome.
 
-    While some of them wait to be opened, those that have an outcome are answered at the end of the turn (`tell_some`).
-    The parts know this, and this knows none of them that is answered: what is done with is freed at once.
+    While some of them wait to be opened, those that have an outcome are answered now and then (`tell_some`); at the end
+    of the turn in which the first of them has to wait at once. The parts know this, and this knows none of them that is
+    answered: what is done with is freed at once.
     """
 
-    __slots__ = ("_held_up", "_moved", "_news", "_parts", "_siblings", "_waiting", "link", "request_id")
+    __slots__ = ("_due_s", "_held_up", "_moved", "_news", "_parts", "_siblings", "_waiting", "link", "request_id")
 
     def __init__(self, siblings: Siblings, link: Link, request_id: int) -> None:
         self.link = link
@@ -90,6 +95,7 @@ class Forwarded:
         self._siblings = siblings
         self._waiting = 0
         self._held_up = self._moved = False
+        self._due_s = 0.0  # when what has an outcome is answered
         self._news: list[ForwardedPart] = []  # that have an outcome and are not answered
         self._parts = 0
 
@@ -120,10 +126,14 @@ class Forwarded:
             self.link.queue(sibling.pack_forwarded(self.request_id, results))
             self._siblings.touch(self.link)
 
-    def tell_some(self) -> None:
+    def is_due(self, now_s: float) -> bool:
+        """Whether the other end is to be told something now."""
+        return now_s >= self._due_s or len(self._news) >= PARTLY_ROWS or not self._waiting or self.link.closed
+
+    def tell_some(self, now_s: float) -> None:
         """Answer what has an outcome, if others have none."""
         if self._waiting and not self.link.closed:
-            news, self._news = self._news, []
+            news, self._news, self._due_s = self._news, [], now_s + PARTLY_S
             self.link.queue(sibling.pack_partly(self.request_id, [(part.place, part.result) for part in news]))
             self._siblings.touch(self.link)
 
@@ -131,7 +141,7 @@ class Forwarded:
         """What has no outcome goes to the successor of this worker."""
         if not self._moved and not self.link.closed:
             self._moved = True
-            self.tell_some()
+            self.tell_some(0.0)
             self._siblings.say_moved(self.link, self.request_id)
 
 
@@ -247,8 +257,8 @@ class Siblings:
     def flush(self) -> None:
         """Send what this turn queued for the siblings."""
         self.worker.followers.flush()
-        while self._partly:
-            self._partly.popitem()[0].tell_some()
+        if self._partly:
+            self._tell_some()
         if self._replicated or self._called:
             self._tell_taken()
         if self._recounted:
@@ -262,6 +272,17 @@ class Siblings:
             except LinkClosed:
                 link.drop_queue()  # what came over it before the end is still read, and then the end
             self.worker.poller.modify(link.fileno(), select.EPOLLIN | (select.EPOLLOUT if link.wants_write else 0))
+
+    @property
+    def owes_news(self) -> bool:
+        """Whether other workers are to be told soon how publishes of theirs went."""
+        return bool(self._partly)
+
+    def _tell_some(self) -> None:
+        now_s = time.monotonic()
+        for forwarded in [each for each in self._partly if each.is_due(now_s)]:
+            del self._partly[forwarded]
+            forwarded.tell_some(now_s)
 
     def link_to(self, slot: int) -> Link | None:
         """The link to the slot's owner; None while there is none. A successor that stands by owns nothing yet."""

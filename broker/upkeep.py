@@ -29,7 +29,7 @@ from shard.synced import is_sync_failed, mark_closed_synced, mark_unsynced_faile
 
 log = logging.getLogger(__name__)
 
-SWEEP_SLICE_S = 0.01  # of a tick: how long one slice of the sweep may hold the loop
+SWEEP_SHARE, SWEEP_SLICE_S = 0.01, 0.005  # of the time, for the sweep; how long one slice of it may hold the loop
 TOGETHER_S = 0.005  # syncs that are due so soon are made with those that are due
 PAUSE_S = 0.1  # of waiting for the disk, between two beats
 CLEAN_MARK_S = 3.0  # of a stop: how long closed streams are marked as synced; the others are checked at opening
@@ -97,7 +97,7 @@ class Upkeep:
         self._punches: deque[tuple[float, bytes, int]] = deque()  # due, stream, first seq; at most one a trim
         self._sweep: Iterator[bytes] = iter(())
         self._swept_bytes = self._swept_tails = 0
-        self._next_sweep_s = clock()
+        self._next_sweep_s = self._sliced_s = clock()
         self._has_looked = self._looks_at_what_was_left = False  # in the first sweep as the owner
         self._patrol = patrol
         owner.on_trim = self._note_trim
@@ -246,7 +246,9 @@ class Upkeep:
 
     def sweep(self) -> None:
         """One slice of the walk over all streams: apply retention, add up the disk's bytes and what was set aside."""
-        end_s = self._clock() + SWEEP_SLICE_S
+        began_s = self._clock()
+        end_s = began_s + min(SWEEP_SHARE * (began_s - self._sliced_s), SWEEP_SLICE_S)
+        self._sliced_s = began_s
         for name in self._sweep:
             self._visit(name)
             if self._clock() > end_s:

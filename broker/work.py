@@ -1,4 +1,5 @@
-"""The expensive steps of a turn: making and opening streams, changing roles. A turn does about TURN_WORK_S of them.
+"""The expensive steps of a turn: making and opening streams, changing roles. A turn does about TURN_WORK_S of them, and
+goes on to TURN_WORK_MAX_S while nobody else wants anything.
 
 The others wait for the next turns, in which everybody else has been served first. A step belongs to a stream, whose
 steps keep their order, and to those who asked for it. Askers take turns, so that one who asks for thousands of streams
@@ -16,8 +17,10 @@ from typing import Final, NamedTuple, Protocol, TypeVar
 
 _Value = TypeVar("_Value")
 
-TURN_WORK_S: Final = 0.002
-"""Of one turn. A single step may take longer, and is not interrupted: making a stream takes a millisecond or two."""
+TURN_WORK_S: Final = 0.001
+"""Of one turn. A single step may take longer, and is not interrupted; making a stream takes some half a millisecond."""
+TURN_WORK_MAX_S: Final = 0.02
+"""Of one turn in which nobody else wants anything; this is looked at after each step past TURN_WORK_S."""
 
 
 class Asker(Protocol):
@@ -57,10 +60,12 @@ class Step(NamedTuple):
 class Work:
     """The budget of the present turn and the queue of steps. `waiting`: the streams whose steps wait, for reading."""
 
-    __slots__ = ("_blocked", "_clock", "_spent_s", "_steps", "_turns", "stirred", "waiting")
+    __slots__ = ("_blocked", "_clock", "_is_wanted", "_spent_s", "_steps", "_turns", "stirred", "waiting")
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], is_wanted: Callable[[], bool] = lambda: True) -> None:
+        """`is_wanted`: whether this worker has anything else to do now."""
         self._clock = clock
+        self._is_wanted = is_wanted
         self.waiting: dict[bytes, deque[Step]] = {}
         self._turns: OrderedDict[Asker, deque[bytes]] = OrderedDict()  # an entry for each step that is not blocked
         self._blocked: dict[bytes, int] = {}
@@ -129,8 +134,8 @@ class Work:
         return value
 
     def run(self) -> None:
-        """Do steps, those of each asker in turn, while this turn has time for them, and one at least."""
-        while self._turns and not (self.stirred and self.exhausted):
+        """Do steps, those of each asker in turn, while this turn has time for them, and one of the turn at least."""
+        while self._turns and self._has_time():
             self.stirred = True
             asker = next(iter(self._turns))
             names = self._turns[asker]
@@ -173,6 +178,12 @@ class Work:
         for step in found:
             self._let_go(step.askers)
         return found
+
+    def _has_time(self) -> bool:
+        """Whether this turn may do a step that waits."""
+        if not self._spent_s or not self.exhausted:
+            return True
+        return self._spent_s < TURN_WORK_MAX_S and not self._is_wanted()
 
     def _give_turns(self, name: bytes, askers: Iterable[Asker]) -> None:
         for asker in askers:

@@ -57,7 +57,7 @@ from broker.replication.uplinks import Uplinks
 from broker.router import Done, Router
 from broker.routes import Route
 from broker.settings import Settings
-from broker.siblings import Siblings, make_routes
+from broker.siblings import PARTLY_S, Siblings, make_routes
 from broker.subscribing import Subscribing
 from broker.syncer import Syncer
 from broker.timers import Timers, now_us
@@ -148,7 +148,7 @@ class Worker:
     def _build(self, boot: WorkerBoot) -> None:
         settings = boot.settings
         self.poller = Poller()
-        self.work = Work(time.monotonic)
+        self.work = Work(time.monotonic, self._is_wanted)
         file_system = FileSystem(boot.directory.path)
         self.syncer = Syncer(lambda logs: sync_together(logs, file_system))
         self.role_writer = RoleWriter(self.syncer.request)
@@ -275,8 +275,15 @@ class Worker:
         self.role_writer.flush()
         self._beat.beat()
 
+    def _is_wanted(self) -> bool:
+        """Whether there is anything to do but the steps that wait."""
+        busy = self.fanout.runnable or self.followers.busy or self.desk.pending
+        return bool(busy) or self.poller.has_events()
+
     def _wait_s(self) -> float:
         """How long to wait for events at most."""
+        if self.siblings.owes_news:
+            return PARTLY_S
         if self.held_gets:
             return min(IDLE_S, HELD_LOOK_S)
         if self.owner.sync_due_s - self.now_s < IDLE_S:
@@ -469,6 +476,8 @@ class Worker:
 
     def _often(self) -> None:
         self.upkeep.request_syncs()
+        if self.owner.owning:  # a retired worker knows its streams still, and must not touch them
+            self.upkeep.sweep()
         self.acceptor.tick()
         self.uplinks.tick()
         self.scouts.tick(self.now_s)
@@ -488,9 +497,8 @@ class Worker:
         self.heartbeats.tick(self.now_s)
 
     def _seldom(self) -> None:
-        if self.owner.owning:  # a retired worker knows its streams still, and must not touch them
+        if self.owner.owning:
             self.upkeep.punch_due()
-            self.upkeep.sweep()
             self.desk.seldom()
         self.aging.now_us()
         self.metrics.clock_ahead_s = self.aging.ahead_s

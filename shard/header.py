@@ -129,7 +129,7 @@ def untagged(word: int) -> int:
     """The value of a word. Raises ValueError when its checksum does not fit."""
     value = word & VALUE_MAX
     if crc_hqx(value.to_bytes(6, "little"), TAG_START) != word >> 48:
-        raise ValueError(f"the word {word:#018x} has a checksum that does not fit its value {value}")
+        raise ValueError(_bad_tag_text(word))
     return value
 
 
@@ -214,9 +214,14 @@ def _parse_words(page: bytes, count: int, count_max: int) -> list[int]:
         place = next(i for i in range(FIXED_BYTES, len(page)) if page[i] and not WORDS_OFFSET <= i < end)
         raise HeaderFault(place, "a reserved byte is not zero")
     values: list[int] = []
+    place = WORDS_OFFSET
     for i, word in enumerate(struct.unpack_from(f"<{count_max}Q", page, WORDS_OFFSET)):
-        try:
-            values.append(untagged(word) if word or i < count else 0)
-        except ValueError as error:
-            raise HeaderFault(WORDS_OFFSET + 8 * i, str(error)) from None
+        if (word or i < count) and crc_hqx(page[place : place + 6], TAG_START) != word >> VALUE_BITS:
+            raise HeaderFault(place, _bad_tag_text(word))
+        values.append(word & VALUE_MAX)
+        place += 8
     return values
+
+
+def _bad_tag_text(word: int) -> str:
+    return f"the word {word:#018x} has a checksum that does not fit its value {word & VALUE_MAX}"

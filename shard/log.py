@@ -130,7 +130,7 @@ class StreamLog:
         self.new_boot = state.new_boot
         self.closed = False
         self.taken_flags = 0
-        self._cuts = pair.headers().index_words.cuts
+        self._cuts = state.cuts
         self._generation = 0
         self._lock = threading.Lock()
         self.syncing = threading.RLock()

@@ -50,6 +50,7 @@ OPEN_CHECK_BYTES: Final = 64 * 1024
 """Frames checked at the end of the trusted part; at least one frame, however long."""
 OPEN_CHECK_ENTRIES: Final = 512
 """The same window, counted in messages."""
+_OPEN_WORD: Final = tagged(STATE_OPEN)
 
 
 @dataclass(slots=True)
@@ -59,7 +60,7 @@ class Recovered:
     older one), or were left unreadable by a failed sync. `new_boot`: nobody has had the stream open since the machine
     came up, or the files lost their place, or messages that others may have seen were cut.
     `is_cut`: False if there was no space to keep what is torn. It is still in the content then, and the files say
-    nothing of this boot: the next opening finds the same."""
+    nothing of this boot: the next opening finds the same. `cuts`: as the index says from now on."""
 
     base_seq: int
     first_seq: int
@@ -72,6 +73,7 @@ class Recovered:
     lost_messages: int = 0
     new_boot: bool = False
     is_cut: bool = True
+    cuts: int = 0
 
 
 def recover(pair: FilePair, boot: int, check_bytes: int) -> Recovered:
@@ -96,7 +98,7 @@ def recover(pair: FilePair, boot: int, check_bytes: int) -> Recovered:
     if is_here and found.lost_messages:
         headers = _begin_cut(pair, headers, found)
     _settle(pair, headers, found)
-    if found.is_cut:
+    if found.is_cut and (index.boot, index.place) != (boot, place):
         settle_boot(pair, boot)
     return found
 
@@ -296,11 +298,14 @@ def _settle(pair: FilePair, headers: Headers, found: Recovered) -> None:
         content[CONTENT_FIRST_SEQ] = tagged(found.first_seq)
         content[CONTENT_END_OFFSET] = tagged(found.end_offset)
     # first_seq never passes next_seq, nor synced_seq it: so the order when both go back, or forth.
-    index[INDEX_FIRST_SEQ] = tagged(found.first_seq)
-    index[INDEX_NEXT_SEQ] = tagged(found.next_seq)
-    if headers.index_words.cuts % 2:
-        index[INDEX_CUTS] = tagged(headers.index_words.cuts + 1)
-    index[INDEX_STATE] = tagged(STATE_OPEN)
+    if headers.index_words[:2] != (found.first_seq, found.next_seq):
+        index[INDEX_FIRST_SEQ] = tagged(found.first_seq)
+        index[INDEX_NEXT_SEQ] = tagged(found.next_seq)
+    found.cuts = headers.index_words.cuts
+    if found.cuts % 2:
+        found.cuts += 1
+        index[INDEX_CUTS] = tagged(found.cuts)
+    index[INDEX_STATE] = _OPEN_WORD
 
 
 def oldest_offset(pair: FilePair, found: Recovered) -> int:

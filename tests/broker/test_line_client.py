@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from broker.client import READ_BYTES_MAX, READ_BYTES_MIN
+import pytest
+
+from broker.client import READ_BYTES_LEAST, READ_BYTES_MAX, READ_BYTES_MIN
 from broker.connection import OUT_HIGH_BYTES, Pause
 from broker.line_client import _streams_of
 from broker.protocol.commands import Ping, Staged
@@ -50,7 +52,37 @@ def test_reads_grow_with_publishes_and_shrink_after_anything_else(tmp_path: Path
         assert client._read_bytes == READ_BYTES_MIN
         peer.send_raw(b"\r\n" * 60_000)
         node.settle()
-        assert client._read_bytes == READ_BYTES_MIN, "empty lines ask for nothing, but cost"
+        assert client._read_bytes <= READ_BYTES_MIN, "empty lines ask for nothing, but cost"
+
+
+def test_reads_are_as_small_as_what_they_ask_for_is_expensive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with world(tmp_path) as node:
+        peer = node.connect()
+        client = node.client_of(peer)
+        for work_s, nbytes in ((0.0, READ_BYTES_LEAST), (60.0, READ_BYTES_MIN)):
+            monkeypatch.setattr("broker.client.READ_WORK_S", work_s)
+            peer.send_raw(b"ping\r\n" * 8_000)
+            node.settle()
+            assert client._read_bytes == nbytes
+
+
+def test_who_makes_streams_is_read_in_small_pieces(tmp_path: Path) -> None:
+    """However many publishes there are: a turn would be long that only takes down what is to be made."""
+    with world(tmp_path) as node:
+        peer = node.connect()
+        client = node.client_of(peer)
+        node.workers[0].work.block(b"new")
+        peer.send_raw(b"pub a |x\r\n" * 16_000)
+        node.settle()
+        assert client._read_bytes > READ_BYTES_MIN
+        peer.send_raw(b"pub new |x\r\n")
+        node.settle()
+        assert client._read_bytes == READ_BYTES_LEAST
+        node.workers[0].work.unblock(b"new")
+        for _ in range(4):
+            peer.send_raw(b"pub a |x\r\n" * 8_000)
+            node.settle()
+        assert client._read_bytes > READ_BYTES_MIN, "it grows again with what is cheap"
 
 
 def test_publishes_that_are_answered_are_no_reason_to_read_more() -> None:
@@ -130,7 +162,8 @@ def test_too_many_answers_that_are_not_known_stop_the_reading(tmp_path: Path) ->
         peer = node.connect(0)
         client = node.client_of(peer)
         peer.send(*[f"stat {node.name(1)}"] * 9_000)
-        node.settle(0)
+        for _ in range(40):
+            node.settle(0)
         assert client.paused == Pause.ANSWERS
         assert 4_096 < len(client.answers) < 7_000
         node.settle()

@@ -10,8 +10,10 @@ import pytest
 from broker.client import NODE_HELD_UP_MAX
 from broker.connection import Pause
 from broker.protocol import messages as m
+from broker.protocol import sibling
 from broker.protocol.errors import Code
 from broker.router import Forward
+from broker.siblings import PARTLY_ROWS, PARTLY_S
 from broker.work import NOBODY, Work
 from tests.broker.binary import BinaryPeer
 from tests.broker.world import World, world
@@ -33,7 +35,8 @@ class Bench:
 
     def __init__(self) -> None:
         self.now_s = 0.0
-        self.work = Work(lambda: self.now_s)
+        self.is_wanted = False
+        self.work = Work(lambda: self.now_s, lambda: self.is_wanted)
         self.done: list[str] = []
 
     def ask(self, asker: object, stream: bytes, step: str) -> None:
@@ -92,6 +95,19 @@ def test_a_long_step_ends_the_turn_and_each_turn_does_one(bench: Bench, monkeypa
     bench.ask(NOBODY, b"s", "1")
     bench.ask(NOBODY, b"s", "2")
     assert bench.done == [] and bench.turn() == ["1"] and bench.turn() == ["2"]
+
+
+def test_a_turn_goes_on_while_nobody_else_wants_anything(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.work.TURN_WORK_MAX_S", 5.0)
+    bench.turn()
+    for number in range(20):
+        bench.work.later(b"s%d" % number, (NOBODY,), lambda: bench.ask(NOBODY, b"t", "x"))
+    assert len(bench.turn()) == 5
+    bench.is_wanted = True
+    assert len(bench.turn()) == 2
+    bench.is_wanted = False
+    bench.work.later(b"u", (NOBODY,), lambda: setattr(bench, "is_wanted", True), first=True)
+    assert len(bench.turn()) == 5 and len(bench.turn()) == 5
 
 
 def test_a_blocked_stream_waits_and_no_other_does(bench: Bench) -> None:
@@ -180,6 +196,43 @@ def test_commands_of_a_connection_keep_their_order(tmp_path: Path, slot: int) ->
         )
         assert lines == ["ok pong", "ok pong", f"ok sub {name} 1", *lines[3:]]
         assert [line.split()[:2] for line in lines[3:]] == [["err", "command"], ["ok", "pong"], ["msg", name]]
+
+
+@pytest.mark.usefixtures("one_a_turn")
+def test_forwarded_streams_that_are_made_one_by_one_are_answered_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    pack = sibling.pack_partly
+
+    def counted(number: int, rows: list[tuple[int, sibling.Result]]) -> bytes:
+        told.append(len(rows))
+        return pack(number, rows)
+
+    monkeypatch.setattr("broker.siblings.PARTLY_S", 60.0)
+    monkeypatch.setattr(sibling, "pack_partly", counted)
+    with world(tmp_path, 2, affinity=False) as node:
+        names = [name for name in map("s{}".format, range(1_000)) if node.owner_of(name) == 1][: 2 * PARTLY_ROWS + 9]
+        peer = node.connect(0)
+        peer.send("ack on", *(f"pub {name} |x" for name in names))
+        turns(node, len(names) + 9)
+        assert peer.take()[1:] == [f"ok pub {name} 0" for name in names]
+    assert told == [0, PARTLY_ROWS, PARTLY_ROWS], "that they wait; the rest is the answer"
+
+
+def test_answers_to_forwarded_publishes_are_not_kept_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the last stream waits for something else than its turn, the loop does not sleep over the others'."""
+    with world(tmp_path, 2, affinity=False) as node:
+        owner = node.workers[1]
+        here, blocked = node.name(1), node.name(1, "blocked")
+        owner.work.block(blocked.encode())
+        peer = node.connect(0)
+        peer.send("ack on", f"pub {here} |x", f"pub {blocked} |x")
+        turns(node, 3)
+        assert not owner.siblings.owes_news or owner._wait_s() <= PARTLY_S
+        owner.work.unblock(blocked.encode())
+        node.settle()
+        assert peer.take()[1:] == [f"ok pub {here} 0", f"ok pub {blocked} 0"]
 
 
 @pytest.mark.usefixtures("one_a_turn")

@@ -178,6 +178,7 @@ def test_a_turn_of_publishes_to_many_streams_reads_on(
 ) -> None:
     """One append a stream, not one for each read; up to a bound."""
     monkeypatch.setattr("broker.worker.GATHERED_MAX_BYTES", bytes_max)
+    monkeypatch.setattr("broker.router.NEW_STREAMS", 100)
     world = make()
     with world.connect() as client:
         world.ask(client, b"ping")
