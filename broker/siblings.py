@@ -132,7 +132,7 @@ class Forwarded:
 
     def tell_some(self, now_s: float) -> None:
         """Answer what has an outcome, if others have none."""
-        if self._waiting and not self.link.closed:
+        if self._waiting and not self._moved and not self.link.closed:
             news, self._news, self._due_s = self._news, [], now_s + PARTLY_S
             self.link.queue(sibling.pack_partly(self.request_id, [(part.place, part.result) for part in news]))
             self._siblings.touch(self.link)
@@ -140,8 +140,8 @@ class Forwarded:
     def move(self) -> None:
         """What has no outcome goes to the successor of this worker."""
         if not self._moved and not self.link.closed:
-            self._moved = True
             self.tell_some(0.0)
+            self._moved = True
             self._siblings.say_moved(self.link, self.request_id)
 
 
