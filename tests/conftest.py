@@ -25,80 +25,81 @@ settings.register_profile(
 settings.load_profile("tailrace-ci" if os.environ.get("CI") else "tailrace")
 
 _ROOT = Path(__file__).resolve().parent.parent
-# scripts/test-both-builds runs the suite in parts, side by side: what calls a leaf with both builds; once, in four
-# parts of about the same length, what no leaf has a part in, and what it has a part in only as those others try it.
+# scripts/test-both-builds runs the suite in parts, side by side. With both builds: the leaves, what calls them itself,
+# storage, the line parser and the binary publish path, and a few nodes in real processes. Once, in four parts of about
+# the same length: what no leaf has a part in, such as the other messages and what consumers are given, and system
+# tests of what happens between processes. Nodes that run interpreted are in tests/system/test_{binary,binary_subscribe,
+# lines,subscribe,walkthrough}.py: every publish, answer, subscription and its chunks go through the leaves there.
 PART = os.environ.get("TAILRACE_TEST_PART", "")
 ONCE = {
     "servers": (
         "tests/broker/replication/",
         "tests/deploy/",
         "tests/system/test_admin.py",
+        "tests/system/test_binary_faults.py",
         "tests/system/test_binary_moving.py",
         "tests/system/test_client_failover.py",
         "tests/system/test_client_survival.py",
+        "tests/system/test_clock.py",
         "tests/system/test_disk.py",
         "tests/system/test_exactly_once.py",
+        "tests/system/test_failed_sync.py",
         "tests/system/test_full_volume.py",
+        "tests/system/test_garbage.py",
         "tests/system/test_limits.py",
         "tests/system/test_power_loss.py",
         "tests/system/test_rolling.py",
         "tests/system/test_scale.py",
     ),
     "nodes": (
-        "tests/broker/consumers/test_asked.py",
-        "tests/broker/consumers/test_calls.py",
-        "tests/broker/consumers/test_checkpoint.py",
-        "tests/broker/consumers/test_getting.py",
-        "tests/broker/consumers/test_group.py",
-        "tests/broker/consumers/test_keys.py",
-        "tests/broker/consumers/test_model.py",
-        "tests/broker/consumers/test_ranges.py",
-        "tests/broker/consumers/test_state.py",
-        "tests/broker/consumers/test_waiters.py",
+        "tests/broker/consumers/",
         "tests/shard/test_epochs.py",
         "tests/system/test_binary_heartbeat.py",
         "tests/system/test_command.py",
-        "tests/system/test_consumer_books.py",
-        "tests/system/test_consumer_cells.py",
-        "tests/system/test_consumer_crashes.py",
-        "tests/system/test_consumer_cursor.py",
-        "tests/system/test_consumer_failover.py",
-        "tests/system/test_consumer_faults.py",
-        "tests/system/test_consumer_groups.py",
-        "tests/system/test_consumer_ledger.py",
-        "tests/system/test_consumer_lost.py",
-        "tests/system/test_consumer_moving.py",
-        "tests/system/test_consumer_restarts.py",
-        "tests/system/test_consumers.py",
+        "tests/system/test_consumer",
         "tests/system/test_fault_schedule.py",
         "tests/system/test_faults.py",
         "tests/system/test_nemesis.py",
-        "tests/system/test_promotion_repeat.py",
-        "tests/system/test_replication_hostile.py",
-        "tests/system/test_replication_hostile_slaves.py",
-        "tests/system/test_replication_walkthrough.py",
+        "tests/system/test_promotion",
+        "tests/system/test_replication_",
         "tests/system/test_soak.py",
-        "tests/system/test_tree.py",
-        "tests/system/test_tree_check.py",
-        "tests/system/test_tree_failover.py",
-        "tests/system/test_tree_faults.py",
-        "tests/system/test_tree_ledger.py",
-        "tests/system/test_tree_load.py",
-        "tests/system/test_tree_net.py",
+        "tests/system/test_tree",
+        "tests/system/test_vanished_master.py",
         "tests/system/test_workers.py",
     ),
     "bench": (
         "tests/bench/",
+        "tests/broker/protocol/test_address.py",
+        "tests/broker/protocol/test_consuming",
+        "tests/broker/protocol/test_envelope.py",
+        "tests/broker/protocol/test_fields.py",
+        "tests/broker/protocol/test_grammar.py",
+        "tests/broker/protocol/test_replication",
+        "tests/broker/protocol/test_responses.py",
+        "tests/broker/protocol/test_sibling.py",
+        "tests/broker/protocol/test_telnet.py",
+        "tests/broker/test_acceptor.py",
+        "tests/broker/test_heartbeat.py",
+        "tests/broker/test_roster.py",
+        "tests/broker/test_work.py",
         "tests/examples/",
         "tests/scripts/",
         "tests/supervisor/",
+        "tests/system/test_forks.py",
         "tests/system/test_lifecycle.py",
+        "tests/system/test_standstill.py",
+        "tests/system/test_strangers.py",
         "tests/tailrace/",
         "tests/tidy/",
     ),
     "spark": ("tests/spark/",),
 }
-BOUND_TO_BUILD = "tests/tidy/test_build.py"
+# Of folders that are otherwise tried once.
+BOTH = (
+    "tests/broker/consumers/test_cursor_log.py",
+    "tests/broker/consumers/test_line_serving.py",
+    "tests/tidy/test_build.py",
+)
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:
@@ -110,5 +111,5 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
 
 def part_of(path: str) -> str:
     """The part that has the tests of this file."""
-    once = [name for name, paths in ONCE.items() if path.startswith(paths) and path != BOUND_TO_BUILD]
+    once = [name for name, paths in ONCE.items() if path.startswith(paths) and path not in BOTH]
     return once[0] if once else "both"
