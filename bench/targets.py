@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench.contest import Cell, Results
+from bench.rows.durability import FLUSHES_MS
 
 COMPILED, INTERPRETED = "compiled", "interpreted"
 
@@ -48,6 +49,14 @@ def _cpu(cell: Cell) -> float | None:
 
 def _extra(name: str) -> Callable[[Cell], float | None]:
     return lambda cell: cell.extra(name)
+
+
+def _always_targets() -> list[Target]:
+    """Many streams share the syncs of one, on the disk there is and on emulated ones."""
+    rows = {"always, 200 streams: 3 times 1 stream": "always-200"}
+    rows |= {f"the same, a flush takes {ms} ms (emulated)": f"always-200-flush-{ms}ms" for ms in FLUSHES_MS}
+    figure = _extra("times_one_stream")
+    return [Target(text, row, _OURS, "", 3.0, False, figure) for text, row in rows.items()]
 
 
 def _ingest_targets() -> list[Target]:
@@ -143,7 +152,7 @@ TARGETS = (
     *_binary_targets(),
     *_replication_targets(),
     *_spark_targets(),
-    Target("always, 200 streams: 3 times 1 stream", "always-200", _OURS, "", 3.0, False, _extra("times_one_stream")),
+    *_always_targets(),
     Target("interval of 10 ms, 400 streams: 100 ms old at most", "interval-400", _OURS, "", 100.0, False, _value),
     Target("bytes an idle stream: under 1 KB", "streams", _OURS, "", 1000.0, False, _extra("private_bytes_per_stream")),
     Target("ready after a clean stop: 3 s", "streams", _OURS, "", 3.0, False, _extra("ready_clean_s")),

@@ -28,6 +28,7 @@ from shard.names import shard_of
 WINDOW_MESSAGES = 64  # of one client, over which it is seen where its streams live
 UP_BATCH_BYTES = 4 << 20  # a batch for another node's stream grows no further: it is one PUBLISH there
 SCATTERED_STREAMS, SCATTERED_BYTES = 64, 16 << 10  # more streams than this, less than that for each
+SEND_FIRST_STREAMS = 16  # to be appended here: before that, what is forwarded is sent
 NEW_STREAMS = 32  # of a turn: with more of them it makes streams, which is no quicker for being done with many
 AWAY_SHARE = 0.75  # of a window, to one sibling: the client belongs there
 FORWARD_BYTES = 512 << 10  # about, of one request: the owner appends its first streams while the others are on the way
@@ -194,8 +195,11 @@ class Router:
         shards: int,
         metrics: WorkerMetrics,
         work: Work,
+        send_forwards: Callable[[], None],
     ) -> None:
+        """`send_forwards` sends at once what is queued for the siblings."""
         self.owner = owner
+        self._send_forwards = send_forwards
         self.routes = routes
         self._work = work
         self._slots = slots
@@ -336,7 +340,7 @@ class Router:
         client.window_messages = client.window_away = 0
 
     def flush(self) -> None:
-        """Append what is staged for this worker's streams, forward the rest. Nothing stays staged."""
+        """Forward what is staged for the siblings' streams, append the rest. Nothing stays staged."""
         if not self._staged and not self._full:
             return
         alone = not self._full
@@ -344,18 +348,16 @@ class Router:
         self._new_streams = 0
         self._full.clear()
         self.staged_bytes = 0
+        here = self._forward_all(staged)
         now_s = time.monotonic()
-        remote: dict[int, list[Batch]] = {}
         rows: dict[bytes, list[Batch]] = {}
         opened, waiting = self.owner.open, self._work.waiting
         messages = 0
         nbytes = 0
-        for place, batch in enumerate(staged, start=1):
+        for place, batch in enumerate(here, start=1):
             if not place % BATCHES_A_BEAT:
                 self.owner.on_pause()
-            if batch.slot in self.routes:
-                remote.setdefault(batch.slot, []).extend(batch.apart() if batch.numbered else (batch,))
-            elif batch.name in self.owner.uproutes:  # now, whatever it was when this was staged
+            if batch.name in self.owner.uproutes:  # now, whatever it was when this was staged
                 for each in batch.apart() if batch.numbered else (batch,):
                     self.owner.send_up(each)
             elif (batch.name in opened and not (waiting and batch.name in waiting)) or self._opened_for(batch):
@@ -373,8 +375,21 @@ class Router:
             self._metrics.appended_messages += messages
             self._metrics.appended_bytes += nbytes
             self._metrics.append.observe(time.monotonic() - now_s)
+
+    def _forward_all(self, staged: list[Batch]) -> list[Batch]:
+        """Forward what siblings own; gives the others. Where they are many, the siblings append meanwhile."""
+        remote: dict[int, list[Batch]] = {}
+        here: list[Batch] = []
+        for batch in staged:
+            if batch.slot in self.routes:
+                remote.setdefault(batch.slot, []).extend(batch.apart() if batch.numbered else (batch,))
+            else:
+                here.append(batch)
         for slot, batches in remote.items():
             self._forward(slot, batches)
+        if remote and len(here) >= SEND_FIRST_STREAMS:
+            self._send_forwards()
+        return here
 
     def _opened_for(self, batch: Batch) -> bool:
         """Whether the stream of a batch is open now. If not, the batch was refused, or waits for a later turn."""

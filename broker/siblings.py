@@ -263,6 +263,10 @@ class Siblings:
             self._tell_taken()
         if self._recounted:
             self._tell_counts()
+        self.send()
+
+    def send(self) -> None:
+        """Send what is queued for the siblings until now."""
         while self._touched:
             link, _ = self._touched.popitem()
             if link.closed:

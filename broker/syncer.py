@@ -3,7 +3,8 @@
 They take work from two queues and put the outcomes where the loop picks them up; an eventfd wakes the loop. What a
 publisher waits for has threads of its own: no slow sync of another kind stands in front of it. One sync of a log covers
 all that was appended to it before the sync began, and logs that wait together are synced together, with one sync of
-their file system, so that many publishes under `always` share one (group commit).
+their file system, so that many publishes under `always` share one (group commit). What is requested while a group is
+being synced does not wait for its end: the next thread takes all of it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from shard.errors import StorageError
 from shard.files import dirty_bytes
@@ -23,7 +24,8 @@ from shard.files import dirty_bytes
 log = logging.getLogger(__name__)
 
 URGENT_THREADS = 4
-GROUP_MAX = 256  # logs that are synced together: each takes two descriptors meanwhile
+THREADS_MAX = URGENT_THREADS + 1  # of a syncer
+GROUP_MAX = 1_024  # logs: a group that has so many is not added to
 # A sync of the file system waits for the writes of others too. About so much is written in the time that one of four
 # threads takes for one log: with more of it in memory, for each log of the group, they are synced one by one.
 GROUP_DIRTY_BYTES_EACH = 4 << 20
@@ -54,10 +56,15 @@ Together = Callable[[Sequence[Any]], Sequence[OSError | StorageError | None]]
 """Sync these logs; gives what each raised."""
 
 
-class _Item(NamedTuple):
+class Request(NamedTuple):
+    """in_group: it may be one of those that are given to `together`."""
+
     target: Syncable
     token: object
-    in_group: bool
+    in_group: bool = False
+
+
+_Requests: TypeAlias = "queue.SimpleQueue[list[Request] | None]"
 
 
 class Syncer:
@@ -67,8 +74,8 @@ class Syncer:
 
     def __init__(self, together: Together | None = None) -> None:
         """`together` syncs logs in a group; without it each is synced by itself."""
-        self._urgent: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
-        self._patient: queue.SimpleQueue[_Item | None] = queue.SimpleQueue()
+        self._urgent: _Requests = queue.SimpleQueue()
+        self._patient: _Requests = queue.SimpleQueue()
         self._together = together
         self._done: deque[Outcome] = deque()
         self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -78,15 +85,21 @@ class Syncer:
     def fileno(self) -> int:
         return self._event_fd
 
-    def request(self, target: Syncable, token: object, *, urgent: bool = False, in_group: bool = False) -> None:
-        """Sync soon. The caller has at most one request a log under way, which bounds the queues by the open logs.
+    def request(self, target: Syncable, token: object) -> None:
+        """Do this soon, after what was requested before."""
+        self.request_all([Request(target, token)])
 
-        `urgent`: somebody waits for it. `in_group`: it may be one of those that are given to `together`.
+    def request_all(self, requests: list[Request], *, urgent: bool = False) -> None:
+        """Sync these soon, together if that is quicker. `urgent`: somebody waits for them.
+
+        The caller has at most one request a log under way, which bounds the queues by the open logs.
         """
         if urgent and len(self._threads) == 1:
             for _ in range(URGENT_THREADS):
                 self._start(self._urgent, "urgent syncer")
-        (self._urgent if urgent else self._patient).put(_Item(target, token, in_group and self._together is not None))
+        queued = self._urgent if urgent else self._patient
+        for start in range(0, len(requests), GROUP_MAX):
+            queued.put(requests[start : start + GROUP_MAX])
 
     def outcomes(self) -> list[Outcome]:
         try:
@@ -107,48 +120,41 @@ class Syncer:
         for _ in self._threads[1:]:
             self._urgent.put(None)
 
-    def _start(self, items: queue.SimpleQueue[_Item | None], name: str) -> None:
-        thread = threading.Thread(target=self._run, args=(items,), name=name, daemon=True)
+    def _start(self, requests: _Requests, name: str) -> None:
+        thread = threading.Thread(target=self._run, args=(requests,), name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 
-    def _run(self, items: queue.SimpleQueue[_Item | None]) -> None:
-        while (item := items.get()) is not None:
-            group, others, ends = self._gather(items, item)
-            if len(group) > 1:
-                self._sync_group(group)
-            else:
-                others += group
-            for each in others:
-                self._sync(each)
-            if ends:
-                return
-
-    def _gather(self, items: queue.SimpleQueue[_Item | None], first: _Item) -> tuple[list[_Item], list[_Item], bool]:
-        """What is to be synced with this one, what came between them, and whether the thread is to end then."""
-        if not first.in_group or items.empty():
-            return [], [first], False
-        group: list[_Item] = [first]
-        others: list[_Item] = []
+    def _run(self, requests: _Requests) -> None:
         ends = False
-        while len(group) < GROUP_MAX and not ends:
-            try:
-                item = items.get_nowait()
-            except queue.Empty:
-                break
-            if item is None:
-                ends = True
-            else:
-                (group if item.in_group else others).append(item)
-        if _dirty_bytes() > GROUP_DIRTY_BYTES_EACH * len(group):
-            if not ends:  # the other threads take their share of them
-                for item in group[1:]:
-                    items.put(item._replace(in_group=False))
-                del group[1:]
-            return [], others + group, ends
-        return group, others, ends
+        while not ends and (first := requests.get()) is not None:
+            together, alone, ends = self._gather(requests, first)
+            if together and _dirty_bytes() > GROUP_DIRTY_BYTES_EACH * len(together):
+                alone += together[:1] if not ends else together
+                for each in together[1:] if not ends else ():  # the other threads take their share of them
+                    requests.put([each._replace(in_group=False)])
+            elif together:
+                self._sync_group(together)
+            for each in alone:
+                self._sync(each)
 
-    def _sync_group(self, group: list[_Item]) -> None:
+    def _gather(self, requests: _Requests, first: list[Request]) -> tuple[list[Request], list[Request], bool]:
+        """What is to be synced together, what came between, and whether the thread is to end then."""
+        together: list[Request] = []
+        alone: list[Request] = []
+        row: list[Request] | None = first
+        while row is not None:
+            for each in row:
+                (together if each.in_group and self._together is not None else alone).append(each)
+            if not 0 < len(together) < GROUP_MAX:
+                return together, alone, False
+            try:
+                row = requests.get_nowait()
+            except queue.Empty:
+                return together, alone, False
+        return together, alone, True
+
+    def _sync_group(self, group: list[Request]) -> None:
         assert self._together is not None
         began_s = time.monotonic()
         errors: Sequence[OSError | StorageError | None]
@@ -161,7 +167,7 @@ class Syncer:
             self._note(item, error, seconds)
         os.eventfd_write(self._event_fd, 1)
 
-    def _sync(self, item: _Item) -> None:
+    def _sync(self, item: Request) -> None:
         error = None
         began_s = time.monotonic()
         try:
@@ -171,7 +177,7 @@ class Syncer:
         self._note(item, error, time.monotonic() - began_s)
         os.eventfd_write(self._event_fd, 1)
 
-    def _note(self, item: _Item, error: OSError | StorageError | None, seconds: float) -> None:
+    def _note(self, item: Request, error: OSError | StorageError | None, seconds: float) -> None:
         if error is not None:
             log.error("cannot sync stream %r: %s", item.target.name, error)
         self._done.append(Outcome(item.target, item.token, error, seconds))

@@ -17,7 +17,7 @@ from broker.consumers.patrol import Patrol
 from broker.owner import OpenStream, Owner, Refused
 from broker.owner_calls import disk_bytes, tails_of
 from broker.settings import Durability, StreamPolicy
-from broker.syncer import Job, Syncer
+from broker.syncer import Job, Request, Syncer
 from shard.errors import StorageError
 from shard.files import FileSystem
 from shard.holes import unpunched_seq
@@ -94,6 +94,8 @@ class Upkeep:
         self._clock_us = clock_us
         self._file_system = FileSystem(owner.directory.path)  # from before anything was written: it knows of all errors
         self._syncing_whole = False
+        self._urgent: list[Request] = []  # for the helper threads, together in `_hand_over`
+        self._patient: list[Request] = []
         self._punches: deque[tuple[float, bytes, int]] = deque()  # due, stream, first seq; at most one a trim
         self._sweep: Iterator[bytes] = iter(())
         self._swept_bytes = self._swept_tails = 0
@@ -114,7 +116,8 @@ class Upkeep:
         dirty = list(self.owner.dirty.values())
         for stream in dirty:
             if stream.sync_due_s <= now_s + TOGETHER_S:
-                self._request_sync(stream)
+                self._ask_for(stream)
+        self._hand_over()
         dues = (stream.sync_due_s for stream in self.owner.dirty.values() if not stream.syncing)
         self.owner.sync_due_s = min(dues, default=float("inf"))
         if self.owner.unsynced_due_s <= now_s and not self._syncing_whole:
@@ -126,28 +129,38 @@ class Upkeep:
         """At the end of a turn: publishers wait for these. One that is being synced has its turn again right after."""
         urgent, self.owner.urgent = self.owner.urgent, []
         for stream in urgent:
-            self._request_sync(stream)
+            self._ask_for(stream)
+        self._hand_over()
 
-    def _request_sync(self, stream: OpenStream) -> None:
+    def _ask_for(self, stream: OpenStream) -> None:
+        """Have the stream synced, from the next `_hand_over` on."""
         if stream.syncing:
             return
         stream.sync_due_s = 0.0
         self.owner.dirty.pop(stream.name, None)
-        if not self.owner.failed_syncs.begin(stream.name, self._clock()):
+        failed = self.owner.failed_syncs
+        if failed and not failed.begin(stream.name, self._clock()):
             return  # its next try will be for all of it
         stream.syncing = True
-        urgent = bool(stream.waiting) or stream.policy.durability is Durability.INTERVAL
-        token = Sync(stream, stream.log.next_seq)
-        if stream.name in self.owner.failed_syncs:
-            self.syncer.request(stream.log, token)
-        else:
-            self.syncer.request(stream.log, token, urgent=urgent, in_group=True)
+        is_sound = not failed or stream.name not in failed
+        request = Request(stream.log, Sync(stream, stream.log.next_seq), is_sound)
+        is_awaited = bool(stream.waiting) or stream.policy.durability is Durability.INTERVAL
+        (self._urgent if is_awaited and is_sound else self._patient).append(request)
+
+    def _hand_over(self) -> None:
+        """All that were asked for since the last time: they are synced together, if that is quicker."""
+        if self._urgent:
+            requests, self._urgent = self._urgent, []
+            self.syncer.request_all(requests, urgent=True)
+        if self._patient:
+            requests, self._patient = self._patient, []
+            self.syncer.request_all(requests)
 
     def _retry_failed(self, now_s: float) -> None:
         """Streams whose sync has failed: whatever closed them meanwhile, they are opened for it."""
         for name in self.owner.failed_syncs.due(now_s):
             try:
-                self._request_sync(self.owner.stream(name))
+                self._ask_for(self.owner.stream(name))
             except Refused as refused:
                 log.error("cannot sync stream %r again: %s", name.decode(), refused)
                 self.owner.failed_syncs.failed(name, now_s)
@@ -181,6 +194,7 @@ class Upkeep:
                 self._synced(outcome.token.stream, outcome.token.upto, outcome.error)
             elif outcome.error is not None and isinstance(outcome.log, Punch):
                 self.owner.failed_syncs.found(outcome.log.name.encode())
+        self._hand_over()
 
     def _synced(self, stream: OpenStream, upto: int, error: OSError | StorageError | None) -> None:
         stream.syncing = False
@@ -193,7 +207,7 @@ class Upkeep:
         self.owner.batches_synced(stream, upto, error)
         self.owner.on_held(stream.name)
         if stream.waiting:
-            self._request_sync(stream)
+            self._ask_for(stream)
         elif stream.name in self.owner.dirty:  # it was appended to meanwhile
             self.owner.sync_due_s = min(self.owner.sync_due_s, stream.sync_due_s)
         if error is None and stream.name not in self.owner.dirty and not stream.sync_due_s:
@@ -215,7 +229,8 @@ class Upkeep:
         """
         for stream in list(self.owner.open.values()):
             if stream.waiting:
-                self._request_sync(stream)
+                self._ask_for(stream)
+        self._hand_over()
         while any(stream.waiting and stream.syncing for stream in self.owner.open.values()):
             self._pause(pause)
 

@@ -59,7 +59,7 @@ from broker.routes import Route
 from broker.settings import Settings
 from broker.siblings import PARTLY_S, Siblings, make_routes
 from broker.subscribing import Subscribing
-from broker.syncer import Syncer
+from broker.syncer import THREADS_MAX, Syncer
 from broker.timers import Timers, now_us
 from broker.upkeep import Upkeep
 from broker.work import NOBODY, Asker, Work
@@ -149,7 +149,7 @@ class Worker:
         settings = boot.settings
         self.poller = Poller()
         self.work = Work(time.monotonic, self._is_wanted)
-        file_system = FileSystem(boot.directory.path)
+        file_system = FileSystem(boot.directory.path, THREADS_MAX)
         self.syncer = Syncer(lambda logs: sync_together(logs, file_system))
         self.role_writer = RoleWriter(self.syncer.request)
         self.routes: dict[int, Route] = make_routes(
@@ -168,7 +168,15 @@ class Worker:
         )
         self.owner.on_unwritten, self.owner.on_written = self.work.block, self.work.unblock
         self.owner.on_create = self._note_created
-        self.router = Router(self.owner, self.routes, boot.slots, boot.directory.shards, boot.metrics, self.work)
+        self.router = Router(
+            self.owner,
+            self.routes,
+            boot.slots,
+            boot.directory.shards,
+            boot.metrics,
+            self.work,
+            lambda: self.siblings.send(),
+        )
         self.desk = Desk(self.owner, time.monotonic)
         self.router.answered_later = {
             "await": partial(awaiting.wait_on, self.owner),

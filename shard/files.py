@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Protocol
 
 FALLOC_FL_KEEP_SIZE = 0x01
@@ -202,40 +203,49 @@ class FileSystem:
     """A file system as one descriptor sees it: each failed write of any file is an error of one `sync`, the next one.
 
     So keep it open: one that was opened after the kernel has reported a failure elsewhere knows nothing of it. `errors`
-    counts the syncs that failed. May be used by several threads, which sync one after the other.
+    counts the syncs that failed.
+
+    May be used by several threads. `at_once` of them sync at the same time, each with a descriptor of its own, so that
+    each of these hears of a failed write.
     """
 
-    __slots__ = ("_fd", "_lock", "_path", "errors")
+    __slots__ = ("_fds", "_free", "_lock", "_path", "errors")
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, at_once: int = 1) -> None:
         """The file system that holds `path`. Raises OSError."""
         self._path = path
         self._lock = threading.Lock()
         self.errors = 0
-        self._fd = -1
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fds: list[int] = []
+        self._free: SimpleQueue[int] = SimpleQueue()
+        for _ in range(at_once):
+            self._fds.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+            self._free.put(self._fds[-1])
 
     def sync(self) -> None:
         """syncfs: put everything written so far on the disk. Raises OSError."""
-        with self._lock:
-            if _libc.syncfs(self._fd) != 0:
+        fd = self._free.get()
+        try:
+            if _libc.syncfs(fd) != 0:
                 code = ctypes.get_errno()
-                self.errors += 1
+                with self._lock:
+                    self.errors += 1
                 raise OSError(code, os.strerror(code), str(self._path))
+        finally:
+            self._free.put(fd)
 
     @property
     def flushes_always(self) -> bool:
         """Whether `sync` makes the disk write its own cache also when only bytes within files have changed."""
         found = ctypes.create_string_buffer(STATFS_BYTES)
-        if _libc.fstatfs(self._fd, found) != 0:
+        if _libc.fstatfs(self._fds[0], found) != 0:
             return False
         return int.from_bytes(found.raw[:8], sys.byteorder) in FLUSHED_BY_SYNCFS
 
     def close(self) -> None:
         """A second call does nothing."""
-        fd, self._fd = self._fd, -1
-        if fd >= 0:
-            os.close(fd)
+        while self._fds:
+            os.close(self._fds.pop())
 
     def __del__(self) -> None:
         self.close()

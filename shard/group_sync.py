@@ -1,14 +1,15 @@
 """Many streams put on the disk with one sync of their file system.
 
 Each fdatasync of a file that has grown makes the file system commit its journal and the disk write its cache, twice a
-stream. One syncfs does that once for all of them. An error of it may be of any file, and is reported once: every stream
-is synced by itself then, the next time that it is its turn, and its own files say whether it was theirs.
+stream. One syncfs does that once for all of them, also if there is only one. An error of it may be of any file, and is
+reported once: every stream is synced by itself then, the next time that it is its turn, and its own files say whether
+it was theirs.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from contextlib import ExitStack
 
 from shard.errors import StorageError
 from shard.files import FileSystem
@@ -24,33 +25,39 @@ def sync_together(logs: Sequence[StreamLog], file_system: FileSystem) -> list[Ou
     Streams that are marked after a failed sync are synced by themselves, and those that may have been meant by an
     earlier error of the file system.
     """
-    with ExitStack() as held:
-        errors = file_system.errors
-        begun, alone = _begin(logs, errors, held)
-        outcomes: dict[StreamLog, Outcome] = {}
-        is_synced = len(begun) > 1 and _sync(file_system, errors)
-        if is_synced and not file_system.flushes_always:
-            flusher, _ = begun.popitem()  # its sync makes the disk write its cache, for all of them
-            outcomes[flusher] = _sync_alone(flusher, errors)
-            is_synced = outcomes[flusher] is None
-        if is_synced:
-            for log, sync in begun.items():
-                log.finish_sync(sync)
-        else:
-            alone += begun
-        errors = file_system.errors
-        outcomes |= {log: _sync_alone(log, errors) for log in alone}
-        return [outcomes.get(log) for log in logs]
+    held: list[StreamLog] = []
+    try:
+        for log in logs:
+            log.syncing.acquire()
+            held.append(log)
+        return _sync_held(logs, file_system)
+    finally:
+        for log in held:
+            log.syncing.release()
 
 
-def _begin(
-    logs: Sequence[StreamLog], errors: int, held: ExitStack
-) -> tuple[dict[StreamLog, BegunSync], list[StreamLog]]:
+def _sync_held(logs: Sequence[StreamLog], file_system: FileSystem) -> list[Outcome]:
+    errors = file_system.errors
+    begun, alone = _begin(logs, errors)
+    outcomes: dict[StreamLog, Outcome] = {}
+    is_synced = (len(begun) > 1 or (begun and file_system.flushes_always)) and _sync(file_system, errors)
+    if is_synced and not file_system.flushes_always:
+        is_synced = _flush_disk(begun, outcomes)
+    if is_synced:
+        for log, sync in begun.items():
+            log.finish_sync(sync)
+    else:
+        alone += begun
+    errors = file_system.errors
+    outcomes |= {log: _sync_alone(log, errors) for log in alone}
+    return [outcomes.get(log) for log in logs]
+
+
+def _begin(logs: Sequence[StreamLog], errors: int) -> tuple[dict[StreamLog, BegunSync], list[StreamLog]]:
     """The syncs that the file system's can stand for, and the logs that are synced by themselves."""
     begun: dict[StreamLog, BegunSync] = {}
     alone: list[StreamLog] = []
     for log in logs:
-        held.enter_context(log.syncing)
         sync = log.begin_sync(fds=False)
         if sync is not None and not sync.failed and log.errors_seen == errors:
             begun[log] = sync
@@ -66,6 +73,28 @@ def _sync(file_system: FileSystem, errors: int) -> bool:
     except OSError:
         return False
     return file_system.errors == errors
+
+
+def _flush_disk(begun: dict[StreamLog, BegunSync], outcomes: dict[StreamLog, Outcome]) -> bool:
+    """Make the disk write its cache, with one fdatasync of any file. False if it did not.
+
+    An error is that log's outcome; it is taken out of `begun`.
+    """
+    for log in begun:
+        sync = log.begin_sync()
+        if sync is None:
+            continue  # closed meanwhile
+        try:
+            os.fdatasync(sync.content_fd)
+        except OSError as error:
+            log.mark_sync_failed(sync)
+            outcomes[log] = error
+            del begun[log]
+            return False
+        finally:
+            sync.close()
+        return True
+    return False
 
 
 def _sync_alone(log: StreamLog, errors: int) -> Outcome:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from bench.peers.base import Peer, Site, Step, digits_total, shares
+from bench.slow_flush import under_slow_flush
 from shard.leaves import INTERPRETED_VARIABLE
 
 # What stands around the name, sequence number and payload of a delivered message; the time has 16 digits until 2286.
@@ -45,6 +46,7 @@ class Tailrace(Peer):
         self.interpreted = interpreted
         self.workers = workers
         self.config = ""
+        self.flush_ms = 0
 
     def command(self, site: Site) -> list[str]:
         command = tailrace_command(site.directory / "data", site.port, site.spare_port, self.workers)
@@ -52,7 +54,7 @@ class Tailrace(Peer):
             file = site.directory / "tailrace.toml"
             file.write_text(self.config)
             command += ["--config", str(file)]
-        return command
+        return under_slow_flush(command, site.directory, self.flush_ms) if self.flush_ms else command
 
     def environment(self) -> Mapping[str, str]:
         return {INTERPRETED_VARIABLE: "1" if self.interpreted else "0"}
@@ -67,6 +69,12 @@ class Tailrace(Peer):
         """The same, with this configuration file."""
         changed = copy.copy(self)
         changed.config = config
+        return changed
+
+    def with_flush(self, flush_ms: int) -> Self:
+        """The same, on a disk whose flush takes so much longer."""
+        changed = copy.copy(self)
+        changed.flush_ms = flush_ms
         return changed
 
     def version(self) -> str:

@@ -6,7 +6,7 @@ from bench.rows.base import Row
 from bench.rows.beside import BesideRollupRow
 from bench.rows.connections import ConnectionsRow
 from bench.rows.consume import ConsumeRow, ManyConsumersRow
-from bench.rows.durability import AlwaysRow, IntervalRow
+from bench.rows.durability import FLUSHES_MS, AlwaysRow, IntervalRow
 from bench.rows.fanout import FanOutRow
 from bench.rows.flooded import FLOODS, FloodedRow
 from bench.rows.idempotence import IdempotenceRow
@@ -48,6 +48,7 @@ def make_rows(scale: Scale) -> list[Row]:
         IdempotenceRow(100),
         StreamsRow(scale.many_streams),
         AlwaysRow(),
+        *(AlwaysRow(flush_ms) for flush_ms in FLUSHES_MS),
         IntervalRow(),
         ReplicatedRow(2),
         ReplicatedRow(3),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from broker.owner import Refused
 from broker.protocol.commands import Staged
 from broker.protocol.errors import Code
 from broker.publish import Batch, FramePublication, Pending
-from broker.router import BATCHES_A_BEAT, FORWARD_BYTES, WINDOW_MESSAGES, Router
+from broker.router import BATCHES_A_BEAT, FORWARD_BYTES, SEND_FIRST_STREAMS, WINDOW_MESSAGES, Router
 from broker.routes import Route
 from broker.work import Nobody
 from shard.frame import pack_frame
@@ -98,6 +99,34 @@ def test_a_turns_publishes_to_one_stream_are_one_append(node: World, router: Rou
     assert (metrics.appended_messages, sum(metrics.append.counts)) == (4, 1)
     router.flush()
     assert sum(metrics.append.counts) == 1, "a turn without publishes costs nothing"
+
+
+@pytest.mark.parametrize("streams", [SEND_FIRST_STREAMS - 1, SEND_FIRST_STREAMS])
+def test_before_many_appends_a_sibling_gets_its_share(
+    node: World, router: Router, monkeypatch: pytest.MonkeyPatch, streams: int
+) -> None:
+    """It appends meanwhile; few appends are not worth a call of their own."""
+    owner, there, client = router.owner, node.name(1), FakePublisher()
+    here = [name for number in range(100) if router.slot_of((name := f"some{number}").encode()) == 0][:streams]
+    publishes = [(name, b"x") for name in [*here, there]]
+    router.publish(client, staged(*publishes))
+    router.flush()
+    node.settle()
+    (link,) = node.workers[1].siblings.links.values()
+    assert not select.select([link], [], [], 0)[0]
+    was_sent: list[bool] = []
+    append = owner.append
+
+    def watched(batch: Batch, now_s: float) -> None:
+        was_sent.append(bool(select.select([link], [], [], 0)[0]))
+        append(batch, now_s)
+
+    monkeypatch.setattr(owner, "append", watched)
+    router.publish(client, staged(*publishes))
+    router.flush()
+    assert was_sent == [streams == SEND_FIRST_STREAMS] * streams
+    node.settle()
+    assert [next_seq(node, name) for name in (here[0], there)] == [2, 2]
 
 
 @pytest.mark.parametrize("in_rows", [False, True])

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from broker import syncer as syncer_module
-from broker.syncer import GROUP_DIRTY_BYTES_EACH, GROUP_MAX, Outcome, Syncer
+from broker.syncer import GROUP_DIRTY_BYTES_EACH, GROUP_MAX, THREADS_MAX, Outcome, Request, Syncer
 
 PATIENCE_S = 20.0
 
@@ -82,7 +82,7 @@ def test_a_slow_sync_that_nobody_waits_for_stands_in_front_of_nothing_urgent() -
     slow, urgent = FakeLog("slow"), FakeLog("urgent")
     slow.gate.clear()
     syncer.request(slow, "slow")
-    syncer.request(urgent, "urgent", urgent=True)
+    syncer.request_all([Request(urgent, "urgent")], urgent=True)
     assert [outcome.token for outcome in outcomes(syncer, 1)] == ["urgent"]
     slow.gate.set()
     assert [outcome.token for outcome in outcomes(syncer, 1)] == ["slow"]
@@ -103,11 +103,51 @@ def test_logs_that_wait_are_synced_together_and_each_has_its_own_outcome(monkeyp
     syncer.request(first, "first")
     bad = FakeLog("bad", OSError(errno.EIO, "the disk is gone"))
     for log in (FakeLog("good"), other, bad):
-        syncer.request(log, log.name, in_group=log is not other)
+        syncer.request_all([Request(log, log.name, in_group=log is not other)])
     first.gate.set()
     found = {outcome.token: outcome.error for outcome in outcomes(syncer, 4)}
     assert found == {"first": None, "good": None, "other": None, "bad": bad.error}
     assert groups == [["good", "bad"]] and other.threads
+    syncer.close()
+
+
+def test_what_is_requested_together_is_synced_together_and_what_comes_then_does_not_wait_for_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of a turn is one group; while it is synced, the next turn's is another one, and so on."""
+    monkeypatch.setattr(syncer_module, "dirty_bytes", lambda: 0)
+    under_way, begun = threading.Barrier(THREADS_MAX), threading.Semaphore(0)
+    groups: list[list[str]] = []
+
+    def together(logs: Sequence[FakeLog]) -> list[None]:
+        groups.append([log.name for log in logs])
+        begun.release()
+        under_way.wait(PATIENCE_S)  # until each thread has a group of its own
+        return [None] * len(logs)
+
+    syncer = Syncer(together)
+    turns = [[f"{turn}.{number}" for number in range(10)] for turn in range(THREADS_MAX - 1)]
+    for turn in turns:
+        syncer.request_all([Request(FakeLog(name), name, in_group=True) for name in turn], urgent=True)
+        assert begun.acquire(timeout=PATIENCE_S)
+    syncer.request_all([Request(FakeLog("patient"), None, in_group=True)])
+    outcomes(syncer, 10 * len(turns) + 1)
+    assert groups == [*turns, ["patient"]]
+    syncer.close()
+
+
+def test_a_very_large_request_is_several_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(syncer_module, "dirty_bytes", lambda: 0)
+    sizes: list[int] = []
+
+    def together(logs: Sequence[FakeLog]) -> list[None]:
+        sizes.append(len(logs))
+        return [None] * len(logs)
+
+    syncer = Syncer(together)
+    syncer.request_all([Request(FakeLog(), None, in_group=True)] * (2 * GROUP_MAX + 1), urgent=True)
+    outcomes(syncer, 2 * GROUP_MAX + 1)
+    assert max(sizes) < 2 * GROUP_MAX and len(sizes) > 1
     syncer.close()
 
 
@@ -116,8 +156,7 @@ def test_nothing_is_synced_together_while_others_have_much_to_write(monkeypatch:
     monkeypatch.setattr(syncer_module, "dirty_bytes", lambda: GROUP_MAX * GROUP_DIRTY_BYTES_EACH + 1)
     syncer = Syncer(lambda _logs: pytest.fail("synced together"))
     logs = [FakeLog(str(number)) for number in range(20)]
-    for log in logs:
-        syncer.request(log, None, urgent=True, in_group=True)
+    syncer.request_all([Request(log, None, in_group=True) for log in logs], urgent=True)
     outcomes(syncer, len(logs))
     assert all(len(log.threads) == 1 for log in logs)
     syncer.close()

@@ -14,7 +14,7 @@ from broker.owner import Owner
 from broker.owner_calls import call
 from broker.protocol.errors import Code
 from broker.settings import Durability, StreamPolicy
-from broker.syncer import Outcome, Syncable
+from broker.syncer import Outcome, Request, Syncable
 from broker.upkeep import Punch, Upkeep
 from shard.diverged import diverged_path
 from shard.errors import StorageError
@@ -39,9 +39,13 @@ class HandSyncer:
     def fileno(self) -> int:
         return READY_FD
 
-    def request(self, target: Syncable, token: object, *, urgent: bool = False, in_group: bool = False) -> None:
-        self.asked.append((target, token))
-        self.urgent += [target.name] if urgent else []
+    def request(self, target: Syncable, token: object) -> None:
+        self.request_all([Request(target, token)])
+
+    def request_all(self, requests: list[Request], *, urgent: bool = False) -> None:
+        for target, token, _in_group in requests:
+            self.asked.append((target, token))
+            self.urgent += [target.name] if urgent else []
 
     def outcomes(self) -> list[Outcome]:
         done, self._done = self._done, []

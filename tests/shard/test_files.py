@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
+import threading
 from pathlib import Path
 
 import pytest
 
+from shard import files
 from shard.files import (
     PIECES_MAX,
+    FileSystem,
     Replacements,
     copy_bytes,
     punch_hole,
@@ -18,6 +22,8 @@ from shard.files import (
     write_all,
     write_row,
 )
+
+PATIENCE_S = 20.0
 
 
 def test_write_all_goes_on_after_a_short_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,3 +120,46 @@ def test_many_files_are_replaced_together(tmp_path: Path) -> None:
     replacements.finish(tmp_path)
     found = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     assert found == {"f0": b"new", "f2": b"old", "f9": b"made"}
+
+
+class SlowSyncs:
+    """In the place of libc: a sync lasts until all that are to be under way are. Each descriptor has one error."""
+
+    def __init__(self, at_once: int) -> None:
+        self.under_way = threading.Barrier(at_once)
+        self.failed: list[int] = []
+
+    def syncfs(self, fd: int) -> int:
+        self.under_way.wait(PATIENCE_S)
+        if fd in self.failed:
+            return 0
+        self.failed.append(fd)
+        ctypes.set_errno(errno.EIO)
+        return -1
+
+
+def test_so_many_syncs_of_a_file_system_run_at_once_and_each_hears_of_the_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel reports an error once to each open description."""
+    file_system = FileSystem(tmp_path, 3)
+    monkeypatch.setattr(files, "_libc", SlowSyncs(3))
+    heard: list[int | None] = []
+
+    def sync() -> None:
+        try:
+            file_system.sync()
+        except OSError as error:
+            heard.append(error.errno)
+
+    for errors in (3, 3):
+        threads = [threading.Thread(target=sync) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert heard == [errno.EIO] * 3
+        assert file_system.errors == errors
+    monkeypatch.undo()
+    file_system.close()
+    file_system.close()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -63,7 +64,7 @@ def test_after_an_error_of_the_file_system_each_stream_is_asked_once(
     for log in logs:
         append(log, b"more")
     assert sync_together(logs, file_system) == [None] * 3
-    assert len(synced) == (6 if file_system.flushes_always else 8)
+    assert len(synced) == (6 if file_system.flushes_always else 7)
     assert [log.synced_seq for log in logs] == [2] * 3
     close(logs)
 
@@ -76,9 +77,69 @@ def test_a_file_system_that_may_not_flush_the_disk_is_helped(
     synced: list[int] = []
     monkeypatch.setattr(os, "fdatasync", synced.append)
     assert sync_together(logs, FileSystem(tmp_path)) == [None] * 3
-    assert len(synced) == (0 if flushes else 2)
+    assert len(synced) == (0 if flushes else 1)
     assert [log.synced_seq for log in logs] == [1] * 3
     close(logs)
+
+
+@pytest.mark.parametrize("flushes", [True, False])
+def test_a_single_stream_takes_one_sync_of_the_file_system_or_two_of_its_files(
+    tmp_path: Path, logs: list[StreamLog], monkeypatch: pytest.MonkeyPatch, flushes: bool
+) -> None:
+    monkeypatch.setattr(FileSystem, "flushes_always", flushes)
+    fdatasync, synced = os.fdatasync, []
+
+    def watched(fd: int) -> None:
+        synced.append(fd)
+        fdatasync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", watched)
+    assert sync_together(logs[:1], FileSystem(tmp_path)) == [None]
+    assert len(synced) == (0 if flushes else 2)
+    assert [log.synced_seq for log in logs] == [1, 0, 0]
+    close(logs)
+
+
+def test_a_disk_that_cannot_write_its_cache_is_the_error_of_one_and_the_others_are_synced_by_themselves(
+    tmp_path: Path, logs: list[StreamLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FileSystem, "flushes_always", False)
+    fdatasync, calls = os.fdatasync, count()
+
+    def fails_once(fd: int) -> None:
+        if next(calls) == 0:
+            raise OSError(errno.EIO, "broken disk")
+        fdatasync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", fails_once)
+    outcomes = sync_together(logs, FileSystem(tmp_path))
+    assert [outcome is None for outcome in outcomes] == [False, True, True]
+    assert [log.sync_failed_seq for log in logs] == [0, None, None]
+    assert [log.synced_seq for log in logs] == [0, 1, 1]
+    close(logs)
+
+
+def test_a_log_that_is_closed_meanwhile_does_not_stand_for_the_disk(
+    tmp_path: Path, logs: list[StreamLog], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(FileSystem, "flushes_always", False)
+
+    class Closing(FileSystem):
+        def sync(self) -> None:
+            super().sync()
+            logs[0].close()
+
+    fdatasync, synced = os.fdatasync, []
+
+    def watched(fd: int) -> None:
+        synced.append(os.fstat(fd).st_ino)
+        fdatasync(fd)
+
+    monkeypatch.setattr(os, "fdatasync", watched)
+    assert sync_together(logs, Closing(tmp_path)) == [None] * 3
+    assert synced == [os.stat(tmp_path / "s1.content").st_ino]
+    assert [log.synced_seq for log in logs] == [0, 1, 1]
+    close(logs[1:])
 
 
 def test_an_error_of_the_file_system_is_looked_for_in_each_stream(

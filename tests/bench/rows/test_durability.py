@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from bench.peers.tailrace import Tailrace
@@ -14,7 +16,10 @@ def test_each_row_has_its_own_configuration() -> None:
     assert isinstance(always, Tailrace) and isinstance(interval, Tailrace)
     assert 'durability = "always"' in always.config
     assert "interval_ms = 10" in interval.config
-    assert peer.config == ""
+    assert peer.config == "" and peer.flush_ms == always.flush_ms == 0
+    slow = AlwaysRow(4).suited(peer)
+    assert isinstance(slow, Tailrace) and slow.flush_ms == 4 and slow.config == always.config
+    assert [AlwaysRow(flush_ms).name for flush_ms in (0, 4)] == ["always-200", "always-200-flush-4ms"]
 
 
 @pytest.mark.system
@@ -23,5 +28,8 @@ def test_publishes_to_many_streams_are_timed_until_they_are_on_the_disk(measure_
     always = measure_row(AlwaysRow(), peer)
     assert always.extras["200_streams_ms"] == always.value
     assert always.extras["times_one_stream"] == always.value / always.extras["1_streams_ms"]
+    if shutil.which("cc"):
+        slow = measure_row(AlwaysRow(4), peer)
+        assert slow.extras["1_streams_ms"] >= 4 and slow.extras["disk_sync_ms"] >= 4
     interval = measure_row(IntervalRow(), peer)
     assert 0 < interval.extras["median_ms"] <= interval.value
