@@ -27,37 +27,28 @@ class Retry:
         self.writing = False
 
 
-class FailedSyncs:
-    """By name of the stream. `in` and `len` work as for a dictionary; it is bounded by the number of streams."""
+class FailedSyncs(dict[bytes, Retry]):
+    """By name of the stream; it is bounded by the number of streams."""
 
-    __slots__ = ("_retries",)
-
-    def __init__(self) -> None:
-        self._retries: dict[bytes, Retry] = {}
-
-    def __len__(self) -> int:
-        return len(self._retries)
-
-    def __contains__(self, name: bytes) -> bool:
-        return name in self._retries
+    __slots__ = ()
 
     def found(self, name: bytes) -> None:
         """The stream is marked; it is tried at once, unless it waits for its next try already."""
-        self._retries.setdefault(name, Retry())
+        self.setdefault(name, Retry())
 
     def failed(self, name: bytes, now_s: float) -> None:
         """A sync has failed: try again after a while."""
-        retry = self._retries.pop(name, None) or Retry()
-        self._retries[name] = retry  # behind those that were not tried since
+        retry = self.pop(name, None) or Retry()
+        self[name] = retry  # behind those that were not tried since
         retry.due_s, retry.writing = now_s + retry.delay_s, False
         retry.delay_s = min(2 * retry.delay_s, RETRY_MAX_S)
 
     def mended(self, name: bytes) -> None:
-        self._retries.pop(name, None)
+        self.pop(name, None)
 
     def begin(self, name: bytes, now_s: float) -> bool:
         """Whether the stream may be synced now; if it is marked, nothing is appended from here to the outcome."""
-        retry = self._retries.get(name)
+        retry = self.get(name)
         if retry is None:
             return True
         if retry.due_s > now_s:
@@ -68,17 +59,17 @@ class FailedSyncs:
     def due(self, now_s: float) -> list[bytes]:
         """At most RETRIES_A_TICK streams that are to be tried now. Each call looks at the next LOOKS_A_TICK streams."""
         due: list[bytes] = []
-        for name in list(islice(self._retries, LOOKS_A_TICK)):
+        for name in list(islice(self, LOOKS_A_TICK)):
             if len(due) == RETRIES_A_TICK:
                 break
-            retry = self._retries[name] = self._retries.pop(name)
+            retry = self[name] = self.pop(name)
             if retry.due_s <= now_s and not retry.writing:
                 due.append(name)
         return due
 
     def refusal(self, name: bytes, to_sync: bool, now_s: float) -> str:
         """Why the stream takes no publish now, "" if it takes it. `to_sync`: the publish is answered when synced."""
-        retry = self._retries.get(name)
+        retry = self.get(name)
         if retry is None:
             return ""
         if retry.writing:

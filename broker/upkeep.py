@@ -179,39 +179,42 @@ class Upkeep:
                 log.error("stream %r may not be on the disk, and cannot be marked: %s", name.decode(), error)
 
     def take_outcomes(self) -> None:
+        metrics = self.owner.metrics
         for outcome in self.syncer.outcomes():
-            if isinstance(outcome.token, Job):
-                outcome.token.done()
+            token = outcome.token
+            if isinstance(token, Job):
+                token.done()
                 continue
-            self.owner.metrics.commit.observe(outcome.seconds)
+            metrics.commit.observe(outcome.seconds)
             if outcome.error is not None:
-                self.owner.metrics.sync_failures += 1
-            if isinstance(outcome.log, Whole):
+                metrics.sync_failures += 1
+            if isinstance(token, Sync):
+                self._synced(token.stream, token.upto, outcome.error)
+            elif isinstance(outcome.log, Whole):
                 self._syncing_whole = False
                 for name in outcome.log.marked:
                     self.owner.failed_syncs.found(name)
-            elif isinstance(outcome.token, Sync):
-                self._synced(outcome.token.stream, outcome.token.upto, outcome.error)
             elif outcome.error is not None and isinstance(outcome.log, Punch):
                 self.owner.failed_syncs.found(outcome.log.name.encode())
         self._hand_over()
 
     def _synced(self, stream: OpenStream, upto: int, error: OSError | StorageError | None) -> None:
+        owner, name = self.owner, stream.name
         stream.syncing = False
         if error is not None:
             self._sync_failed(stream, error)
         else:
-            self.owner.failed_syncs.mended(stream.name)
+            owner.failed_syncs.mended(name)
             if stream.log.sync_failed_seq is not None:  # it was marked meanwhile
-                self.owner.failed_syncs.found(stream.name)
-        self.owner.batches_synced(stream, upto, error)
-        self.owner.on_held(stream.name)
+                owner.failed_syncs.found(name)
+        owner.batches_synced(stream, upto, error)
+        owner.on_held(name)
         if stream.waiting:
             self._ask_for(stream)
-        elif stream.name in self.owner.dirty:  # it was appended to meanwhile
-            self.owner.sync_due_s = min(self.owner.sync_due_s, stream.sync_due_s)
-        if error is None and stream.name not in self.owner.dirty and not stream.sync_due_s:
-            self.owner.unsynced.discard(stream.name)
+        elif name in owner.dirty:  # it was appended to meanwhile
+            owner.sync_due_s = min(owner.sync_due_s, stream.sync_due_s)
+        elif error is None and not stream.sync_due_s:
+            owner.unsynced.discard(name)
 
     def _sync_failed(self, stream: OpenStream, error: OSError | StorageError) -> None:
         failed = self.owner.failed_syncs
