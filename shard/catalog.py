@@ -10,7 +10,7 @@ from typing import NamedTuple
 from shard.directory import DataDirectory
 from shard.diverged import DIVERGED_SUFFIX
 from shard.errors import MetaDamaged
-from shard.header import CONTENT_MAGIC, HEADER_PAGE_BYTES, HeaderFault, parse_fixed
+from shard.header import CONTENT_MAGIC, HEADER_PAGE_BYTES, INDEX_MAGIC, HeaderFault, parse_fixed
 from shard.lock import LOCK_NAME
 from shard.meta import META_SUFFIX, read_meta_file
 from shard.names import name_of_stem, stem_is_hashed
@@ -73,13 +73,15 @@ def _belongs_beside(file: str, stems: set[str]) -> bool:
 
 
 def _hashed_name(directory: Path, stem: str) -> str | None:
-    """The name of a stream whose stem is a hash: from its .meta, or else from its content's header."""
+    """The name of a stream whose stem is a hash: from its .meta, or else from a header page."""
     try:
         return read_meta_file(directory / (stem + META_SUFFIX)).name
     except (MetaDamaged, FileNotFoundError):
         pass
-    try:
-        with open(directory / (stem + CONTENT_SUFFIX), "rb") as file:
-            return parse_fixed(file.read(HEADER_PAGE_BYTES), CONTENT_MAGIC).name
-    except (HeaderFault, FileNotFoundError):
-        return None
+    for suffix, magic in ((CONTENT_SUFFIX, CONTENT_MAGIC), (INDEX_SUFFIX, INDEX_MAGIC)):
+        try:
+            with open(directory / (stem + suffix), "rb") as file:
+                return parse_fixed(file.read(HEADER_PAGE_BYTES), magic).name
+        except (HeaderFault, FileNotFoundError):
+            continue
+    return None

@@ -29,8 +29,7 @@ from shard.header import (
     parse_content,
     parse_index,
 )
-from shard.meta import StreamMeta, meta_path, write_meta
-from shard.names import file_stem, stem_is_hashed, validate_name
+from shard.names import file_stem, validate_name
 from shard.place import place_word
 
 CONTENT_SUFFIX: Final = ".content"
@@ -177,10 +176,6 @@ def create_pair(paths: StreamPaths, boot: int, base_seq: int = 0) -> FilePair:
 
 def _create_pair(paths: StreamPaths, boot: int, base_seq: int, made: list[str]) -> FilePair:
     """As `create_pair`; `made` gets what is there when it fails."""
-    meta = meta_path(paths.directory, paths.name)
-    if stem_is_hashed(paths.stem) and not meta.exists():
-        write_meta(paths.directory, StreamMeta(paths.name))
-        made.append(str(meta))
     fds: list[int] = []
     try:
         for file, page in zip(

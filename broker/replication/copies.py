@@ -17,6 +17,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
+from functools import partial
 
 from broker.owner import OpenStream, Owner, Refused
 from broker.protocol.address import split_address
@@ -27,7 +28,7 @@ from broker.protocol.places import From
 from broker.protocol.replication import Follow, Followed, pack_held
 from broker.replication import lineage, roles
 from broker.replication.companions import is_companion
-from broker.replication.decide import BEHIND, PARTED, Do, Mine, Step, Theirs, after_followed, fence_text
+from broker.replication.decide import BEHIND, PARTED, Do, Mine, Theirs, after_followed, fence_text
 from broker.replication.peers import may_lead
 from broker.replication.wire import WireClosed
 from shard.epochs import last_epoch
@@ -94,14 +95,19 @@ class Copy:
 
 
 SetAside = Callable[[OpenStream, int, Callable[[str], None]], None]
-"""Let a stream end before a seq, in another thread; then calls with "" or with what was wrong."""
+"""Let a stream end before a seq, or begin there if it has no messages, in another thread; then calls with "" or with
+what was wrong."""
+Later = Callable[[bytes, Callable[[], object]], object]
+"""Do what may have to open a stream when the turn has time for it (`broker.work`)."""
 
 
 class Copies:
-    """`say` queues bytes for the upstream. `set_aside` is the worker's. `node_id` is this node's."""
+    """`say` queues bytes for the upstream. `set_aside` and `later` are the worker's."""
 
-    def __init__(self, owner: Owner, say: Callable[[bytes], None], set_aside: SetAside) -> None:
+    def __init__(self, owner: Owner, say: Callable[[bytes], None], set_aside: SetAside, later: Later) -> None:
         self._owner = owner
+        self._later_step = later
+        self._to_open = 0  # copies whose streams are to be opened before they are asked for
         self._node_id = owner.directory.node_id
         self._say = say
         self._set_aside = set_aside
@@ -168,15 +174,27 @@ class Copies:
 
     def ask(self, now_s: float) -> None:
         """Send FOLLOW for some of those that wait for that."""
-        while self._queued and self._asked < FOLLOWS_AT_ONCE:
+        while self._queued and self._asked + self._to_open < FOLLOWS_AT_ONCE:
             copy = self._queued.popleft()
-            if copy.state is State.QUEUED and self.by_name.get(copy.name) is copy:
-                try:
-                    self._ask(copy)
-                except Refused as refused:
-                    self._wait(copy, refused.text, now_s)
-                except (StorageError, OSError) as error:
-                    self._wait(copy, str(error), now_s)
+            if copy.name in self._owner.open:
+                self._try_to_ask(copy, now_s)
+            else:
+                self._to_open += 1
+                self._later_step(copy.name, partial(self._open_and_ask, copy, now_s))
+
+    def _open_and_ask(self, copy: Copy, now_s: float) -> None:
+        self._to_open -= 1
+        self._try_to_ask(copy, now_s)
+
+    def _try_to_ask(self, copy: Copy, now_s: float) -> None:
+        if not self.up or copy.state is not State.QUEUED or self.by_name.get(copy.name) is not copy:
+            return
+        try:
+            self._ask(copy)
+        except Refused as refused:
+            self._wait(copy, refused.text, now_s)
+        except (StorageError, OSError) as error:
+            self._wait(copy, str(error), now_s)
 
     def _ask(self, copy: Copy) -> None:
         owner = self._owner
@@ -273,10 +291,11 @@ class Copies:
             case Do.WAIT:
                 self._wait(copy, step.why, now_s)
             case Do.SET_ASIDE:
-                self._cut(copy, stream, step, now_s)
+                copy.why = f"setting aside what it has from message {step.seq} on"
+                log.warning("stream %r has parted from its upstream: %s", copy.name, copy.why)
+                self._cut(copy, stream, step.seq, now_s)
             case Do.BEGIN_AT:
-                self._begin_at(stream, step.seq)
-                self._go_on(copy, stream, message)
+                self._begin_at(copy, stream, step.seq, now_s)
             case Do.GO_ON:
                 self._go_on(copy, stream, message)
 
@@ -316,23 +335,18 @@ class Copies:
             if copy.fenced and copy.state is State.FOLLOWING:
                 self._wait(copy, fence_text(copy.upstream_epoch, fence), now_s)
 
-    def _begin_at(self, stream: OpenStream, seq: int) -> None:
+    def _begin_at(self, copy: Copy, stream: OpenStream, seq: int, now_s: float) -> None:
+        """Without a message the stream begins at `seq`. That waits for the disk, and is asked for again after it."""
         found = stream.log
         if found.first_seq < found.next_seq:
             text = "stream %r: its upstream keeps nothing before %d; messages %d to %d are dropped, with a gap behind"
             log.warning(text, stream.name, seq, found.first_seq, found.next_seq - 1)
             self._owner.trim(stream, found.next_seq)
-        end_seq = found.next_seq
-        try:
-            found.begin_at(seq)
-        finally:
-            if found.closed:
-                self._owner.forget(stream)  # opening it anew finishes this, or undoes it
-        self._owner.on_cut(stream.name, min(seq, end_seq))
+        self._leave(copy)
+        self._cut(copy, stream, seq, now_s)
 
-    def _cut(self, copy: Copy, stream: OpenStream, step: Step, now_s: float) -> None:
-        copy.state, copy.why = State.CUTTING, f"setting aside what it has from message {step.seq} on"
-        log.warning("stream %r has parted from its upstream: %s", copy.name, copy.why)
+    def _cut(self, copy: Copy, stream: OpenStream, seq: int, now_s: float) -> None:
+        copy.state = State.CUTTING
 
         def done(wrong: str) -> None:
             if copy.state is not State.CUTTING:
@@ -345,7 +359,7 @@ class Copies:
             else:
                 self._queue(copy)
 
-        self._set_aside(stream, step.seq, done)
+        self._set_aside(stream, seq, done)
 
     def chunks(self, number: int, pieces: Sequence[memoryview], now_s: float) -> None:
         """The frames of CHUNKs of one FOLLOW that have come one behind the other.

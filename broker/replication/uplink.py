@@ -28,7 +28,7 @@ from broker.protocol.names import node_id, shown_text
 from broker.publish import Batch
 from broker.replication.calls_up import CallsUp
 from broker.replication.claims import Claims
-from broker.replication.copies import Copies, SetAside
+from broker.replication.copies import Copies, Later, SetAside
 from broker.replication.upforward import UpForward
 from broker.replication.wire import Address, Chunks, Wire, WireClosed, look_up, numeric_address
 from broker.routes import Route
@@ -72,6 +72,7 @@ class Surroundings:
     clock: Callable[[], float]
     resolve: Resolver
     set_aside: SetAside
+    later: Later
     found: Callable[[Uplink, Sequence[bytes]], None]  # names of streams that there are upstream
     touch: Callable[[Uplink], None]  # it has something to send: flush it in this turn
 
@@ -88,7 +89,7 @@ class Uplink:
         self._owner = around.owner
         who = f"the node that this one follows, {self.address},"
         self.route = Route(UP_SLOT, around.settings.link_window_bytes, around.clock, self._wake, who)
-        self.copies = Copies(around.owner, self.queue, around.set_aside)
+        self.copies = Copies(around.owner, self.queue, around.set_aside, around.later)
         self.prefixes: set[bytes] = set()  # of streams to be followed as they are made
         self.claims = Claims(around.owner, self.queue, (host, port))
         self.calls = CallsUp(self.queue)

@@ -44,24 +44,30 @@ FENCED_TEXT = (
 
 
 class SettingAside:
-    """The end of a stream is moved out of it, by the helper thread."""
+    """The end of a stream is moved out of it, by the helper thread; or one without messages begins elsewhere.
 
-    __slots__ = ("_seq", "_stream", "kept", "name", "wrong")
+    cut_seq: from there on nothing is as it was.
+    """
+
+    __slots__ = ("_seq", "_stream", "cut_seq", "kept", "name", "wrong")
 
     def __init__(self, stream: OpenStream, seq: int) -> None:
         self.name = stream.log.name
+        self.cut_seq = min(seq, stream.log.next_seq)
         self._stream = stream
         self._seq = seq
         self.wrong = ""
         self.kept = 0  # messages
 
     def sync(self) -> None:
+        found = self._stream.log
         try:
-            tail = self._stream.log.set_aside(self._seq)
+            if found.first_seq == found.next_seq:
+                found.begin_at(self._seq)
+            elif (tail := found.set_aside(self._seq)) is not None:
+                self.kept = tail.tail.next_seq - tail.tail.first_seq
         except (StorageError, ValueError, OSError) as error:
             self.wrong = f"its end could not be set aside: {error}"
-        else:
-            self.kept = 0 if tail is None else tail.tail.next_seq - tail.tail.first_seq
 
 
 class Uplinks:
@@ -88,6 +94,7 @@ class Uplinks:
             clock=lambda: worker.now_s,
             resolve=self.resolve,
             set_aside=self._set_aside,
+            later=lambda name, step: worker.work.do(name, (NOBODY,), step, lambda: None),
             found=self._found,
             touch=self._touch,
         )
@@ -319,11 +326,11 @@ class Uplinks:
             if setting.wrong:
                 log.error("stream %r: %s", stream.name, setting.wrong)
                 self._owner.forget(stream)
-            else:
+            elif setting.kept:
                 log.warning("stream %r: %d messages from %d on were set aside", stream.name, setting.kept, seq)
             self._worker.metrics.diverged_messages += setting.kept
             if cut:
-                self._owner.on_cut(stream.name, seq)
+                self._owner.on_cut(stream.name, setting.cut_seq)
             done(setting.wrong)
 
         self._worker.syncer.request(setting, Job(finished))

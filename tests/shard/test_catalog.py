@@ -48,11 +48,13 @@ def test_what_no_stream_explains_is_a_stray(tmp_path: Path) -> None:
 def test_a_hashed_name_is_told_without_its_meta(tmp_path: Path) -> None:
     name = "ü" * 100
     filled(tmp_path, 1, name=name)
+    assert stream_names(tmp_path) == [name]
     (tmp_path / (file_stem(name) + ".meta")).write_bytes(b"damaged")
     assert stream_names(tmp_path) == [name]
     (tmp_path / (file_stem(name) + ".meta")).unlink()
-    assert stream_names(tmp_path) == [name]
     (tmp_path / (file_stem(name) + ".content")).unlink()
+    assert stream_names(tmp_path) == [name]
+    (tmp_path / (file_stem(name) + ".indx")).write_bytes(b"")
     assert list_shard(tmp_path) == ([], [file_stem(name) + ".indx"])
 
 

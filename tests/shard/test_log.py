@@ -456,7 +456,7 @@ def test_a_stream_with_a_long_name(tmp_path: Path) -> None:
     append(log, b"one")
     log.close()
     assert payloads(tmp_path, name) == [b"one"]
-    assert (tmp_path / (file_stem(name) + ".meta")).exists()
+    assert (tmp_path / (file_stem(name) + ".content")).exists()
 
 
 def test_the_largest_frame(tmp_path: Path) -> None:

@@ -3,14 +3,15 @@ from __future__ import annotations
 import errno
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from shard import files
+from shard.catalog import stream_names
 from shard.errors import StorageFull, StreamDamaged, StreamMissing
 from shard.files import write_all
 from shard.header import HEADER_PAGE_BYTES, STATE_OPEN, boot_word
-from shard.meta import read_meta
 from shard.names import file_stem
 from shard.place import place_word
 from shard.stream_files import create_pair, open_pair, stream_paths
@@ -43,11 +44,13 @@ def test_a_new_stream_is_two_header_pages(tmp_path: Path) -> None:
     assert (headers.content_fixed.name, headers.content_fixed.base_seq) == ("a/b", 7)
 
 
-def test_a_long_name_stands_in_the_meta_file(tmp_path: Path) -> None:
+def test_a_stream_with_a_long_name_waits_for_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its name, which its file names do not tell, is in the header pages, that are on the disk with the first sync."""
+    monkeypatch.setattr("os.fsync", Mock(side_effect=AssertionError))
     create_pair(stream_paths(tmp_path, LONG), 1).close()
     stem = file_stem(LONG)
-    assert sorted(path.name for path in tmp_path.iterdir()) == [stem + ".content", stem + ".indx", stem + ".meta"]
-    assert read_meta(tmp_path, LONG).name == LONG
+    assert sorted(path.name for path in tmp_path.iterdir()) == [stem + ".content", stem + ".indx"]
+    assert stream_names(tmp_path) == [LONG]
 
 
 def test_files_of_another_stream_are_refused(tmp_path: Path) -> None:

@@ -113,6 +113,7 @@ class Near:
             clock=self.clock.seconds,
             resolve=lambda host, port, done: self.lookups.append((host, port, done)),
             set_aside=lambda stream, seq, _done: self.cuts.append((stream, seq)),
+            later=lambda _name, step: step(),
             found=lambda _uplink, names: self.found.extend(names),
             touch=lambda _uplink: self._touch(),
         )

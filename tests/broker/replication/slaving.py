@@ -9,6 +9,7 @@ from typing import Any
 from broker.owner import OpenStream
 from broker.protocol import replication as r
 from broker.replication.copies import Copies, Copy, State
+from broker.replication.uplinks import SettingAside
 from shard.epochs import EpochStart, History
 from shard.log import StreamLog
 from shard.meta import Role, StreamMeta, Upstream
@@ -36,7 +37,7 @@ class Slave:
         self.now_s = NOW_S
         self.owner.on_path = self.paths.append
         self.owner.on_cut = lambda name, seq: self.cuts.append((name, seq))
-        self.copies = Copies(self.owner, self._say, self._set_aside)
+        self.copies = Copies(self.owner, self._say, self._set_aside, lambda _name, step: step())
 
     @property
     def id(self) -> str:
@@ -62,8 +63,14 @@ class Slave:
         """The helper thread has done it, or something was wrong."""
         stream, seq, done = self.set_aside.pop(0)
         stream.busy = False
+        setting = SettingAside(stream, seq)
         if not wrong:
-            stream.log.set_aside(seq)
+            setting.sync()
+            wrong = setting.wrong
+        if wrong:
+            self.owner.forget(stream)
+        else:
+            self.owner.on_cut(stream.name, setting.cut_seq)
         done(wrong)
 
     def heard(self) -> list[Any]:

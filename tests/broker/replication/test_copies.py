@@ -142,7 +142,7 @@ CLOSES = "closes"
 UNSUBSCRIBES = [m.Unsubscribe(1)]
 AFTER: dict[tuple[State, str], tuple[State | str, list[Any]]] = {
     (State.ASKED, "following"): (State.FOLLOWING, []),
-    (State.ASKED, "following, trimmed"): (State.FOLLOWING, []),
+    (State.ASKED, "following, trimmed"): (State.CUTTING, UNSUBSCRIBES),  # to begin there
     (State.ASKED, "following, before"): (CLOSES, []),
     (State.ASKED, "parted"): (State.CUTTING, []),
     (State.ASKED, "parted, unaware"): (State.WAITING, []),
@@ -183,7 +183,23 @@ AFTER: dict[tuple[State, str], tuple[State | str, list[Any]]] = {
 
 
 # Where the copy ends then, if not at 10.
-ENDS_AT = {(State.FOLLOWING, "frames"): 12, (State.ASKED, "following, trimmed"): 15}
+ENDS_AT = {(State.FOLLOWING, "frames"): 12}
+
+
+def test_streams_that_are_closed_are_asked_for_when_a_turn_has_time_to_open_them(slave: Slave) -> None:
+    for name in (S, T):
+        slave.follow(name)
+    slave.owner.forget(slave.owner.stream(T))
+    steps: list[tuple[bytes, Callable[[], object]]] = []
+    slave.copies._later_step = lambda name, step: steps.append((name, step))
+    assert [each.stream for each in slave.up()] == [S]
+    assert [name for name, _step in steps] == [T] and T not in slave.owner.open
+    steps[0][1]()
+    assert [each.stream for each in slave.heard()] == [T]
+    slave.copies.remove(T)
+    slave.heard()
+    steps[0][1]()
+    assert slave.heard() == [], "it is not wanted any more"
 
 
 @pytest.mark.parametrize("said", SAID)
@@ -404,8 +420,12 @@ def test_a_cut_that_ends_when_all_is_different(slave: Slave, meanwhile: str, wro
 def test_a_copy_begins_anew_where_the_upstream_keeps_nothing_before(slave: Slave) -> None:
     slave.be(State.ASKED)
     slave.followed("following", 15, first_seq=15)
+    assert slave.log.next_seq == 10, "the loop waits for no disk"
+    slave.finish_cut()
     assert (slave.log.first_seq, slave.log.next_seq) == (15, 15)
     assert slave.cuts == [(S, 10)], "who has read up to there goes on, over the gap"
+    assert [each.start for each in slave.tick()[-1:]] == [From("seq", 15)]
+    slave.followed("following", 15, first_seq=15)
     slave.chunk(15, 20)
     assert slave.log.next_seq == 20
 
@@ -415,12 +435,16 @@ def test_an_empty_copy_begins_where_its_upstream_says(slave: Slave) -> None:
     slave.follow()
     slave.up()
     slave.followed("following", 12)
+    slave.finish_cut()
+    slave.tick()
+    slave.followed("following", 12)
     slave.chunk(12, 20)
     assert (slave.log.first_seq, slave.log.next_seq, slave.cuts) == (12, 20, [(S, 0)])
     slave.log.trim(20)
     slave.copies.went_down("lost")
     assert slave.up()[0].start == From("seq", 20)
     slave.followed("following", 7)
+    slave.finish_cut()
     assert (slave.log.next_seq, slave.cuts[1:]) == (7, [(S, 7)])
 
 
@@ -440,12 +464,16 @@ def test_a_copy_that_cannot_begin_anew_is_tried_again(
     with monkeypatch.context() as patch:
         patch.setattr(StreamLog, "begin_at", refuse)
         slave.followed("following", 15, first_seq=15)
+        slave.finish_cut()
     assert slave.copy.state is State.WAITING and slave.heard() == [m.Unsubscribe(1)]
-    assert (S in slave.owner.open) is not closes
+    assert S not in slave.owner.open
     (asked,) = slave.tick(RETRY_S)
     slave.followed("following", 15, first_seq=15)
+    slave.finish_cut()
+    again = slave.tick()[-1]
+    slave.followed("following", 15, first_seq=15)
     slave.chunk(15, 20)
-    assert asked.start == From("seq", 10) and slave.log.next_seq == 20
+    assert (asked.start, again.start) == (From("seq", 10), From("seq", 15)) and slave.log.next_seq == 20
 
 
 # --- one connection after another -------------------------------------------------------------------------------------
