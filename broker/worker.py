@@ -238,7 +238,7 @@ class Worker:
         self._leave()
 
     def turn(self) -> None:
-        busy = self.fanout.runnable or self._answered or self.followers.busy or self.desk.pending or self.work.busy
+        busy = self._answered or self.work.busy or self._is_busy()
         self.work.begin_turn()
         events = self.poller.poll(0 if busy else self._wait_s())
         self._handle(events)
@@ -277,6 +277,8 @@ class Worker:
             self.siblings.flush()
         if self.fanout.runnable or self.fanout.fresh:
             self.fanout.run(PUMP_BYTES)
+        if self.catalog.busy:
+            self.catalog.work()
         if self.work.waiting:
             self.work.run()
         self.timers.run_due(self.now_s)
@@ -285,8 +287,11 @@ class Worker:
 
     def _is_wanted(self) -> bool:
         """Whether there is anything to do but the steps that wait."""
-        busy = self.fanout.runnable or self.followers.busy or self.desk.pending
-        return bool(busy) or self.poller.has_events()
+        return self._is_busy() or self.poller.has_events()
+
+    def _is_busy(self) -> bool:
+        """Whether something is to be gone on with at once."""
+        return bool(self.fanout.runnable or self.followers.busy or self.desk.pending or self.catalog.busy)
 
     def _wait_s(self) -> float:
         """How long to wait for events at most."""

@@ -6,6 +6,8 @@ the order in which the owner learnt them, so "not heard yet" is a place in that 
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +22,11 @@ if TYPE_CHECKING:
 
 Args = list[Any]
 
-NAMES_A_CALL = 4_096
-SCANNED_A_TICK = 16_384
-"""Names that are looked at for one watch in one tick."""
+NAMES_A_CALL = 2_048
+TURN_S = 0.001
+"""Of one turn, for looking at names; the watches take turns."""
+SCANNED_AT_ONCE = 512
+"""Names that are looked at for one watch before the next one has its turn."""
 UNSENT_MAX_BYTES = 256 << 10
 """A connection with more unsent than this gets no names for now."""
 
@@ -60,6 +64,7 @@ class Catalog:
         self._heard: dict[int, tuple[int, int]] = {}  # by slot: of which owner, how many
         self._asking: set[int] = set()
         self._watches: dict[tuple[BinaryClient, bytes], Watch] = {}
+        self._due: deque[Watch] = deque()  # those that there are names for, since the last tick
 
     def watch(self, client: BinaryClient, number: int, prefix: bytes) -> None:
         """From the beginning, also where the client watches this prefix already, by another number then."""
@@ -69,6 +74,12 @@ class Catalog:
     def forget(self, client: BinaryClient) -> None:
         for key in [key for key in self._watches if key[0] is client]:
             del self._watches[key]
+        self._due = deque(watch for watch in self._due if watch.client is not client)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is more to do than one turn does."""
+        return bool(self._due)
 
     @property
     def watched(self) -> bool:
@@ -81,8 +92,17 @@ class Catalog:
         for slot in self._worker.board:
             if slot.index not in self._asking and slot.streams > self._heard.get(slot.index, (0, 0))[1]:
                 self._ask(slot.index)
-        for watch in self._watches.values():
-            self._serve(watch)
+        self._due = deque(watch for watch in self._watches.values() if watch.place < len(self._names))
+
+    def work(self) -> None:
+        """In each turn, while `busy`: look at some of the names."""
+        end_s = time.monotonic() + TURN_S
+        while self._due:
+            watch = self._due.popleft()
+            if self._serve(watch):
+                self._due.append(watch)
+            if time.monotonic() >= end_s:
+                return
 
     def _ask(self, slot: int) -> None:
         self._asking.add(slot)
@@ -100,15 +120,18 @@ class Catalog:
                 self._known.add(name)
                 self._names.append(name)
 
-    def _serve(self, watch: Watch) -> None:
+    def _serve(self, watch: Watch) -> bool:
+        """Look at some names; whether there are more that can be told now."""
         client = watch.client
-        end = min(len(self._names), watch.place + SCANNED_A_TICK)
-        while watch.place < end and len(client.out) < UNSENT_MAX_BYTES:
-            found: list[bytes] = []
-            while watch.place < end and len(found) < NAMES_MAX:
-                name = self._names[watch.place]
-                watch.place += 1
-                if base_of(name).startswith(watch.prefix):
-                    found.append(name)
-            if found:
-                client.say(pack(Names(watch.number, tuple(found))))
+        if client.closed or len(client.out) >= UNSENT_MAX_BYTES:
+            return False
+        found: list[bytes] = []
+        for name in islice(self._names, watch.place, watch.place + SCANNED_AT_ONCE):
+            watch.place += 1
+            if base_of(name).startswith(watch.prefix):
+                found.append(name)
+                if len(found) >= NAMES_MAX:
+                    break
+        if found:
+            client.say(pack(Names(watch.number, tuple(found))))
+        return watch.place < len(self._names)

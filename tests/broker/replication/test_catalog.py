@@ -46,13 +46,32 @@ def test_an_owner_tells_its_names_from_a_place_on(tmp_path: Path, monkeypatch: p
 
 
 def test_many_names_come_bit_by_bit(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    for bound, value in (("NAMES_A_CALL", 3), ("SCANNED_A_TICK", 4), ("NAMES_MAX", 2)):
+    for bound, value in (("NAMES_A_CALL", 3), ("SCANNED_AT_ONCE", 4), ("NAMES_MAX", 2)):
         monkeypatch.setattr(catalog_module, bound, value)
     names = [f"s{number}" for number in range(20)]
     make(node, *names)
     peer = BinaryPeer(node, node_id="node-b")
     peer.say(r.Watch(1, b""))
     assert sorted(told(node, peer, 20)) == sorted(name.encode() for name in names)
+
+
+def test_a_turn_looks_at_some_names_and_watches_take_turns(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog_module, "TURN_S", 0.0)
+    monkeypatch.setattr(catalog_module, "SCANNED_AT_ONCE", 4)
+    make(node, *(f"s{number}" for number in range(20)))
+    peer, worker = BinaryPeer(node, node_id="node-b"), node.workers[0]
+    for number in range(2):
+        peer.say(r.Watch(number, b"s" * number))
+    told(node, peer)
+    catalog = worker.catalog
+    for watch in catalog._watches.values():
+        watch.place = 0
+    catalog.tick()
+    places = []
+    while catalog.busy:
+        catalog.work()
+        places.append([watch.place for watch in catalog._watches.values()])
+    assert places[:3] == [[4, 0], [4, 4], [8, 4]] and places[-1] == [20, 20]
 
 
 def test_nothing_is_asked_until_somebody_watches(node: World) -> None:
