@@ -8,6 +8,8 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
+from shard.leaves import interpreted_wanted
+
 # Each of the thousands of processes would compile all that it loads: that takes longer than all else a node does.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
@@ -22,7 +24,10 @@ settings.register_profile(
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.load_profile("tailrace-ci" if os.environ.get("CI") else "tailrace")
+# That the interpreted leaves do as the compiled ones is tried with more examples, where they are compared.
+settings.register_profile("tailrace-ci-interpreted", parent=settings.get_profile("tailrace-ci"), max_examples=30)
+_PROFILE = "tailrace-ci-interpreted" if interpreted_wanted() else "tailrace-ci"
+settings.load_profile(_PROFILE if os.environ.get("CI") else "tailrace")
 
 _ROOT = Path(__file__).resolve().parent.parent
 # scripts/test-both-builds runs the suite in parts, side by side. With both builds: the leaves, what calls them itself,
@@ -54,6 +59,8 @@ ONCE = {
     "nodes": (
         "tests/broker/consumers/",
         "tests/shard/test_epochs.py",
+        "tests/shard/test_kill.py",
+        "tests/shard/test_set_aside.py",
         "tests/system/test_binary_heartbeat.py",
         "tests/system/test_command.py",
         "tests/system/test_consumer",
@@ -79,6 +86,7 @@ ONCE = {
         "tests/broker/protocol/test_sibling.py",
         "tests/broker/protocol/test_telnet.py",
         "tests/broker/test_acceptor.py",
+        "tests/broker/test_handover_anywhere.py",
         "tests/broker/test_heartbeat.py",
         "tests/broker/test_roster.py",
         "tests/broker/test_work.py",
