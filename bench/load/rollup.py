@@ -17,6 +17,7 @@ from spark.rollup.day_plan import day_of, plan_day
 from spark.rollup.job import Job, run_job
 from spark.rollup.reading import index_reader
 from spark.rollup.source import RollupDataSource
+from spark.rollup.spark_engine import SparkEngine
 from spark.source import SourceOptions, open_source
 
 UNITS: Final = ("1m", "1h", "1d")
@@ -26,7 +27,7 @@ def roll_up(session: Any, data: Path, scratch: Path, day_start_us: int) -> int:
     """`tailrace rollup` but for the report; gives the rows. The session is warm."""
     session.dataSource.register(RollupDataSource)
     job = Job({"path": str(data)}, scratch / "rollups", day_of(day_start_us))
-    outcome = run_job(job, lambda: session, lambda _phase, _done, _total: None)
+    outcome = run_job(job, lambda _messages: SparkEngine(lambda: session), lambda _phase, _done, _total: None)
     return sum(outcome.rows.values())
 
 

@@ -1,17 +1,16 @@
-"""A run of the rollup, from the lock to the commit: plans, lets Spark read and write, merges with what was there."""
+"""A run of the rollup, from the lock to the commit: plans, lets an engine read and write, merges."""
 
 from __future__ import annotations
 
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.dataset as ds
@@ -19,31 +18,22 @@ import pyarrow.dataset as ds
 from shard.directory import open_data_dir
 from spark.options import parse_options
 from spark.patterns import is_wanted
-from spark.rollup.day_plan import DayPlan, plan_day, write_tasks
+from spark.rollup.day_plan import DayPlan, plan_day
+from spark.rollup.engine import ChooseEngine, Show
 from spark.rollup.frame_view import frame_views
-from spark.rollup.merge import KEPT_FROM_MAX, Identity, Kept, write_merged, write_raw
+from spark.rollup.merge import KEPT_FROM_MAX, Identity, Kept, file_name, write_merged
 from spark.rollup.store import TABLES, Store, staged_table
-from spark.rollup.table import NOTE, parse_note
+from spark.rollup.tasks import TaskResult, Work
 from spark.source import open_source
 
 LOG = logging.getLogger("tailrace.rollup")
 
-FILE_ROWS: Final = 5_000_000
-"""About as many rows of a table go into one file."""
-SETTINGS: Final = {
-    "spark.sql.session.timeZone": "UTC",
-    # Times that say that they are UTC, for whoever reads the files.
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
-    # The rows of a task come with their levels mixed; with a writer open for each, Spark need not sort them first.
-    "spark.sql.maxConcurrentOutputFileWriters": "8",
-}
 _BEFORE: Final = pa.schema(
     [
         *((name, pa.string()) for name in ("stream", "node", "stream_id")),
         *((name, pa.int64()) for name in ("first_seq", "messages", "gaps")),
     ]
 )
-POLL_S: Final = 0.25
 NOTES_MAX: Final = 10_000
 """Notes that are kept of a run; further streams that could not be read are only counted."""
 
@@ -59,10 +49,6 @@ class Job(NamedTuple):
     streams: tuple[str, ...] = ()
     verify: bool = False
     replace: bool = False
-
-
-Show = Callable[[str, int, int], None]
-"""Is told how far a run is: the phase, what is done of it, and all of it."""
 
 
 class Before(NamedTuple):
@@ -109,10 +95,10 @@ class Outcome:
             self.notes.append(note)
 
 
-def run_job(job: Job, make_session: Callable[[], Any], show: Show) -> Outcome:
-    """Roll the day up and commit it. `make_session` is called when there is something for Spark to do.
+def run_job(job: Job, choose: ChooseEngine, show: Show) -> Outcome:
+    """Roll the day up and commit it. `choose` is called if there are messages to read.
 
-    Raises StoreInUse, DirectoryError and others of opening the source, OSError, and what Spark raises.
+    Raises StoreInUse, DirectoryError and others of opening the source, OSError, EngineError.
     """
     store = Store(job.out)
     with store.locked():
@@ -126,7 +112,7 @@ def run_job(job: Job, make_session: Callable[[], Any], show: Show) -> Outcome:
             outcome.add(Note(pattern, "no stream has this name, or is like this", True))
         run = store.begin()
         try:
-            _Run(job, store, run, plan, outcome, make_session, show).stage()
+            _Run(job, store, run, plan, outcome, choose, show).stage()
         except BaseException:
             shutil.rmtree(run, ignore_errors=True)
             raise
@@ -156,14 +142,7 @@ class _Run:
     """The part between begin and commit: everything in it happens in the run's own folder."""
 
     def __init__(
-        self,
-        job: Job,
-        store: Store,
-        run: Path,
-        plan: DayPlan,
-        outcome: Outcome,
-        make_session: Callable[[], Any],
-        show: Show,
+        self, job: Job, store: Store, run: Path, plan: DayPlan, outcome: Outcome, choose: ChooseEngine, show: Show
     ) -> None:
         self._job = job
         self._run = run
@@ -171,19 +150,23 @@ class _Run:
         self._old = {table: store.partition(table, job.day) for table in TABLES.values()}
         self._plan = plan
         self._outcome = outcome
-        self._make_session = make_session
+        self._choose = choose
         self._show = show
 
     def stage(self) -> None:
-        if self._plan.tasks:
-            self._roll_up()
-        unreadable = self._take_notes()
+        self._raw.mkdir()
+        results = self._roll_up() if self._plan.tasks else []
+        unreadable = self._take_notes(results)
         wanted = find_kept(self._plan, read_before(self._old["days"]), unreadable, self._job)
         self._tell_kept(wanted)
+        fresh = {
+            level: [self._raw / result.files[level] for result in results if level in result.files] for level in TABLES
+        }
         if wanted:
-            self._merge(wanted)
+            show = "keeping what was trimmed since"
+            write_merged(fresh, self._old, wanted, self._run, lambda done, total: self._show(show, done, total))
         else:
-            self._take_raw()
+            self._take(fresh)
 
     def _tell_kept(self, wanted: list[Kept]) -> None:
         """Rows of streams that this run was not asked for stay, too; nobody needs to be told."""
@@ -193,45 +176,30 @@ class _Run:
                 (others if is_another(each, self._plan) else kept).add(each.was.stream)
         self._outcome.kept, self._outcome.others = sorted(kept), sorted(others)
 
-    def _roll_up(self) -> None:
-        """One pass of Spark over the source."""
-        tasks_file = self._run / "tasks.json"
-        write_tasks(tasks_file, self._plan.tasks)
-        self._show("starting Spark", 0, 1)
-        session = self._session()
-        options = {**self._job.source, "plan": str(tasks_file), "verify": str(self._job.verify).lower()}
-        raw = session.read.format("tailrace_rollup").options(**options).load()
-        _watched(session, lambda: write_raw(raw, self._raw, self._plan.node), lambda done: self._show_tasks(done))
+    def _roll_up(self) -> list[TaskResult]:
+        """In the order of the tasks."""
+        engine = self._choose(self._plan.messages)
+        source = parse_options(self._job.source).source
+        work = Work(source, str(self._raw), self._plan.node, self._job.verify)
+        return sorted(engine.run(work, self._plan.tasks, self._show))
 
-    def _session(self) -> Any:
-        session = self._make_session()
-        for name, value in SETTINGS.items():
-            session.conf.set(name, value)
-        return session
-
-    def _show_tasks(self, done: int) -> None:
-        self._show("rolling up", done, len(self._plan.tasks))
-
-    def _take_notes(self) -> set[str]:
+    def _take_notes(self, results: Sequence[TaskResult]) -> set[str]:
         """What the tasks have to tell; gives the streams of which messages could not be read."""
         unreadable = {bad.stream for bad in self._plan.bad}
-        for (stream, text), missing, damaged in _read_notes(self._raw / f"level={NOTE}"):
+        for note in (note for result in results for note in result.notes):
             # A trim that came first is in order; everything else is a failure.
-            self._outcome.add(Note(stream, text, not missing or damaged > 0))
-            unreadable.add(stream)
+            self._outcome.add(Note(note.stream, note.text, not note.missing or note.damaged > 0))
+            unreadable.add(note.stream)
         return unreadable
 
-    def _merge(self, wanted: list[Kept]) -> None:
-        self._show("keeping what was trimmed since", 0, 1)
-        rows = count_rows(self._raw) + sum(map(count_rows, self._old.values()))
-        write_merged(self._session(), self._raw, self._old, wanted, self._run, 1 + rows // FILE_ROWS)
-
-    def _take_raw(self) -> None:
+    def _take(self, fresh: Mapping[str, Sequence[Path]]) -> None:
         """Nothing to merge: the rows are the tables as they are."""
-        for level, table in TABLES.items():
-            found = self._raw / f"level={level}"
-            if found.is_dir():
-                os.rename(found, staged_table(self._run, table))
+        for level, files in fresh.items():
+            folder = staged_table(self._run, TABLES[level])
+            if files:
+                folder.mkdir()
+            for number, file in enumerate(files):
+                os.rename(file, folder / file_name(number))
 
 
 def find_idle(patterns: Sequence[str], streams: Sequence[str]) -> list[str]:
@@ -289,26 +257,3 @@ def read_before(days: Path) -> dict[Identity, Before]:
 def count_rows(path: Path) -> int:
     """Of the Parquet files in a folder, from their footers."""
     return int(ds.dataset(path, format="parquet", partitioning="hive").count_rows()) if path.is_dir() else 0
-
-
-def _read_notes(path: Path) -> Iterator[tuple[tuple[str, str], int, int]]:
-    if not path.is_dir():
-        return
-    for batch in ds.dataset(path, format="parquet").to_batches(columns=["stream", "missing", "damaged"]):
-        for row in batch.to_pylist():
-            yield parse_note(row["stream"]), row["missing"], row["damaged"]
-
-
-def _watched(session: Any, work: Callable[[], None], show: Callable[[int], None]) -> None:
-    """Do the work in a thread and meanwhile tell how many tasks are done. Raises what it raises."""
-    tracker = session.sparkContext.statusTracker()
-    with ThreadPoolExecutor(1) as pool:
-        future: Future[None] = pool.submit(work)
-        try:
-            while not wait([future], POLL_S).done:
-                stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-                show(sum(stage.numCompletedTasks for stage in stages if stage is not None))
-        except BaseException:
-            session.sparkContext.cancelAllJobs()
-            raise
-    future.result()

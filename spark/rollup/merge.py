@@ -1,43 +1,44 @@
-"""What Spark does with the rows of a rollup: averages, and what becomes of rows whose messages have been trimmed since.
+"""What becomes of the rows of an earlier run whose messages have been trimmed since.
 
 A row that the tables have of another node, or of an earlier stream of the same name, stays beside the new ones.
 Any other stays when its stream was trimmed since up to the row's first message or further, and it counts more than can
 be read now. Hours and days of such streams are made of their minutes; the percentiles are those of a row, old or new,
 of just the same messages, and null where there is none: percentiles cannot be added up.
+
+The tables are merged in parts, each the streams of a range of names, so that memory is bounded. The files of both are
+in the order of names, so of each file only the parts with such names are read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from spark.rollup.kernel import LEVELS
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from spark.entries import Int64s
+from spark.rollup.kernel import LEVELS, WIDTHS_US, Rows, merge_rows
+from spark.rollup.quantile import NO_VALUE
 from spark.rollup.store import TABLES, staged_table
+from spark.rollup.table import TABLE_SCHEMA, to_batch, to_table_rows
+from spark.rollup.tasks import TableFile
 
-Frame = Any
-"""A pyspark DataFrame; its methods are too loosely typed to be of help."""
-
-TABLE_COLUMNS: Final = (
-    "node string, stream string, stream_id string, shard int, start timestamp, messages bigint, bytes bigint, "
-    "size_min bigint, size_avg double, size_max bigint, size_p50 bigint, size_p99 bigint, "
-    "gaps bigint, gap_sum_us bigint, "
-    "gap_min_us bigint, gap_avg_us double, gap_max_us bigint, gap_p50_us bigint, gap_p99_us bigint, "
-    "first_seq bigint, last_seq bigint, missing bigint, damaged bigint"
-)
-"""Of the three tables, in Spark's words; `start` is when the minute, hour or day begins."""
-NAMES: Final = tuple(column.split()[0] for column in TABLE_COLUMNS.split(", "))
-
-_PERCENTILES: Final = ("size_p50", "size_p99", "gap_p50_us", "gap_p99_us")
-_SAME_ROW: Final = ["stream", "start", "messages", "gaps", "first_seq", "last_seq"]
-_AVERAGES: Final = {"size_avg": "bytes / nullif(messages, 0)", "gap_avg_us": "gap_sum_us / nullif(gaps, 0)"}
-_MERGED: Final = {
-    **{name: f"sum({name})" for name in ("messages", "bytes", "gaps", "gap_sum_us", "missing", "damaged")},
-    **{name: f"min({name})" for name in ("size_min", "gap_min_us", "first_seq")},
-    **{name: f"max({name})" for name in ("size_max", "gap_max_us", "last_seq", "shard", "node", "stream_id")},
-}
+FILE_ROWS: Final = 5_000_000
+"""About as many rows of a merged table go into one file."""
+PART_SERIES: Final = 1_000
+"""Streams, of a node and a run, that are merged at one time: at most 1,440 minutes each, about 300 MB in all."""
 KEPT_FROM_MAX: Final = (1 << 63) - 1
 """The oldest message that is kept, of a stream of which nothing can be read any more."""
+
+_PERCENTILES: Final = ("size_p50", "size_p99", "gap_p50_us", "gap_p99_us")
+_COUNTS: Final = Rows._fields[2:]
+_ORDER: Final = [(name, "ascending") for name in ("stream", "node", "stream_id", "start")]
 
 
 class Identity(NamedTuple):
@@ -60,87 +61,236 @@ class Kept(NamedTuple):
     now: Identity | None = None
 
 
-def write_raw(raw: Frame, path: Path, node: str) -> None:
-    """All rows of a rollup, a folder a level, in one pass over the source."""
-    columns = [*NAMES, "level"]
-    raw.withColumn("node", _literal(node)).selectExpr(*(_expression(name) for name in columns)).write.partitionBy(
-        "level"
-    ).parquet(str(path))
+class Named(NamedTuple):
+    """See `spark.rollup.table.Series`."""
+
+    stream: str
+    shard: int
+    stream_id: str | None
 
 
 def write_merged(
-    session: Any, raw: Path, old: Mapping[str, Path], wanted: Sequence[Kept], run: Path, files: int
+    fresh: Mapping[str, Sequence[Path]],
+    old: Mapping[str, Path],
+    wanted: Sequence[Kept],
+    run: Path,
+    show: Callable[[int, int], None],
 ) -> None:
-    """Stage the three tables made of the raw rows and of those that the day had before."""
-    whole = _identities(session, [(*each.was, each.kept_from, *each.was) for each in wanted if each.now is None])
-    merging = _identities(session, [(*each.was, each.kept_from, *each.now) for each in wanted if each.now is not None])
-    streams = merging.selectExpr("now_stream as stream").distinct()
-    minutes: Frame = None
-    for level in LEVELS:
-        fresh, before = _read(session, raw / f"level={level}"), _read(session, old[TABLES[level]])
-        kept = _of(before, merging)
-        fresh_of_them = fresh.join(streams, "stream", "left_semi")
-        if level == "minute":
-            merged = minutes = _fill_missing(_fuller(fresh_of_them, kept)).persist()
-        else:
-            merged = _from_minutes(minutes, level, fresh_of_them.unionByName(kept))
-        others = fresh.join(streams, "stream", "left_anti").unionByName(_of(before, whole))
-        table = others.unionByName(merged).select(*NAMES).repartition(files, "stream")
-        table.write.parquet(str(staged_table(run, TABLES[level])))
-    minutes.unpersist()
+    """Stage the three tables made of the fresh rows, by level, and of those that the day had before, by table.
+
+    Raises OSError.
+    """
+    fresh_tables = {level: _open(fresh.get(level, ())) for level in LEVELS}
+    old_tables = {level: _open(sorted(old[table].glob("*.parquet"))) for level, table in TABLES.items()}
+    parts = list(_name_ranges(fresh_tables["day"], old_tables["day"]))
+    merge = _Merge(wanted)
+    with ExitStack() as stack:
+        files = {level: _RollingFile(staged_table(run, table)) for level, table in TABLES.items()}
+        for file in files.values():
+            stack.callback(file.close)
+        for done, names in enumerate(parts):
+            show(done, len(parts))
+            found = {level: (_read(fresh_tables[level], names), _read(old_tables[level], names)) for level in LEVELS}
+            for level, table in merge.tables(found):
+                files[level].add(table)
 
 
-def _identities(session: Any, rows: Sequence[tuple[Any, ...]]) -> Frame:
-    schema = "was_stream string, was_node string, was_id string, kept_from bigint, now_stream string, "
-    return session.createDataFrame(rows, schema + "now_node string, now_id string")
+class _Merge:
+    """How old rows and fresh ones become those of the tables."""
+
+    def __init__(self, wanted: Sequence[Kept]) -> None:
+        self._was = pa.array([_key(*kept.was) for kept in wanted], pa.string())
+        self._kept_from = np.array([kept.kept_from for kept in wanted], np.int64)
+        now = {(kept.now.stream, kept.now.node): kept.now for kept in wanted if kept.now is not None}
+        places = {key: place for place, key in enumerate(now)}
+        self._now = list(now.values())
+        self._now_keys = pa.array([_key(*each) for each in now], pa.string())
+        self._now_of = np.array(
+            [-1 if kept.now is None else places[kept.now.stream, kept.now.node] for kept in wanted], np.int64
+        )
+
+    def tables(self, found: Mapping[str, tuple[pa.Table, pa.Table]]) -> Iterator[tuple[str, pa.Table]]:
+        """The rows of each level, from (fresh, old) rows of it."""
+        minutes: Rows | None = None
+        shards = np.full(len(self._now), -1, np.int64)
+        for level in LEVELS:
+            fresh, old = found[level]
+            whole, kept = self._kept(old, shards)
+            others, again = self._fresh(fresh, shards)
+            both = _concatenated(again, kept)
+            if level == "minute":
+                minutes = rows = _fill_missing(_fuller(both, len(again.messages)))
+            else:
+                assert minutes is not None
+                rows = _from_minutes(minutes, level, both)
+            yield level, pa.concat_tables([others, whole, self._table(level, rows, shards)]).sort_by(_ORDER)
+
+    def _kept(self, old: pa.Table, shards: Int64s) -> tuple[pa.Table, Rows]:
+        """Old rows that stay as they are, and those that are merged, whose shards are put down."""
+        place = _places(old, ("stream", "node", "stream_id"), self._was)
+        stays = place >= 0
+        stays[stays] = _numbers(old, "first_seq")[stays] <= self._kept_from[place[stays]]
+        now = np.full(len(place), -1, np.int64)
+        now[stays] = self._now_of[place[stays]]
+        _put_down(shards, now, old)
+        return old.filter(pa.array(stays & (now < 0))), _to_rows(old, now)
+
+    def _fresh(self, fresh: pa.Table, shards: Int64s) -> tuple[pa.Table, Rows]:
+        """Fresh rows that nothing is merged with, and the others, whose shards are put down."""
+        now = _places(fresh, ("stream", "node"), self._now_keys)
+        _put_down(shards, now, fresh)
+        return fresh.filter(pa.array(now < 0)), _to_rows(fresh, now)
+
+    def _table(self, level: str, rows: Rows, shards: Int64s) -> pa.Table:
+        used, places = np.unique(rows.stream, return_inverse=True)
+        now = [self._now[place] for place in used.tolist()]
+        named = [
+            Named(each.stream, shard, each.stream_id) for each, shard in zip(now, shards[used].tolist(), strict=True)
+        ]
+        nodes = pa.array([each.node for each in now], pa.string()).take(pa.array(places))
+        rows = rows._replace(stream=places)
+        return pa.Table.from_batches([to_table_rows(to_batch(level, rows, named), nodes)], TABLE_SCHEMA)
 
 
-def _of(rows: Frame, identities: Frame) -> Frame:
-    """The rows of these streams, as those that they are now."""
-    same = "stream = was_stream and node <=> was_node and stream_id <=> was_id and first_seq <= kept_from"
-    now = {"node": "now_node as node", "stream_id": "now_id as stream_id"}
-    return rows.join(identities, _expr(same)).selectExpr(*(now.get(name, name) for name in NAMES))
+class _RollingFile:
+    """The files of a table, one after the other. Its folder is made with the first rows."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._files = 0
+        self._file: TableFile | None = None
+
+    def add(self, table: pa.Table) -> None:
+        if not table.num_rows:
+            return
+        if self._file is None:
+            self._folder.mkdir(exist_ok=True)
+            self._file = TableFile(self._folder / file_name(self._files))
+            self._files += 1
+        for batch in table.to_batches():
+            self._file.add(batch)
+        if self._file.rows >= FILE_ROWS:
+            self.close()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+        self._file = None
 
 
-def _read(session: Any, path: Path) -> Frame:
-    if path.is_dir():
-        return session.read.schema(TABLE_COLUMNS).parquet(str(path))
-    return session.createDataFrame([], TABLE_COLUMNS)
+def file_name(number: int) -> str:
+    """Of a file of a table."""
+    return f"part-{number:05d}.parquet"
 
 
-def _expression(name: str) -> str:
-    return f"{_AVERAGES[name]} as {name}" if name in _AVERAGES else name
+def _key(*parts: str | None) -> str:
+    """No name has a line feed."""
+    return "\n".join(part or "" for part in parts)
 
 
-def _fuller(fresh: Frame, kept: Frame) -> Frame:
-    """Of two rows of a stream and minute the one with more messages, or else more gaps, or else the fresh one."""
-    both = fresh.selectExpr("*", "true as is_fresh").unionByName(kept.selectExpr("*", "false as is_fresh"))
-    row = f"struct(messages as rank, gaps as then, is_fresh, {', '.join(NAMES)})"
-    return both.groupBy("stream", "start").agg(_expr(f"max({row})").alias("best")).select("best.*").select(*NAMES)
+def _places(table: pa.Table, columns: Sequence[str], keys: pa.Array) -> Int64s:
+    """Where among the keys each row's is; -1 for nowhere."""
+    parts = [pc.fill_null(table[name], "") for name in columns]
+    found = pc.index_in(pc.binary_join_element_wise(*parts, "\n"), value_set=keys)
+    places: Int64s = pc.fill_null(found, -1).to_numpy().astype(np.int64)
+    return places
 
 
-def _fill_missing(minutes: Frame) -> Frame:
+def _open(paths: Sequence[Path]) -> Any:
+    """A dataset; None of no files."""
+    return ds.dataset([str(path) for path in paths], schema=TABLE_SCHEMA, format="parquet") if paths else None
+
+
+def _read(dataset: Any, names: tuple[str | None, str | None]) -> pa.Table:
+    if dataset is None:
+        return TABLE_SCHEMA.empty_table()
+    first, end = names
+    stream = ds.field("stream")
+    wanted = [stream >= first] if first is not None else []
+    wanted += [stream < end] if end is not None else []
+    condition = wanted[0] if len(wanted) == 1 else wanted[0] & wanted[1] if wanted else None
+    return dataset.to_table(filter=condition)
+
+
+def _name_ranges(*days: Any) -> Iterator[tuple[str | None, str | None]]:
+    """(first name, name behind the last one) of each part; None for no bound. Together they are all names."""
+    counts: Counter[str] = Counter()
+    for dataset in days:
+        if dataset is not None:
+            counts.update(dataset.to_table(columns=["stream"])["stream"].to_pylist())
+    first: str | None = None
+    series = 0
+    for name in sorted(counts):
+        if series + counts[name] > PART_SERIES and series:
+            yield first, name
+            first, series = name, 0
+        series += counts[name]
+    yield first, None
+
+
+def _numbers(table: pa.Table, name: str) -> Int64s:
+    """A column, NO_VALUE for null."""
+    found: Int64s = pc.fill_null(pc.cast(table[name], pa.int64()), NO_VALUE).to_numpy()
+    return found
+
+
+def _put_down(shards: Int64s, streams: Int64s, table: pa.Table) -> None:
+    """Of rows of several shards the greatest: -1 is for streams that were read over a connection."""
+    wanted = streams >= 0
+    np.maximum.at(shards, streams[wanted], _numbers(table, "shard")[wanted])
+
+
+def _to_rows(table: pa.Table, streams: Int64s) -> Rows:
+    """For the kernel: those of which `streams` is not negative."""
+    wanted = table.filter(pa.array(streams >= 0))
+    return Rows(streams[streams >= 0], _numbers(wanted, "start"), *(_numbers(wanted, name) for name in _COUNTS))
+
+
+def _concatenated(*parts: Rows) -> Rows:
+    return Rows._make(np.concatenate(columns) for columns in zip(*parts, strict=True))
+
+
+def _taken(rows: Rows, places: Any) -> Rows:
+    return Rows._make(column[places] for column in rows)
+
+
+def _fuller(rows: Rows, fresh: int) -> Rows:
+    """Of two rows of a stream and minute the one with more messages, or else more gaps, or else the fresh one; the
+    first `fresh` rows are. In the order of streams and times.
+    """
+    is_old = np.arange(len(rows.messages)) >= fresh
+    rows = _taken(rows, np.lexsort((is_old, -rows.gaps, -rows.messages, rows.start_us, rows.stream)))
+    begins = np.ones(len(rows.messages), np.bool_)
+    begins[1:] = (rows.stream[1:] != rows.stream[:-1]) | (rows.start_us[1:] != rows.start_us[:-1])
+    return _taken(rows, begins)
+
+
+def _fill_missing(minutes: Rows) -> Rows:
     """Messages between a row and the one before it that neither counts."""
-    before = "lag(last_seq) over (partition by stream order by start)"
-    missing = f"greatest(missing, coalesce(first_seq - 1 - damaged - {before}, 0)) as missing"
-    return minutes.selectExpr(*(missing if name == "missing" else name for name in NAMES))
+    missing = minutes.missing.copy()
+    lost = minutes.first_seq[1:] - 1 - minutes.damaged[1:] - minutes.last_seq[:-1]
+    same = minutes.stream[1:] == minutes.stream[:-1]
+    missing[1:] = np.where(same, np.maximum(missing[1:], lost), missing[1:])
+    return minutes._replace(missing=missing)
 
 
-def _from_minutes(minutes: Frame, level: str, known: Frame) -> Frame:
+def _from_minutes(minutes: Rows, level: str, known: Rows) -> Rows:
     """Hours or days from their minutes; the percentiles are those of a known row of the same messages."""
-    starts = minutes.withColumn("start", _expr(f"date_trunc('{level}', start)"))
-    sums = starts.groupBy("stream", "start").agg(*(_expr(f"{sql} as {name}") for name, sql in _MERGED.items()))
-    same = known.groupBy(*_SAME_ROW).agg(*(_expr(f"max({name}) as {name}") for name in _PERCENTILES))
-    return sums.join(same, _SAME_ROW, "left").selectExpr(*(_expression(name) for name in NAMES))
+    if not len(minutes.messages):
+        return minutes
+    rows, _ = merge_rows(minutes, WIDTHS_US[level])
+    # NO_VALUE is the greatest number: of two known rows, one without percentiles is not the one taken.
+    order = np.lexsort((known.gap_p50_us, known.size_p50))[::-1]
+    found = dict(zip(_same_row(known, order), order.tolist(), strict=True))
+    places = np.array([found.get(key, -1) for key in _same_row(rows, slice(None))], np.int64)
+    percentiles = {}
+    for name in _PERCENTILES:
+        values = np.append(getattr(known, name), NO_VALUE)
+        percentiles[name] = values[places]
+    return rows._replace(**percentiles)
 
 
-def _literal(value: str) -> Any:
-    from pyspark.sql import functions
-
-    return functions.lit(value)
-
-
-def _expr(sql: str) -> Any:
-    from pyspark.sql import functions
-
-    return functions.expr(sql)
+def _same_row(rows: Rows, places: Any) -> Iterator[tuple[int, ...]]:
+    """What two rows of the same messages have in common."""
+    columns = (rows.stream, rows.start_us, rows.messages, rows.gaps, rows.first_seq, rows.last_seq)
+    return zip(*(column[places].tolist() for column in columns), strict=True)

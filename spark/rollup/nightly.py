@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from shard.directory import open_data_dir
 from shard.files import replace_file
 from shard.frame import HEADER_BYTES
+from spark.rollup.engine import ChooseEngine, Show
 from spark.rollup.forecast import PolicyOf, Removal, forecast
-from spark.rollup.job import Job, Outcome, Show, run_job
+from spark.rollup.job import Job, Outcome, run_job
 from spark.rollup.metrics import RunFigures, write_metrics
 from spark.rollup.report import Told, render
 from spark.rollup.store import Store
@@ -30,12 +30,12 @@ class Night(NamedTuple):
     with_report: bool = True
 
 
-def run_night(night: Night, make_session: Callable[[], Any], show: Show) -> tuple[Outcome, Path | None]:
+def run_night(night: Night, choose: ChooseEngine, show: Show) -> tuple[Outcome, Path | None]:
     """Gives what was done, and where the report is. Raises what `run_job` does; the figures then say that it failed."""
     begun_s = time.monotonic()
     outcome: Outcome | None = None
     try:
-        outcome = run_job(night.job, make_session, show)
+        outcome = run_job(night.job, choose, show)
         report = write_report(night, outcome, show) if night.with_report else None
     finally:
         if night.metrics is not None:

@@ -1,9 +1,9 @@
-"""The data source that gives the raw rows of a rollup: a plan's tasks, each read and rolled up without Spark's help."""
+"""The data source by which Spark runs a rollup's tasks. Its rows are their results; the tasks write their files."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -11,62 +11,62 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from shard.directory import open_data_dir
-from spark.options import parse_options
 from spark.rollup.day_plan import read_tasks
-from spark.rollup.reading import index_reader, run_task
-from spark.rollup.table import RAW_DDL
+from spark.rollup.tasks import Work, write_task
 from spark.rollup.units import Task
-from spark.rollup.verify import frame_reader
-from spark.source import SourceOptions, open_source
+from spark.source import SourceOptions
 from spark.workers import settle
+from tailrace.address import Address
 
 NAME: Final = "tailrace_rollup"
+_SCHEMA: Final = pa.schema([("result", pa.string())])
 
 
 class TaskPartition(InputPartition):
-    def __init__(self, task: Task) -> None:
-        super().__init__(0)
+    def __init__(self, number: int, task: Task) -> None:
+        super().__init__(number)
+        self.number = number
         self.task = task
 
 
 class RollupDataSource(DataSource):
-    """Options: path, or brokers and token, as those of `tailrace`; `plan`, the file of tasks; `verify`, true or false.
-
-    For `spark.rollup.job`, which makes the plan.
-    """
+    """For `spark.rollup.spark_engine`, which makes its options: `work`, `token`, and `plan`, the file of tasks."""
 
     @classmethod
     def name(cls) -> str:
         return NAME
 
     def schema(self) -> str:
-        return RAW_DDL
+        return "result string"
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        said = {name.lower(): text for name, text in self.options.items()}
-        plan, verify = Path(said.pop("plan")), said.pop("verify") == "true"
-        return RollupReader(parse_options(said).source, plan, verify)
+        return RollupReader(_parse_work(self.options["work"], self.options.get("token")), Path(self.options["plan"]))
 
 
 class RollupReader(DataSourceReader):
-    def __init__(self, source: SourceOptions, plan: Path, verify: bool) -> None:
-        self._source = source
+    def __init__(self, work: Work, plan: Path) -> None:
+        self._work = work
         self._plan = plan
-        self._verify = verify
 
     def partitions(self) -> list[InputPartition]:
-        # An empty list would become one partition of None.
-        return [TaskPartition(task) for task in read_tasks(self._plan)] or [TaskPartition(())]
+        return [TaskPartition(number, task) for number, task in enumerate(read_tasks(self._plan))]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TaskPartition)
-        with closing(open_source(self._source)) as source:
-            read_index = index_reader(source)
-            read_frames = frame_reader(open_data_dir(Path(self._source.path))) if self._source.path else None
-            if self._verify and read_frames is not None:
-                read_index = read_frames
-            yield from run_task(partition.task, read_index, read_frames)
+        result = write_task(self._work, partition.number, partition.task)
+        yield pa.RecordBatch.from_pydict({"result": [result.to_text()]}, schema=_SCHEMA)
+
+
+def to_options(work: Work, plan: Path) -> dict[str, str]:
+    """Those of the data source, for a plan that has tasks. Spark hides the value of a name that says `token`."""
+    said = work._replace(source=work.source._replace(token=None))
+    token = {} if work.source.token is None else {"token": work.source.token}
+    return {"work": json.dumps(said), "plan": str(plan), **token}
+
+
+def _parse_work(text: str, token: str | None) -> Work:
+    (path, brokers, _, check_crc), *others = json.loads(text)
+    return Work(SourceOptions(path, tuple(Address(*each) for each in brokers), token, check_crc), *others)
 
 
 settle()

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark.entries import Int64s
 from spark.rollup.kernel import Rows
 from spark.rollup.quantile import NO_VALUE
-from spark.slices import Slice
 
 NOTE: Final = "note"
 """The level of a row that is no result but something to be told, so that the tables need no column for it: `stream` is
@@ -30,21 +30,36 @@ RAW_SCHEMA: Final = pa.schema(
         *(pa.field(name, _LONG, nullable=name in _NULLABLE) for name in _COUNTS),
     ]
 )
-"""What the source gives. The tables have the same columns but for `level`, and the node and the two averages."""
+"""What a task makes. The tables have the same columns but for `level`, and the node and the two averages."""
 
-_SQL_TYPES: Final = {
-    pa.string(): "string",
-    pa.int32(): "int",
-    _LONG: "bigint",
-    pa.timestamp("us", tz="UTC"): "timestamp",
-}
-RAW_DDL: Final = ", ".join(
-    f"{field.name} {_SQL_TYPES[field.type]}{'' if field.nullable else ' not null'}" for field in RAW_SCHEMA
+TABLE_SCHEMA: Final = pa.schema(
+    [
+        *((name, pa.string()) for name in ("node", "stream", "stream_id")),
+        ("shard", pa.int32()),
+        ("start", pa.timestamp("us", tz="UTC")),
+        *((name, _LONG) for name in ("messages", "bytes", "size_min")),
+        ("size_avg", pa.float64()),
+        *((name, _LONG) for name in ("size_max", "size_p50", "size_p99", "gaps", "gap_sum_us", "gap_min_us")),
+        ("gap_avg_us", pa.float64()),
+        *((name, _LONG) for name in ("gap_max_us", "gap_p50_us", "gap_p99_us", "first_seq", "last_seq")),
+        *((name, _LONG) for name in ("missing", "damaged")),
+    ]
 )
-"""The same for Spark."""
+"""Of the three tables; `start` is when the minute, hour or day begins."""
 
 
-def to_batch(level: str, rows: Rows, slices: Sequence[Slice]) -> pa.RecordBatch:
+class Series(Protocol):
+    """A stream that rows are about; a slice is one."""
+
+    @property
+    def stream(self) -> str: ...
+    @property
+    def shard(self) -> int: ...
+    @property
+    def stream_id(self) -> str | None: ...
+
+
+def to_batch(level: str, rows: Rows, slices: Sequence[Series]) -> pa.RecordBatch:
     """`slices` are of the streams that rows.stream counts, from 0 on."""
     places = pa.array(rows.stream)
     count = len(rows.messages)
@@ -57,6 +72,21 @@ def to_batch(level: str, rows: Rows, slices: Sequence[Slice]) -> pa.RecordBatch:
         *(_column(name, getattr(rows, name)) for name in _COUNTS),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=RAW_SCHEMA)
+
+
+def to_table_rows(batch: pa.RecordBatch, node: pa.Array | pa.Scalar) -> pa.RecordBatch:
+    """The rows as the tables have them: with their node, or the node of each, and their averages."""
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    columns["node"] = pa.repeat(node, batch.num_rows) if isinstance(node, pa.Scalar) else node
+    columns["size_avg"] = _average(columns["bytes"], columns["messages"])
+    columns["gap_avg_us"] = _average(columns["gap_sum_us"], columns["gaps"])
+    return pa.RecordBatch.from_arrays([columns[name] for name in TABLE_SCHEMA.names], schema=TABLE_SCHEMA)
+
+
+def _average(total: pa.Array, count: pa.Array) -> pa.Array:
+    """Null where there is nothing to count."""
+    known = pc.if_else(pc.equal(count, 0), pa.scalar(None, _LONG), count)
+    return pc.divide(pc.cast(total, pa.float64(), safe=False), pc.cast(known, pa.float64(), safe=False))
 
 
 def note_batch(stream: str, shard: int, text: str, missing: int = 0, damaged: int = 0) -> pa.RecordBatch:

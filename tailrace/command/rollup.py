@@ -1,8 +1,9 @@
-"""`tailrace rollup`: a day's messages into tables and a report, with Spark."""
+"""`tailrace rollup`: a day's messages into tables and a report, by processes of this machine or by Spark."""
 
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
@@ -20,10 +21,11 @@ from tailrace.command.progress import ProgressBar
 from tailrace.errors import TailraceError
 
 if TYPE_CHECKING:
+    from spark.rollup.engine import ChooseEngine, Engine
     from spark.rollup.job import Outcome
     from spark.rollup.nightly import Night
 
-NEEDED = ("numpy", "pyarrow", "pyspark", "matplotlib", "jinja2")
+NEEDED = ("numpy", "pyarrow", "matplotlib", "jinja2")
 NOTES_SHOWN = 20
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
@@ -34,15 +36,16 @@ Examples:
   tailrace rollup ./data ./rollups
   tailrace rollup ./data ./rollups --day 2026-11-20
   tailrace rollup ./data ./rollups --config /etc/tailrace/tailrace.toml
+  tailrace rollup ./data ./rollups --engine spark
   tailrace rollup ./data /shared/rollups --master spark://host:7077 --py-files tailrace.zip
 
 Reads what a broker has written, also while it goes on writing. OUT gets tables of minutes, hours and days as Parquet,
-and a report of the day as one HTML page. Running it twice for a day is the same as once; killed at any point, it leaves
-the day as it was before or as it should be. Of streams that were trimmed since an earlier run, what that run wrote of
-them is kept, and so are rows of other nodes.
+and a report of the day as one HTML page; both engines write the same tables. Running it twice for a day is the same as
+once; killed at any point, it leaves the day as it was before or as it should be. Of streams that were trimmed since an
+earlier run, what that run wrote of them is kept, and so are rows of other nodes.
 
-Exit codes: 0 done, 1 streams could not be read whole (the tables have the others) or Spark failed, 2 wrong arguments, 3
-another rollup writes to OUT, 4 no connection to the brokers, 5 DATA is unusable.
+Exit codes: 0 done, 1 streams could not be read whole (the tables have the others) or the engine failed, 2 wrong
+arguments, 3 another rollup writes to OUT, 4 no connection to the brokers, 5 DATA is unusable.
 """
 
 
@@ -64,9 +67,14 @@ another rollup writes to OUT, 4 no connection to the brokers, 5 DATA is unusable
 @click.option("--no-report", is_flag=True, help="Write only the tables.")
 @click.option("--brokers", is_flag=True, help="DATA is not a directory but HOST:PORT,… of brokers.")
 @click.option("--token", envvar="TAILRACE_TOKEN", help="What the brokers ask of connections from elsewhere.")
+@click.option(
+    "--engine",
+    type=click.Choice(("local", "spark")),
+    help="Processes of this machine, or Spark [default: local; spark with --master or --conf, or for a large day].",
+)
 @click.option("--cores", default="*", show_default=True, help="Processors to use; * for all.")
-@click.option("--memory", default="1g", show_default=True, help="Of the Java process.")
-@click.option("--master", default="local", show_default=True, help="A Spark cluster's URL, or this machine.")
+@click.option("--memory", default="1g", show_default=True, help="Of Spark's Java process.")
+@click.option("--master", metavar="URL", help="A Spark cluster [default: this machine].")
 @click.option("--py-files", default="", metavar="ZIP,…", help="What the nodes of the cluster need.")
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
 @click.option("--background", is_flag=True, help="Use only what others leave of the processors.")
@@ -83,20 +91,20 @@ def command(
     no_report: bool,
     brokers: bool,
     token: str | None,
+    engine: str | None,
     cores: str,
     memory: str,
-    master: str,
+    master: str | None,
     py_files: str,
     conf: tuple[str, ...],
     background: bool,
     log_level: str,
 ) -> int:
     """Roll a day of the streams in DATA up into OUT."""
-    require_spark()
+    require(NEEDED, "rollup")
     set_up_logging(log_level)
     from spark.rollup.job import Job
     from spark.rollup.nightly import Night
-    from spark.rollup.sessions import make_session
 
     if verify and brokers:
         raise click.UsageError("--verify reads the files of a data directory; brokers check what they send themselves")
@@ -107,26 +115,65 @@ def command(
         require_path("DATA", data)
     job = Job(source, out.resolve(), parse_day(day), streams, verify, replace)
     zips, settings = [path for path in py_files.split(",") if path], parse_settings(conf)
+    if engine == "local" and (master or zips or settings):
+        raise click.UsageError("--master, --py-files and --conf are for --engine spark")
+    processors = parse_cores(cores)
     night = Night(job, load_policies(config), metrics, not no_report)
 
     def start() -> Any:
-        return make_session(master, cores, memory, zips, settings, background=background)
+        from spark.rollup.sessions import LOCAL, make_session
 
-    is_quiet = log_level not in ("debug", "info")
-    if is_quiet:
-        silence_pyspark()
-    outcome, report = run(night, (lambda: start_quietly(start)) if is_quiet else start)
+        return make_session(master or LOCAL, cores, memory, zips, settings, background=background)
+
+    def choose(messages: int) -> Engine:
+        wanted = engine or choose_engine(messages, is_for_spark=bool(master or zips or settings))
+        return make_engine(wanted, processors, start, background, log_level not in ("debug", "info"))
+
+    outcome, report = run(night, choose)
     tell(outcome, job.day, report)
     return REFUSED if outcome.failures else OK
 
 
-def require_spark() -> None:
-    """Raises CommandError where the extra is not installed."""
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+def require(names: tuple[str, ...], extra: str) -> None:
+    """Raises CommandError if one of these packages is not installed."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
     if missing:
         raise CommandError(
-            f"{', '.join(missing)} not installed; pip install 'tailrace[spark]' installs what a rollup needs"
+            f"{', '.join(missing)} not installed; pip install 'tailrace[{extra}]' installs what this rollup needs"
         )
+
+
+def choose_engine(messages: int, *, is_for_spark: bool) -> str:
+    """The engine if none is named: `is_for_spark` if other options are."""
+    from spark.rollup.engine import LOCAL_MESSAGES_MAX
+
+    return "spark" if is_for_spark or messages > LOCAL_MESSAGES_MAX else "local"
+
+
+def make_engine(
+    name: str, processors: int, make_session: Callable[[], Any], background: bool, is_quiet: bool
+) -> Engine:
+    """Raises CommandError if Spark is not installed."""
+    if name == "local":
+        from spark.rollup.local import LocalEngine
+
+        return LocalEngine(processors, background=background)
+    require(("pyspark",), "spark")
+    from spark.rollup.spark_engine import SparkEngine
+
+    if not is_quiet:
+        return SparkEngine(make_session)
+    silence_pyspark()
+    return SparkEngine(lambda: start_quietly(make_session))
+
+
+def parse_cores(text: str) -> int:
+    """Of --cores. Raises click.UsageError."""
+    if text == "*":
+        return len(os.sched_getaffinity(0))
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 16):
+        raise click.UsageError(f"--cores {text!r} is no number of processors; a number, or * for all, is")
+    return int(text)
 
 
 def require_path(name: str, text: str) -> None:
@@ -196,17 +243,16 @@ def load_policies(config: Path | None) -> Callable[[str], RetentionPolicy] | Non
     return policy_of
 
 
-def run(night: Night, make_session: Callable[[], Any]) -> tuple[Outcome, Path | None]:
+def run(night: Night, choose: ChooseEngine) -> tuple[Outcome, Path | None]:
     """With a bar on a terminal. Raises CommandError."""
-    from pyspark.errors import PySparkException
-
     from spark.options import InvalidOption
+    from spark.rollup.engine import EngineError
     from spark.rollup.nightly import run_night
     from spark.rollup.store import StoreInUse
 
     with Phases() as phases:
         try:
-            return run_night(night, make_session, phases.show)
+            return run_night(night, choose, phases.show)
         except StoreInUse as error:
             raise CommandError(str(error), IN_USE) from None
         except DirectoryError as error:
@@ -217,8 +263,8 @@ def run(night: Night, make_session: Callable[[], Any]) -> tuple[Outcome, Path | 
             raise CommandError(str(error), NO_CONNECTION) from None
         except OSError as error:
             raise CommandError(f"{error.filename or night.job.out}: {error.strerror or error}") from None
-        except (PySparkException, RuntimeError) as error:
-            raise CommandError(f"Spark: {find_cause(str(error))}") from None
+        except EngineError as error:
+            raise CommandError(f"{error.name}: {find_cause(error.text)}") from None
 
 
 class Phases:

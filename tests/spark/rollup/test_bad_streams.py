@@ -23,10 +23,11 @@ from shard.frame import INDEX_ENTRY_BYTES
 from shard.header import HEADER_PAGE_BYTES
 from shard.leaves import interpreted_wanted
 from shard.stream_files import StreamPaths, stream_paths
-from spark.rollup import job, sessions
+from spark.rollup import job
 from spark.rollup.day_plan import plan_day
+from spark.rollup.engine import ChooseEngine, Engine
 from spark.rollup.store import Store
-from tailrace.command import main
+from tailrace.command import main, rollup
 from tailrace.command.ending import OK, REFUSED
 from tests.shard.helpers import flip
 from tests.spark.data import add_stream, make_directory, open_log, plain, trim
@@ -138,26 +139,37 @@ def days(out: Path) -> dict[str, tuple[int, int, int]]:
     }
 
 
-@pytest.fixture
-def command(tmp_path: Path, rollup_session: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
-    """The command, with the session of the other tests. `meanwhile` is done when the streams were looked at.
+def run_command(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    engine: ChooseEngine,
+    *options: str,
+    meanwhile: Callable[[], None] = lambda: None,
+    report: bool = False,
+) -> int:
+    """The command, with one of the engines of the tests. `meanwhile` is done when the streams were looked at.
 
     Only with `report` does it draw one, which takes longer than all else.
     """
 
-    def run(*options: str, meanwhile: Callable[[], None] = lambda: None, report: bool = False) -> int:
-        def make_session(*_arguments: Any, **_settings: Any) -> Any:
-            meanwhile()
-            return rollup_session
+    def make_engine(*_arguments: Any) -> Engine:
+        meanwhile()
+        return engine(0)
 
-        monkeypatch.setattr(sessions, "make_session", make_session)
-        words = ["rollup", str(tmp_path / "data"), str(tmp_path / "out"), "--day", str(DAY), *options]
-        return main.run(words if report else [*words, "--no-report"])
-
-    return run
+    monkeypatch.setattr(rollup, "make_engine", make_engine)
+    words = ["rollup", str(tmp_path / "data"), str(tmp_path / "out"), "--day", str(DAY), *options]
+    return main.run(words if report else [*words, "--no-report"])
 
 
-def test_a_night_with_everything_wrong(tmp_path: Path, command: Callable[..., int], capsys: Captured) -> None:
+@pytest.fixture
+def command(tmp_path: Path, local_engine: ChooseEngine, monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
+    """By the engine that takes no seconds to start."""
+    return partial(run_command, tmp_path, monkeypatch, local_engine)
+
+
+def test_a_night_with_everything_wrong(
+    tmp_path: Path, engine: ChooseEngine, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
     before: dict[str, Spoil] = {"entry": damage_entry, "index": cut_index, "frame": damage_frame}
     meanwhile: dict[str, Spoil] = {
         "part": trim_part,
@@ -168,7 +180,9 @@ def test_a_night_with_everything_wrong(tmp_path: Path, command: Callable[..., in
     }
     data = make(tmp_path, "good", *before, *meanwhile)
     spoil(data, **before)
-    assert command(meanwhile=lambda: spoil(data, **meanwhile), report=True) == REFUSED
+    spoil_more = partial(spoil, data, **meanwhile)
+    ending = run_command(tmp_path, monkeypatch, engine, meanwhile=spoil_more, report=True)
+    assert ending == REFUSED
     whole = (COUNT, 0, 0)
     assert days(tmp_path / "out") == {"good": whole, "entry": whole, "frame": whole, "part": (COUNT - 70, 70, 0)}
     said = capsys.readouterr().err
@@ -215,7 +229,7 @@ def test_a_broker_that_trims_all_the_time(tmp_path: Path) -> None:
         command = [sys.executable, "-m", "tailrace.command.main", "rollup", str(node.data), str(tmp_path / "out")]
         with trimming_slowly(node):
             done = subprocess.run(
-                [*command, "--day", str(today), "--no-report"],
+                [*command, "--day", str(today), "--no-report", "--engine", "spark"],
                 cwd=ROOT,
                 env=with_quick_java(),
                 capture_output=True,

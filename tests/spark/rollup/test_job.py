@@ -1,9 +1,10 @@
-"""Runs of the rollup with Spark: all numbers, repeated runs, and days whose streams have been trimmed since."""
+"""Runs of the rollup: all numbers by both engines, repeated runs, and days whose streams have been trimmed since."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,9 @@ import pytest
 
 from shard.directory import open_data_dir
 from shard.stream_files import stream_paths
-from spark.rollup import job
+from spark.rollup import job, tasks
 from spark.rollup.day_plan import DayPlan
+from spark.rollup.engine import ChooseEngine, Engine
 from spark.rollup.job import Before, Job, Outcome, find_idle, find_kept, is_another, run_job
 from spark.rollup.merge import KEPT_FROM_MAX, Identity, Kept
 from spark.rollup.store import Store
@@ -25,28 +27,26 @@ from tests.spark.rollup.tables import left_over, read_tables
 Run = Callable[..., Outcome]
 
 
-@pytest.fixture
-def roll_up(tmp_path: Path, rollup_session: Any) -> Run:
-    def run(**changes: Any) -> Outcome:
-        wanted = Job({"path": str(tmp_path / "data")}, tmp_path / "out", DAY)._replace(**changes)
-        return run_job(wanted, lambda: rollup_session, lambda _phase, _done, _total: None)
-
-    return run
-
-
-def without_session(tmp_path: Path, **changes: Any) -> Outcome:
-    def no_session() -> Any:
-        raise AssertionError("there is nothing for Spark to do")
-
+def run_with(engine: ChooseEngine, tmp_path: Path, **changes: Any) -> Outcome:
     wanted = Job({"path": str(tmp_path / "data")}, tmp_path / "out", DAY)._replace(**changes)
-    return run_job(wanted, no_session, lambda _phase, _done, _total: None)
+    return run_job(wanted, engine, lambda _phase, _done, _total: None)
+
+
+@pytest.fixture
+def roll_up(tmp_path: Path, local_engine: ChooseEngine) -> Run:
+    """By the engine that takes no seconds to start; merging and committing are the same for both."""
+    return partial(run_with, local_engine, tmp_path)
+
+
+def no_engine(_messages: int) -> Engine:
+    raise AssertionError("there is nothing to read")
 
 
 def spread(count: int, first_us: int = DAY_START_US, step_us: int = 7 * MINUTE_US // 3) -> list[Sent]:
     return [Sent(first_us + i * step_us, bytes(i * 37 % 101), epoch=1 + i // 50) for i in range(count)]
 
 
-def test_every_number_is_that_of_the_plain_pass(tmp_path: Path, roll_up: Run) -> None:
+def test_every_number_is_that_of_the_plain_pass(tmp_path: Path, engine: ChooseEngine) -> None:
     odd = ["a/b", "..", "ключ", "%41", "é" * 100, "*?[x]", "day=1", "25"]
     streams = {name: spread(40, DAY_START_US - HOUR_US + i * HOUR_US) for i, name in enumerate(odd)}
     streams["around midnight"[:6]] = spread(2_000, DAY_START_US - 3 * HOUR_US, MINUTE_US)
@@ -55,7 +55,7 @@ def test_every_number_is_that_of_the_plain_pass(tmp_path: Path, roll_up: Run) ->
     make_directory(tmp_path / "data", streams)
     trim(tmp_path / "data", "25", 17)
     trim(tmp_path / "data", "one", 1)
-    outcome = roll_up()
+    outcome = run_with(engine, tmp_path)
     expected = reference.roll_up(tmp_path / "data", DAY_START_US)
     assert read_tables(tmp_path / "out", DAY) == expected
     assert sum(outcome.rows.values()) == len(expected)
@@ -167,7 +167,7 @@ def test_a_day_whose_messages_never_were_is_cleared(tmp_path: Path, roll_up: Run
     for path in stream_paths(data.stream_directory("a"), "a")[3:]:
         Path(path).unlink()
     add_stream(data, "a", [])
-    outcome = without_session(tmp_path, replace=True)
+    outcome = run_with(no_engine, tmp_path, replace=True)
     assert (outcome.kept, outcome.others, outcome.was_cleared) == ([], [], True)
     assert read_tables(tmp_path / "out", DAY) == {}
     assert Store(tmp_path / "out").days() == []
@@ -202,20 +202,19 @@ def test_a_run_that_fails_leaves_the_day_as_it_was(
     roll_up()
     before = read_tables(tmp_path / "out", DAY)
 
-    def fails(_raw: Any, path: Path, _node: str) -> None:
-        path.mkdir()
-        raise RuntimeError("as Spark does")
+    def fails(*_arguments: Any) -> None:
+        raise OSError("the disk is full")
 
-    monkeypatch.setattr(job, "write_raw", fails)
-    with pytest.raises(RuntimeError, match="as Spark does"):
+    monkeypatch.setattr(tasks, "run_task", fails)  # the processes of the engine are forks of this one
+    with pytest.raises(OSError, match="the disk is full"):
         roll_up()
     assert read_tables(tmp_path / "out", DAY) == before
     assert not left_over(tmp_path / "out")
 
 
-def test_a_day_without_messages_needs_no_spark(tmp_path: Path) -> None:
+def test_a_day_without_messages_needs_no_engine(tmp_path: Path) -> None:
     make_directory(tmp_path / "data", {"a": spread(5, DAY_START_US - HOUR_US, 1)})
-    outcome = without_session(tmp_path)
+    outcome = run_with(no_engine, tmp_path)
     assert outcome.rows == {"minutes": 0, "hours": 0, "days": 0}
     assert outcome.streams == 1
 

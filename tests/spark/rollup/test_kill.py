@@ -9,12 +9,12 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
 from shard.leaves import interpreted_wanted
+from spark.rollup.engine import ChooseEngine
 from spark.rollup.job import Job, run_job
 from spark.rollup.store import Store
 from tests.spark.data import make_directory, trim
@@ -79,7 +79,7 @@ def wait_for(out: Path, run: subprocess.Popen[bytes], mark: str) -> None:
         time.sleep(0.001)
 
 
-def test_killed_at_random_points(tmp_path: Path, rollup_session: Any) -> None:
+def test_killed_at_random_points(tmp_path: Path, local_engine: ChooseEngine) -> None:
     if interpreted_wanted():
         pytest.skip("nothing here depends on which build is loaded; the other run has it")
     seed = int(os.environ.get("TAILRACE_SEED", random.randrange(1 << 32)))
@@ -87,7 +87,7 @@ def test_killed_at_random_points(tmp_path: Path, rollup_session: Any) -> None:
     choice = random.Random(seed)
     make_directory(tmp_path / "data", {f"s{i}": spread(200, DAY_START_US + i * HOUR_US) for i in range(4)})
     job = Job({"path": str(tmp_path / "data")}, tmp_path / "out", DAY)
-    run_job(job, lambda: rollup_session, lambda _phase, _done, _total: None)
+    run_job(job, local_engine, lambda _phase, _done, _total: None)
     expected = reference.roll_up(tmp_path / "data", DAY_START_US)
     assert read_tables(tmp_path / "out", DAY) == expected
     trim(tmp_path / "data", "s1", 120)  # from here on only the tables know
@@ -106,6 +106,6 @@ def test_killed_at_random_points(tmp_path: Path, rollup_session: Any) -> None:
         with Store(tmp_path / "out").locked():
             assert read_tables(tmp_path / "out", DAY) == expected
     print(f"killed {killed} of {ROUNDS} runs")
-    assert run_job(job, lambda: rollup_session, lambda _phase, _done, _total: None).kept == ["s1"]
+    assert run_job(job, local_engine, lambda _phase, _done, _total: None).kept == ["s1"]
     assert read_tables(tmp_path / "out", DAY) == expected
     assert not left_over(tmp_path / "out")

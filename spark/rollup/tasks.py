@@ -1,0 +1,135 @@
+"""A task of the rollup, run and written: the same code in a worker of Spark and in a process of our own.
+
+Both engines write the tables' files here, with pyarrow, so they write the same bytes. A task writes into the folder of
+its run, and what it returns says which files count: of a task that Spark runs twice, those of the attempt that it
+returns the result of.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from shard.directory import open_data_dir
+from spark.rollup.reading import Read, index_reader, run_task
+from spark.rollup.table import NOTE, TABLE_SCHEMA, parse_note, to_table_rows
+from spark.rollup.units import Task
+from spark.rollup.verify import frame_reader
+from spark.source import SourceOptions, open_source
+
+ROW_GROUP_ROWS: Final = 1 << 17
+"""Rows of a file that are held before they are written: about 25 MB."""
+_TEXTS: Final = ["node", "stream", "stream_id"]
+
+
+class Work(NamedTuple):
+    """What all tasks of a run have in common. `folder` is there already, on every machine that runs tasks; `node` is
+    the id of the node. Picklable.
+    """
+
+    source: SourceOptions
+    folder: str
+    node: str
+    verify: bool = False
+
+
+class TaskNote(NamedTuple):
+    """Something about a stream that a task has to tell; `missing` and `damaged` messages are what it is about."""
+
+    stream: str
+    text: str
+    missing: int
+    damaged: int
+
+
+class TaskResult(NamedTuple):
+    """`files`: by level, the name of the file in the run's folder, for the levels of which there are rows."""
+
+    number: int
+    files: dict[str, str]
+    notes: list[TaskNote]
+
+    def to_text(self) -> str:
+        return json.dumps(self)
+
+    @classmethod
+    def from_text(cls, text: str) -> TaskResult:
+        number, files, notes = json.loads(text)
+        return cls(number, files, [TaskNote(*note) for note in notes])
+
+
+class TableFile:
+    """A Parquet file of a table, made with its first rows. Close it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows = 0
+        self._held: list[pa.RecordBatch] = []
+        self._held_rows = 0
+        self._writer: pq.ParquetWriter | None = None
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Raises OSError."""
+        self._held.append(batch)
+        self._held_rows += batch.num_rows
+        self.rows += batch.num_rows
+        if self._held_rows >= ROW_GROUP_ROWS:
+            self._write()
+
+    def close(self) -> None:
+        """Raises OSError."""
+        if self._held:
+            self._write()
+        if self._writer is not None:
+            self._writer.close()
+
+    def _write(self) -> None:
+        if self._writer is None:
+            self._writer = pq.ParquetWriter(self.path, TABLE_SCHEMA, compression="zstd", use_dictionary=_TEXTS)
+        table = pa.Table.from_batches(self._held, TABLE_SCHEMA)
+        self._writer.write_table(table, row_group_size=table.num_rows)
+        self._held, self._held_rows = [], 0
+
+
+def write_task(work: Work, number: int, task: Task) -> TaskResult:
+    """Run a task and write what it makes. Raises CONNECTION_ERRORS, DirectoryError, OSError."""
+    attempt = secrets.token_hex(4)
+    node = pa.scalar(work.node, pa.string())
+    files: dict[str, TableFile] = {}
+    result = TaskResult(number, {}, [])
+    with ExitStack() as stack:
+        for batch in _batches(work, task):
+            level = batch.column("level")[0].as_py()
+            if level == NOTE:
+                result.notes.extend(_notes(batch))
+                continue
+            if level not in files:
+                result.files[level] = f"{number:05d}-{attempt}-{level}.parquet"
+                files[level] = stack.enter_context(closing(TableFile(Path(work.folder, result.files[level]))))
+            files[level].add(to_table_rows(batch, node))
+    return result
+
+
+def _batches(work: Work, task: Task) -> Iterator[pa.RecordBatch]:
+    with _readers(work) as (read_index, read_frames):
+        yield from run_task(task, read_index, read_frames)
+
+
+@contextmanager
+def _readers(work: Work) -> Iterator[tuple[Read, Read | None]]:
+    """How slices are read, and how if their index contradicts itself."""
+    with closing(open_source(work.source)) as source:
+        by_frames = frame_reader(open_data_dir(Path(work.source.path))) if work.source.path else None
+        yield by_frames if work.verify and by_frames is not None else index_reader(source), by_frames
+
+
+def _notes(batch: pa.RecordBatch) -> Iterator[TaskNote]:
+    for row in batch.to_pylist():
+        yield TaskNote(*parse_note(row["stream"]), row["missing"], row["damaged"])

@@ -1,0 +1,96 @@
+"""The processes of the local engine: what they raise, how they die, and that they end with the command."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import psutil
+import pytest
+
+from spark.rollup import tasks
+from spark.rollup.day_plan import plan_day
+from spark.rollup.engine import EngineError
+from spark.rollup.local import LocalEngine
+from spark.rollup.tasks import TaskResult, Work
+from spark.rollup.units import Task, Unit
+from spark.slices import Slice
+from spark.source import SourceOptions, open_source
+from tailrace.address import Address
+from tailrace.errors import ConnectFailed
+from tests.spark.data import make_directory
+from tests.spark.rollup.directories import DAY
+from tests.spark.rollup.test_job import spread
+from tests.system.node import wait_for
+
+TASKS: list[Task] = [(Unit(Slice(name, 0, 0, 1), ("day",)),) for name in "abcde"]
+
+
+def run(path: Path, monkeypatch: pytest.MonkeyPatch, does: object = None) -> list[TaskResult]:
+    monkeypatch.setattr(tasks, "run_task", does)  # the processes are forks of this one
+    make_directory(path / "data", {})
+    work = Work(SourceOptions(str(path / "data")), str(path), "node")
+    return LocalEngine(2).run(work, TASKS, lambda _phase, _done, _total: None)
+
+
+def no_children_are_left() -> bool:
+    return not psutil.Process().children()
+
+
+def test_every_task_is_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    results = run(tmp_path, monkeypatch, lambda *_: iter(()))
+    assert sorted(results) == [TaskResult(number, {}, []) for number in range(5)]
+    assert no_children_are_left()
+
+
+def test_a_process_that_is_killed_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(task: Task, *_readers: object) -> object:
+        if task[0].slice.stream == "d":
+            os.kill(os.getpid(), signal.SIGKILL)
+        return iter(())
+
+    with pytest.raises(EngineError, match=r"a worker process: was killed by SIGKILL while it read d$"):
+        run(tmp_path, monkeypatch, dies)
+    assert no_children_are_left()
+
+
+def test_what_a_task_raises_is_raised(tmp_path: Path) -> None:
+    """Of all its kind it must survive the way from one process to the other."""
+    engine = LocalEngine(1, background=True)
+    work = Work(SourceOptions("", (Address("127.0.0.1", 1),)), str(tmp_path), "node")
+    with pytest.raises(ConnectFailed, match=r"127\.0\.0\.1:1"):
+        engine.run(work, TASKS, lambda _phase, _done, _total: None)
+    make_directory(tmp_path / "data", {"a": spread(1)})
+    work = Work(SourceOptions(str(tmp_path / "data")), str(tmp_path / "not there"), "node")
+    with closing(open_source(work.source)) as source, pytest.raises(FileNotFoundError, match="not there"):
+        engine.run(work, plan_day(source, DAY).tasks, lambda _phase, _done, _total: None)
+
+
+ENDLESS = """
+import os, sys, time
+from spark.rollup import tasks
+from spark.rollup.local import LocalEngine
+from spark.source import SourceOptions
+
+def endless(*_):
+    print(os.getpid(), flush=True)
+    time.sleep(1_000)
+
+tasks.run_task = endless
+work = tasks.Work(SourceOptions(sys.argv[1]), sys.argv[1], "node")
+LocalEngine(2).run(work, [(), ()], lambda *_: None)
+"""
+
+
+def test_processes_end_with_the_one_that_is_killed(tmp_path: Path) -> None:
+    make_directory(tmp_path / "data", {})
+    command = [sys.executable, "-c", ENDLESS, str(tmp_path / "data")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as engine:
+        assert engine.stdout is not None
+        workers = [psutil.Process(int(engine.stdout.readline())) for _ in range(2)]
+        engine.kill()
+        wait_for(lambda: not any(worker.is_running() for worker in workers), "they are gone")
