@@ -1,6 +1,6 @@
 """Rollups of a live node's data, one after the other, that can be held still.
 
-They are `tailrace rollup`, as the nightly timer runs it, with all that it starts: Java, and Python beside it.
+They are `tailrace rollup`, as the nightly timer runs it, with all processes that it starts.
 """
 
 from __future__ import annotations
