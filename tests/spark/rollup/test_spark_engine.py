@@ -1,0 +1,46 @@
+"""How the engine fails when Spark does; tests/spark/rollup/test_engine.py has what it writes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark.rollup.engine import ChooseEngine, EngineError
+from spark.rollup.source import RollupDataSource, to_options
+from spark.rollup.spark_engine import SparkEngine
+from spark.rollup.tasks import Work
+from spark.rollup.units import Unit
+from spark.slices import Slice
+from spark.source import SourceOptions
+from tailrace.address import Address
+
+TASKS = [(Unit(Slice("a", 0, 0, 1), ("day",)),)]
+
+
+def show(_phase: str, _done: int, _total: int) -> None:
+    pass
+
+
+def test_without_java(tmp_path: Path) -> None:
+    def no_java() -> Any:
+        raise RuntimeError("there is no Java")
+
+    with pytest.raises(EngineError, match="Spark: there is no Java"):
+        SparkEngine(no_java).run(Work(SourceOptions("data"), str(tmp_path), "node"), TASKS, show)
+
+
+def test_a_task_that_fails(tmp_path: Path, spark_engine: ChooseEngine) -> None:
+    work = Work(SourceOptions(str(tmp_path / "nothing")), str(tmp_path), "node")
+    with pytest.raises(EngineError, match="is no tailrace data directory") as failed:
+        spark_engine(1).run(work, TASKS, show)
+    assert failed.value.name == "Spark"
+
+
+def test_options_are_the_same_on_the_other_side(tmp_path: Path) -> None:
+    work = Work(SourceOptions("", (Address("h", 1), Address("::1", 2)), "secret"), "out", "node", True)
+    options = to_options(work, tmp_path)
+    assert "secret" not in options["work"]
+    reader = RollupDataSource(options).reader(None)
+    assert vars(reader) == {"_work": work, "_plan": tmp_path}

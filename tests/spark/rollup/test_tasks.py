@@ -1,0 +1,54 @@
+"""The files that a task writes, and what it returns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark.rollup import tasks
+from spark.rollup.kernel import LEVELS
+from spark.rollup.table import TABLE_SCHEMA
+from spark.rollup.tasks import TableFile, TaskNote, TaskResult, Work, write_task
+from spark.rollup.units import Unit
+from spark.slices import Slice
+from spark.source import SourceOptions, StreamRef, open_source
+from tests.spark.data import make_directory, plain
+
+
+def test_results_as_text() -> None:
+    result = TaskResult(7, {"day": "x.parquet"}, [TaskNote("ключ", "what:\nthis", 5, 0)])
+    assert TaskResult.from_text(result.to_text()) == result
+
+
+def test_a_file_is_made_with_its_first_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tasks, "ROW_GROUP_ROWS", 4)
+    TableFile(tmp_path / "none").close()
+    file = TableFile(tmp_path / "some")
+    for _ in range(5):
+        file.add(pa.RecordBatch.from_pylist([{"stream": "a"}, {"stream": "b"}], TABLE_SCHEMA))
+    file.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["some"]
+    found = pq.ParquetFile(tmp_path / "some").metadata
+    assert [found.row_group(place).num_rows for place in range(found.num_row_groups)] == [4, 4, 2]
+
+
+def test_a_task_names_its_files_and_tells_its_notes(tmp_path: Path) -> None:
+    make_directory(tmp_path / "data", {"a": plain(5)})
+    source = SourceOptions(str(tmp_path / "data"))
+    shard = open_source(source).ref("a").shard
+    with open_source(source).view(StreamRef(shard, "a")) as view:
+        whole = Unit(Slice("a", shard, 0, 5, view.identity), LEVELS)
+    gone = Unit(Slice("gone", shard, 0, 5), LEVELS)
+    work = Work(source, str(tmp_path), "its node")
+    first, second = (write_task(work, 3, (whole, gone)) for _ in range(2))
+    assert set(first.files) == set(LEVELS)
+    assert not {*first.files.values()} & {*second.files.values()}, "two attempts of a task do not mix"
+    (note,) = first.notes
+    assert note.stream == "gone"
+    for level in LEVELS:
+        one, other = tmp_path / first.files[level], tmp_path / second.files[level]
+        assert one.read_bytes() == other.read_bytes()
+        assert pq.read_table(one)["node"].to_pylist() == ["its node"]
