@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from spark.rollup.job import Outcome
     from spark.rollup.nightly import Night
 
-NEEDED = ("numpy", "pyarrow", "matplotlib", "jinja2")
+NEEDED = ("numpy", "pyarrow", "jinja2")
 NOTES_SHOWN = 20
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)

