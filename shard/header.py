@@ -12,6 +12,7 @@ import mmap
 import struct
 import sys
 from binascii import crc_hqx
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from shard.leaves import load
@@ -133,6 +134,7 @@ def untagged(word: int) -> int:
     return value
 
 
+@lru_cache(maxsize=8)
 def boot_word(boot_id: str) -> int:
     """48 bits of the machine's boot id, to tell a crash of the machine from one of the process."""
     return int.from_bytes(hashlib.blake2b(boot_id.encode(), digest_size=6).digest(), "little")

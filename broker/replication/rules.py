@@ -78,7 +78,7 @@ class Rules:
 
     def is_orphan(self, name: bytes) -> bool:
         """Whether the stream `name` followed another node by a section of the configuration that is gone."""
-        return self.match(name) is None and any(covers(pattern, name) for pattern in self.former)
+        return any(covers(pattern, name) for pattern in self.former) and self.match(name) is None
 
     def with_rule(self, rule: Rule) -> Rules:
         """These with one more, in front; those that it covers are gone. Raises TooManyRules.
