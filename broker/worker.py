@@ -13,6 +13,7 @@ import mmap
 import select
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -81,6 +82,7 @@ PUMP_BYTES = 4 << 20  # sent to subscribers in one turn, about
 # The longest wait for events, and so the longest time between two beats of a healthy worker; and the same where nothing
 # but answers to pings has come for REST_AFTER_S and nothing is waited for: a cold turn takes as long as four warm ones.
 IDLE_S, REST_S, REST_AFTER_S = 0.25, 1.0, 1.0
+SWITCH_S = 0.0005  # a helper thread that computes gives the interpreter back to the loop after that (Python's: 5 ms)
 RESTS_A_BEAT_TIMEOUT = 4  # at least: a worker that rests must not look hung
 
 # A terminal, and some who stop services, signal the whole process group; these are the supervisor's to answer.
@@ -603,6 +605,7 @@ def run_worker(boot: WorkerBoot) -> int:
         signal.signal(number, signal.SIG_IGN)
     faulthandler.enable()  # a silent worker is killed with SIGABRT, which leaves its stack in the log
     keep_freed_memory()
+    sys.setswitchinterval(SWITCH_S)
     worker = Worker(boot)
     try:
         worker.start(own=boot.own)

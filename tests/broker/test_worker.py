@@ -6,9 +6,11 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -23,14 +25,17 @@ from broker.protocol.messages import Ended
 from broker.protocol.places import From
 from broker.settings import Durability, Settings, StreamPolicy
 from broker.worker import (
+    EXIT_CANNOT_OPEN,
     GATHERED_MAX_BYTES,
     IDLE_S,
     REST_AFTER_S,
     REST_S,
     SUPERVISORS_SIGNALS,
+    SWITCH_S,
     Phase,
     Worker,
     WorkerBoot,
+    run_worker,
 )
 from shard.directory import data_dir_exists, make_data_dir, open_data_dir
 from shard.frame import pack_frame
@@ -446,3 +451,16 @@ def test_chunks_that_nobody_asks_for_any_more_are_dropped(make: Callable[..., Wo
             assert len(worker.renderings.cache) == len(worker.frame_chunks.cache) == 1
             worker.timers.run_due(time.monotonic() + due_s + 1.0)
     assert len(worker.renderings.cache) == len(worker.frame_chunks.cache) == 0
+
+
+def test_the_loop_does_not_wait_long_for_a_helper_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that computes holds the interpreter for 5 ms by default, at each system call of the loop."""
+    for changed in ("signal.signal", "setproctitle.setproctitle", "faulthandler.enable"):
+        monkeypatch.setattr(changed, Mock())
+    monkeypatch.setattr("broker.worker.Worker", Mock(return_value=Mock(start=Mock(side_effect=OSError))))
+    before_s = sys.getswitchinterval()
+    try:
+        assert run_worker(Mock()) == EXIT_CANNOT_OPEN
+        assert sys.getswitchinterval() == pytest.approx(SWITCH_S)
+    finally:
+        sys.setswitchinterval(before_s)
