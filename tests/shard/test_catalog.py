@@ -71,7 +71,9 @@ def test_all_streams_of_a_node(tmp_path: Path) -> None:
 
 
 def test_listing_opens_no_file(tmp_path: Path) -> None:
-    """So that 100,000 streams are listed in much less than two seconds; a tenth of them in less than a second here."""
+    """So that 100,000 streams are listed in much less than two seconds; here a tenth of them in a second of the
+    processor.
+    """
     data = make_data_dir(tmp_path / "data", 64)
     template = tmp_path / "empty"
     template.touch()
@@ -79,6 +81,6 @@ def test_listing_opens_no_file(tmp_path: Path) -> None:
         stem = f"{data.stream_directory(f'stream-{i}')}/stream-{i}"
         for suffix in (".content", ".indx"):
             os.link(template, stem + suffix)
-    begun = time.monotonic()
+    begun_s = time.process_time()
     assert count_streams(data) == 10_000
-    assert time.monotonic() - begun < 1
+    assert time.process_time() - begun_s < 1

@@ -14,7 +14,7 @@ import pytest
 from tests.system.load import Load
 from tests.system.node import Node, running, wait_for
 from tests.system.processes import alive, all_workers, worker_pid
-from tests.system.standstill import Standstill
+from tests.system.standstill import Standstill, assert_within
 from tests.system.streams import names_of
 
 pytestmark = pytest.mark.system
@@ -101,7 +101,7 @@ def test_workers_killed_at_random(tmp_path: Path) -> None:
         load.wait_for_progress()
         load.finish()
         print(f"{load.acknowledged()} acknowledged; served again after {max(outages_s):.2f} s at most")
-        assert max(outages_s) < SERVES_AGAIN_S, (outages_s, machine.seconds())
+        assert_within(max(outages_s), SERVES_AGAIN_S)
 
 
 def test_the_whole_process_group_killed(tmp_path: Path) -> None:
@@ -121,4 +121,4 @@ def test_the_whole_process_group_killed(tmp_path: Path) -> None:
         load.wait_for_progress()
         load.finish()
         print(f"{load.acknowledged()} acknowledged; a new node served after {outage_s:.2f} s")
-        assert outage_s < SERVES_AGAIN_S
+        assert_within(outage_s, SERVES_AGAIN_S)

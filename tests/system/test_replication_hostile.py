@@ -519,9 +519,9 @@ def test_streams_without_end_are_made_up_to_the_limit(folder: Path) -> None:
                 upstream.welcome()
                 upstream.next(Watch)
                 upstream.say(Names(1, tuple(b"other%d" % number for number in range(200))))
-            for start in range(0, 2_560, 256):
+            for start in range(0, 640, 64):
                 for upstream in upstreams:
-                    upstream.say(Names(1, tuple(b"many%d" % number for number in range(start, start + 256))))
+                    upstream.say(Names(1, tuple(b"many%d" % number for number in range(start, start + 64))))
             for upstream in upstreams:
                 upstream.next(Follow)
             wait_for(lambda: len(streams_of(node)) >= 40, "the node has as many as it may")
