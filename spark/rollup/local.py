@@ -101,15 +101,22 @@ class Worker:
 def _serve(pipe: Connection, work: Work, parent: int, background: bool) -> None:
     """The process: what its tasks raise is sent, too."""
     _die_with(parent)
+    _close_all_but(pipe.fileno())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which ends its workers
     if background:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
-    while True:
-        number, task = pipe.recv()
-        try:
-            pipe.send(write_task(work, number, task))
-        except STREAM_ERRORS as error:
-            pipe.send(error)
+    try:
+        while True:
+            pipe.send(_answer(work, *pipe.recv()))
+    except (EOFError, BrokenPipeError):
+        return  # the command is dead, or has given up
+
+
+def _answer(work: Work, number: int, task: Task) -> TaskResult | Exception:
+    try:
+        return write_task(work, number, task)
+    except STREAM_ERRORS as error:
+        return error
 
 
 def _die_with(parent: int) -> None:
@@ -117,3 +124,9 @@ def _die_with(parent: int) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _close_all_but(fd: int) -> None:
+    """And the standard ones. The lock of the tables is among them: it is to be free as soon as the command is dead."""
+    os.closerange(3, fd)
+    os.closerange(fd + 1, os.sysconf("SC_OPEN_MAX"))

@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
 from contextlib import closing
 from pathlib import Path
 
 import psutil
 import pytest
 
+from shard.directory import open_data_dir
+from shard.leaves import interpreted_wanted
 from spark.rollup import tasks
 from spark.rollup.day_plan import plan_day
 from spark.rollup.engine import EngineError
 from spark.rollup.local import LocalEngine
+from spark.rollup.store import Store
 from spark.rollup.tasks import TaskResult, Work
 from spark.rollup.units import Task, Unit
 from spark.slices import Slice
 from spark.source import SourceOptions, open_source
 from tailrace.address import Address
 from tailrace.errors import ConnectFailed
-from tests.spark.data import make_directory
-from tests.spark.rollup.directories import DAY
+from tests.spark.data import append, make_directory, open_log, trim
+from tests.spark.rollup import reference
+from tests.spark.rollup.directories import DAY, DAY_START_US, HOUR_US
+from tests.spark.rollup.tables import left_over, read_tables
 from tests.spark.rollup.test_job import spread
 from tests.system.node import wait_for
 
+ROUNDS = int(os.environ.get("TAILRACE_KILL_ROUNDS", "3"))  # other moments in each run of the suite
 TASKS: list[Task] = [(Unit(Slice(name, 0, 0, 1), ("day",)),) for name in "abcde"]
 
 
@@ -72,6 +80,8 @@ def test_what_a_task_raises_is_raised(tmp_path: Path) -> None:
 
 ENDLESS = """
 import os, sys, time
+from shard.directory import open_data_dir
+from shard.leaves import interpreted_wanted
 from spark.rollup import tasks
 from spark.rollup.local import LocalEngine
 from spark.source import SourceOptions
@@ -94,3 +104,36 @@ def test_processes_end_with_the_one_that_is_killed(tmp_path: Path) -> None:
         workers = [psutil.Process(int(engine.stdout.readline())) for _ in range(2)]
         engine.kill()
         wait_for(lambda: not any(worker.is_running() for worker in workers), "they are gone")
+
+
+def test_killed_at_random_moments(tmp_path: Path) -> None:
+    """The whole command, cold: the tables are as they were or as they should be, and a last run ends it."""
+    if interpreted_wanted():
+        pytest.skip("nothing here depends on which build is loaded; the other run has it")
+    seed = int(os.environ.get("TAILRACE_SEED", random.randrange(1 << 32)))
+    print(f"TAILRACE_SEED={seed}")
+    choice = random.Random(seed)
+    make_directory(tmp_path / "data", {f"s{i}": spread(200) for i in range(20)})
+    command = [sys.executable, "-m", "tailrace.command.main", "rollup", "data", "out", "--day", str(DAY), "--no-report"]
+    begun_s = time.monotonic()
+    subprocess.run(command, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+    took_s = time.monotonic() - begun_s
+    before = read_tables(tmp_path / "out", DAY)
+    assert before == reference.roll_up(tmp_path / "data", DAY_START_US)
+    log = open_log(open_data_dir(tmp_path / "data"), "s0")
+    append(log, spread(5, DAY_START_US + 20 * HOUR_US))
+    log.close()
+    trim(tmp_path / "data", "s1", 100)  # from here on only the tables know
+    kept = {key: row for key, row in before.items() if key[1] == "s1"}
+    after = {**reference.roll_up(tmp_path / "data", DAY_START_US), **kept}
+    for _ in range(ROUNDS):
+        with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL) as run:
+            try:
+                run.wait(choice.uniform(took_s / 2, took_s))
+            except subprocess.TimeoutExpired:
+                run.kill()
+        with Store(tmp_path / "out").locked():
+            assert read_tables(tmp_path / "out", DAY) in (before, after)
+    subprocess.run(command, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+    assert read_tables(tmp_path / "out", DAY) == after
+    assert not left_over(tmp_path / "out")
