@@ -18,7 +18,7 @@ CONFIG = """
 [timing]
 replication_timeout_s = "2 s"
 """
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ CONFIG = """
 replication_timeout_s = "5 s"
 upstream_timeout_s = 3
 """
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 LOG = cursor_name(b"orders").decode()
 
 
