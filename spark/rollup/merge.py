@@ -31,8 +31,9 @@ from spark.rollup.tasks import TableFile
 
 FILE_ROWS: Final = 5_000_000
 """About as many rows of a merged table go into one file."""
-PART_SERIES: Final = 1_000
-"""Streams, of a node and a run, that are merged at one time: at most 1,440 minutes each, about 300 MB in all."""
+PART_SERIES: Final = 250
+"""Streams, of a node and a run, that are merged at one time: at most 1,440 minutes each, 360,000 rows in all. They
+take about 350 MB."""
 KEPT_FROM_MAX: Final = (1 << 63) - 1
 """The oldest message that is kept, of a stream of which nothing can be read any more."""
 

@@ -8,11 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 
 from shard.directory import open_data_dir
 from shard.stream_files import stream_paths
-from spark.rollup import job, tasks
+from spark.rollup import job, merge, tasks
 from spark.rollup.day_plan import DayPlan
 from spark.rollup.engine import ChooseEngine, Engine
 from spark.rollup.job import Before, Job, Outcome, find_idle, find_kept, is_another, run_job
@@ -102,6 +103,23 @@ def test_what_is_trimmed_since_is_kept(tmp_path: Path, roll_up: Run) -> None:
     assert (after[day]["first_seq"], after[day]["last_seq"], after[day]["missing"]) == (0, 319, 0)
     assert roll_up().rows == outcome.rows
     assert read_tables(tmp_path / "out", DAY) == after
+
+
+def test_however_the_merge_is_cut(tmp_path: Path, roll_up: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = [f"s{i}" for i in range(7)]
+    make_directory(tmp_path / "data", {name: spread(50) for name in names})
+    roll_up()
+    before = read_tables(tmp_path / "out", DAY)
+    for name in names[1:]:
+        trim(tmp_path / "data", name, 30)
+    monkeypatch.setattr(merge, "PART_SERIES", 4)
+    monkeypatch.setattr(merge, "FILE_ROWS", 60)
+    assert roll_up().kept == names[1:]
+    assert read_tables(tmp_path / "out", DAY) == before
+    files = sorted(Store(tmp_path / "out").partition("minutes", DAY).iterdir())
+    parts = [pq.read_table(file)["stream"].to_pylist() for file in files]
+    assert len(parts) == 4
+    assert [name for part in parts for name in part] == sorted(name for name in names for _ in range(50))
 
 
 def test_of_a_minute_that_is_partly_gone_the_fuller_row_stays(tmp_path: Path, roll_up: Run) -> None:
