@@ -6,7 +6,10 @@ verified here.
 
 from __future__ import annotations
 
+import logging
+import secrets
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
@@ -22,7 +25,7 @@ from spark.entries import ENTRY, Entries, no_entries
 from spark.frames import index_of
 from spark.patterns import is_exact, is_wanted, needs_listing
 from spark.slices import NO_IDENTITY, Slice
-from spark.source import Block, SourceOptions, StreamRef
+from spark.source import Block, SourceOptions, Stamp, StreamRef
 from tailrace.errors import (
     BrokerClosing,
     BrokerError,
@@ -35,11 +38,13 @@ from tailrace.errors import (
 )
 from tailrace.reading import RESUMED
 
+LOG = logging.getLogger("tailrace.spark")
 ATTEMPTS_MAX: Final = 6
 """Connections in a row that bring no message, before a slice is given up: about six seconds."""
 PAUSE_S: Final = 0.2
 """After the first of them; each further pause is twice as long."""
 UNKNOWN_SHARD: Final = -1
+BOOT_BITS: Final = 48
 LOST: Final = (ConnectionLost, OperationTimeout, BrokerClosing)
 
 _check = load("shard.frame_cy").check
@@ -51,6 +56,7 @@ class BrokerSource:
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._connection: BrokerConnection | None = None
+        self._boot = 0
 
     def streams(self, patterns: Sequence[str]) -> list[StreamRef]:
         names = list(patterns)
@@ -79,11 +85,13 @@ class BrokerSource:
             raise
 
     def _view(self, ref: StreamRef) -> BrokerView:
-        return BrokerView(self._connected(), ref.stream)
+        return BrokerView(self._connected(), ref.stream, self._boot)
 
     def _connected(self) -> BrokerConnection:
         if self._connection is None:
             self._connection = BrokerConnection(self._options.brokers, self._options.token)
+            # No machine goes down without the connection: each one may have come after a crash.
+            self._boot = secrets.randbits(BOOT_BITS)
         return self._connection
 
     @contextmanager
@@ -102,22 +110,45 @@ class BrokerView:
     shard = UNKNOWN_SHARD
     identity = NO_IDENTITY
 
-    def __init__(self, connection: BrokerConnection, stream: str) -> None:
+    def __init__(self, connection: BrokerConnection, stream: str, boot: int) -> None:
         """Raises TailraceError."""
+        self.boot = boot
         self._connection = connection
         self.stream = stream
         answer = connection.place(stream, From("time", 0))
         self.first_seq = answer.first_seq
         self.next_seq = max(answer.first_seq if answer.end_seq is None else answer.end_seq, answer.first_seq)
+        self.possible_seq = self.next_seq
 
     def seq_at(self, timestamp_us: int) -> int:
         seq = self._connection.place(self.stream, From("time", max(timestamp_us, 0))).next_seq
-        return min(max(seq, self.first_seq), self.next_seq)
+        seq = min(max(seq, self.first_seq), self.next_seq)
+        if self._is_place(seq, timestamp_us):
+            return seq
+        # The node has searched its index, which has a wrong time there.
+        LOG.warning("stream %r: the index of its node is wrong beside seq %d; searching its messages", self.stream, seq)
+        seqs = range(self.first_seq, self.next_seq)
+        return self.first_seq + bisect_left(seqs, timestamp_us, key=self.timestamp_at)
+
+    def _is_place(self, seq: int, timestamp_us: int) -> bool:
+        """Whether the messages on both sides, as far as they are kept, say so too."""
+        first, end = max(seq - 1, self.first_seq), min(seq + 1, self.next_seq)
+        for chunk in self._connection.chunks(self.stream, first, end) if first < end else ():
+            entries = take_apart(self.stream, chunk, first)
+            for each, found_us in zip(entries.seq.tolist(), entries.timestamp_us.tolist(), strict=True):
+                if (each >= seq) != (found_us >= timestamp_us):
+                    return False
+        return True
 
     def timestamp_at(self, seq: int) -> int:
+        stamp = self.stamp_at(seq)
+        return stamp.timestamp_us if stamp else 0
+
+    def stamp_at(self, seq: int) -> Stamp | None:
         for chunk in self._connection.chunks(self.stream, seq, seq + 1):
-            return int(index_of(chunk.frames, seq).table["timestamp_us"][0])
-        return 0
+            entry = index_of(chunk.frames, seq).table[0]
+            return Stamp(int(entry["timestamp_us"]), int(entry["epoch"]))
+        return None
 
 
 class BrokerSlice:

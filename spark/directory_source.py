@@ -18,8 +18,8 @@ import numpy as np
 from shard.catalog import stream_names
 from shard.directory import open_data_dir
 from shard.errors import StreamCut
-from shard.frame import INDEX_ENTRY_BYTES
-from shard.header import HEADER_PAGE_BYTES, HeaderFault, parse_index
+from shard.frame import HEADER_BYTES, INDEX_ENTRY_BYTES, unpack_header
+from shard.header import HEADER_PAGE_BYTES, VALUE_MAX, HeaderFault, parse_index
 from shard.index import entry_offset, read_entry, seq_at
 from shard.reader import StreamReader, this_boot
 from shard.stream_files import StreamPaths, stream_paths
@@ -27,7 +27,7 @@ from spark.entries import ENTRY, Entries, find_fault, no_entries
 from spark.frames import check_frames
 from spark.patterns import is_exact, is_wanted, needs_listing
 from spark.slices import Identity, Slice
-from spark.source import Block, SourceOptions, StreamRef
+from spark.source import Block, SourceOptions, Stamp, StreamRef
 
 INDEX_BLOCK_ENTRIES: Final = 1 << 16
 """Entries read at once where no frames are wanted: 1.5 MB, which stays in the processor's cache."""
@@ -45,6 +45,7 @@ class DirectorySource:
         self._data = open_data_dir(Path(options.path))
         self._shard_paths = self._data.shard_paths()
         self._check_crc = options.check_crc
+        self._only_synced = options.only_synced
 
     def streams(self, patterns: Sequence[str]) -> list[StreamRef]:
         if not needs_listing(patterns):
@@ -66,7 +67,7 @@ class DirectorySource:
         return self._data.node_id
 
     def view(self, ref: StreamRef) -> DirectoryView:
-        return open_view(self._shard_paths[ref.shard], ref)
+        return open_view(self._shard_paths[ref.shard], ref, self._only_synced)
 
     def open(self, slice_: Slice) -> DirectorySlice:
         return DirectorySlice(self._shard_paths[slice_.shard], slice_, self._check_crc)
@@ -78,11 +79,12 @@ class DirectorySource:
 class DirectoryView:
     """See `spark.source.StreamView`. Only the index is opened: that is quick, also for very many streams."""
 
-    def __init__(self, paths: StreamPaths, shard: int) -> None:
+    def __init__(self, paths: StreamPaths, shard: int, only_synced: bool) -> None:
         """Raises FileNotFoundError, HeaderFault, OSError."""
         self.stream = paths.name
         self.shard = shard
         self._paths = paths
+        self._content_fd = -1  # opened when it is needed
         self._fd = os.open(paths.index_file, os.O_RDONLY | os.O_CLOEXEC)
         try:
             fixed, words = parse_index(os.pread(self._fd, HEADER_PAGE_BYTES, 0))
@@ -92,17 +94,44 @@ class DirectoryView:
         self._base_seq = fixed.base_seq
         self.first_seq = words.first_seq
         # After a crash of the machine only what was synced is trusted, until the owner has opened the stream again.
-        trusted = words.next_seq if words.boot == this_boot() else min(words.synced_seq, words.next_seq)
-        self.next_seq = max(trusted, words.first_seq)
+        is_recovered = words.boot == this_boot()
+        shown = words.next_seq if is_recovered and not only_synced else min(words.synced_seq, words.next_seq)
+        self.next_seq = max(shown, words.first_seq)
+        # The words may be older than the frames that the owner will find.
+        self.possible_seq = max(words.next_seq, self.next_seq) if is_recovered else VALUE_MAX
+        # A volume that was lost and mounted again in the same boot has another place.
+        self.boot = words.boot ^ words.place
         self.identity: Identity = (fixed.stream_id, words.cuts)
 
     def seq_at(self, timestamp_us: int) -> int:
-        """Raises StreamDamaged where the times beside the place that was found contradict each other."""
+        """Raises StreamDamaged if the entries beside the place that was found contradict each other or their frames."""
         # Trimmed entries may be punched meanwhile, and read as time 0: the search then ends further ahead, which is
         # right, as they are not wanted any more.
         seq = seq_at(self._fd, self._base_seq, self.first_seq, self.next_seq, timestamp_us)
         self._check_beside(seq)
+        for each in (seq - 1, seq):
+            if self.first_seq <= each < self.next_seq:
+                self._check_frame(each)
         return seq
+
+    def _check_frame(self, seq: int) -> None:
+        """The frame has the time that the index says. If the messages on both sides of a place do, it is the right one.
+
+        Raises StreamDamaged.
+        """
+        entry = read_entry(self._fd, seq, self._base_seq)
+        if entry is not None:
+            if self._content_fd < 0:
+                self._content_fd = os.open(self._paths.content_file, os.O_RDONLY | os.O_CLOEXEC)
+            frame = os.pread(self._content_fd, HEADER_BYTES, entry.offset)
+            if len(frame) == HEADER_BYTES:
+                found = unpack_header(frame)
+                if (found.seq, found.timestamp_us, found.length) == (seq, entry.timestamp_us, entry.length):
+                    return
+        # What was trimmed meanwhile may be zeros.
+        if seq >= parse_index(os.pread(self._fd, HEADER_PAGE_BYTES, 0))[1].first_seq:
+            cause = f"the frame of message {seq} is not what its index entry says"
+            raise self._paths.damaged(self._paths.index_file, entry_offset(seq, self._base_seq), cause)
 
     def _check_beside(self, seq: int) -> None:
         """A wrong time leads a search astray once it is looked at, and the search then ends right beside it."""
@@ -121,8 +150,14 @@ class DirectoryView:
         entry = read_entry(self._fd, seq, self._base_seq)
         return entry.timestamp_us if entry else 0
 
+    def stamp_at(self, seq: int) -> Stamp | None:
+        entry = read_entry(self._fd, seq, self._base_seq)
+        return Stamp(entry.timestamp_us, entry.epoch) if entry else None
+
     def close(self) -> None:
         os.close(self._fd)
+        if self._content_fd >= 0:
+            os.close(self._content_fd)
 
     def __enter__(self) -> DirectoryView:
         return self
@@ -131,16 +166,16 @@ class DirectoryView:
         self.close()
 
 
-def open_view(directory: Path, ref: StreamRef) -> DirectoryView:
+def open_view(directory: Path, ref: StreamRef, only_synced: bool = False) -> DirectoryView:
     """Raises StreamMissing, StreamDamaged, OSError."""
     paths = stream_paths(directory, ref.stream)
     try:
-        return DirectoryView(paths, ref.shard)
+        return DirectoryView(paths, ref.shard, only_synced)
     except (FileNotFoundError, HeaderFault):
         # The reader knows what is damaged and what is only being made, or being written in this very moment.
         StreamReader.open(paths.directory, ref.stream).close()
     try:
-        return DirectoryView(paths, ref.shard)
+        return DirectoryView(paths, ref.shard, only_synced)
     except HeaderFault as fault:
         raise paths.damaged(paths.index_file, fault.offset, fault.cause) from None
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import closing
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -24,10 +24,12 @@ from spark.options import InvalidOption, Options
 from spark.places import Range
 from spark.plan import is_unborn, resolve
 from spark.planning import cut, pack, rows_for
-from spark.reading import LOG, read_slice
-from spark.slices import BadStream, BadStreams, Slice
+from spark.reading import LOG, read_slice, told
+from spark.slices import NO_IDENTITY, BadStream, BadStreams, Slice
 from spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, StreamView, open_source
 from tailrace.errors import StreamBehind
+
+GONE: Final = "stream {!r} does not exist any more; the query has read it as far as it could"
 
 
 class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -43,7 +45,8 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._latest: Offset = {}
         self._replaced: set[str] = set()  # the last message that the query has read of these is another one now
         self._frozen: Offset | None = None
-        self._vanished: set[str] = set()  # what was told to be gone
+        self._vanished: set[str] = set()  # streams that the query has read and that do not exist now
+        self._boots: dict[str, int] = {}  # of the last look at a stream's last message read
         batch_maker(options, schema)
 
     # --- what Spark calls -------------------------------------------------------------------------------------------
@@ -65,7 +68,10 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if mark.seq > begun[name].seq
         }
         end = advance(begun, latest, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
-        return pack_offset({name: self._timed(name, mark) if name in latest else mark for name, mark in end.items()})
+        end = {name: self._marked(name, mark, name in latest) for name, mark in end.items()}
+        for name in find_gone(done, end):
+            LOG.warning(GONE.format(name))
+        return pack_offset(end)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         rows = self._options.max_rows_per_batch
@@ -82,14 +88,19 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun = parse_offset(start)
         slices = [self._slice(name, begun.get(name), mark) for name, mark in parse_offset(end).items()]
         rows = self._options.rows_per_task or rows_for(slices, os.cpu_count() or 1)
-        return [TaskPartition(task) for task in pack((part for each in slices for part in cut(each, rows)), rows)]
+        tasks = [TaskPartition(task) for task in pack((part for each in slices for part in cut(each, rows)), rows)]
+        gone = tuple(BadStream(name, GONE.format(name)) for name in find_gone(begun, parse_offset(end)))
+        return [*tasks, *([TaskPartition((), gone)] if gone else [])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TaskPartition)
         maker = batch_maker(self._options, self._schema)
+        yield from told(partition.bad, maker)
         with closing(open_source(self._options.source)) as source:
-            parts = (each for slice_ in partition.task for each in read_all(source, slice_, maker, self._options))
+            bad: list[BadStream] = []
+            parts = (each for slice_ in partition.task for each in read_all(source, slice_, maker, self._options, bad))
             yield from map(maker.batch, gather(parts))
+            yield from told(bad, maker)
 
     def stop(self) -> None:
         if self._source is not None:
@@ -119,23 +130,22 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise BadStreams(bad)
         for each in bad:
             LOG.warning("left out for now: %s", each.cause)
-        self._tell_vanished(known.keys() - latest.keys() - {each.stream for each in bad})
+        self._vanished = known.keys() - latest.keys() - {each.stream for each in bad}
         self._latest = latest
-
-    def _tell_vanished(self, streams: set[str]) -> None:
-        """Each once, until it is there again."""
-        for name in sorted(streams - self._vanished):
-            LOG.warning("stream %r is not there any more; the query has read it as far as it could", name)
-        self._vanished = streams
 
     def _look_at(self, source: Source, ref: StreamRef, known: Mark | None, latest: Offset) -> None:
         with source.view(ref) as view:
-            latest[ref.stream] = Mark(view.next_seq, view.identity)
+            end = Mark(view.next_seq, view.identity)
             if known is None:
                 slice_ = resolve(view, Range(self._options.range.start))
                 self._first[ref.stream] = Mark(slice_.first_seq, view.identity)
-            elif known.seq < view.next_seq and is_replaced(view, known):
-                self._replaced.add(ref.stream)
+            elif view.next_seq < known.seq <= view.possible_seq:
+                end = end._replace(seq=known.seq)  # what follows is not shown yet, and not known to be lost
+            elif known.seq < view.next_seq or self._boots.get(ref.stream, known.boot) != view.boot:
+                self._boots[ref.stream] = view.boot
+                if is_replaced(view, known):
+                    self._replaced.add(ref.stream)
+            latest[ref.stream] = end
 
     def _checked(self, name: str, mark: Mark) -> Mark:
         """Where to go on in a stream. Raises DataLoss where it is not the one any more that the query has read."""
@@ -153,12 +163,17 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         LOG.warning("stream %r: %s: going on at seq %d", name, cause, resumed)
         return Mark(resumed, latest.identity, None, resumed)
 
-    def _timed(self, name: str, mark: Mark) -> Mark:
-        """With the time of the last message before it."""
+    def _marked(self, name: str, mark: Mark, has_moved: bool) -> Mark:
+        """With the stamp of the last message before it, and whether its stream has vanished."""
+        mark = mark._replace(is_gone=name in self._vanished)
+        if not has_moved:
+            return mark
         source = self._opened()
         with source.view(source.ref(name)) as view:
             if is_same_stream(view.identity, mark.identity) and view.first_seq < mark.seq <= view.next_seq:
-                return mark._replace(time_us=view.timestamp_at(mark.seq - 1) or None)
+                stamp = view.stamp_at(mark.seq - 1)
+                if stamp is not None:
+                    return mark._replace(time_us=stamp.timestamp_us, epoch=stamp.epoch, boot=view.boot)
         return mark
 
     def _slice(self, name: str, begun: Mark | None, end: Mark) -> Slice:
@@ -168,7 +183,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if name not in self._first:  # a restart has come between
                 self._look_at(source, ref, None, {})
             begun = self._first[name]
-        elif end.resumed is not None and begun != end:
+        elif end.resumed is not None and begun._replace(is_gone=False) != end._replace(is_gone=False):
             begun = end._replace(seq=end.resumed)
         elif not is_same_stream(begun.identity, end.identity):
             begun = end  # it goes on behind a cut, where the messages in between are given up
@@ -179,8 +194,15 @@ def is_replaced(view: StreamView, mark: Mark) -> bool:
     """Whether the last message before the mark is another one than when the mark was made. Raises STREAM_ERRORS."""
     if mark.time_us is None or not view.first_seq < mark.seq <= view.next_seq:
         return False
-    time_us = view.timestamp_at(mark.seq - 1)
-    return time_us not in (0, mark.time_us)  # 0: it was trimmed in this moment
+    stamp = view.stamp_at(mark.seq - 1)
+    if stamp is None or not stamp.timestamp_us:  # it was trimmed in this moment
+        return False
+    return stamp.timestamp_us != mark.time_us or mark.epoch not in (None, stamp.epoch)
+
+
+def find_gone(begun: Offset, end: Offset) -> list[str]:
+    """The streams that have vanished in this batch."""
+    return [name for name, mark in end.items() if mark.is_gone and not (name in begun and begun[name].is_gone)]
 
 
 def find_loss(view: StreamView, mark: Mark) -> tuple[str, int]:
@@ -194,14 +216,18 @@ def find_loss(view: StreamView, mark: Mark) -> tuple[str, int]:
     if not is_same_stream(view.identity, mark.identity):
         return f"its end was set aside; {read}, and now it ends at {view.next_seq}", view.next_seq
     resumed = view.next_seq if mark.time_us is None else min(view.seq_at(mark.time_us + 1), mark.seq)
+    if NO_IDENTITY in (view.identity, mark.identity):
+        causes = "its node has lost the end of it, it was made anew, or it is another node's"
+        return f"it has other messages from seq {resumed} on: {causes}; {read}", resumed
     return f"its node has lost the end of it, and gives the seqs from {resumed} on to other messages; {read}", resumed
 
 
-def read_all(source: Source, slice_: Slice, maker: BatchMaker, options: Options) -> Iterator[Part]:
+def read_all(
+    source: Source, slice_: Slice, maker: BatchMaker, options: Options, bad: list[BadStream]
+) -> Iterator[Part]:
     """All messages of a slice. Raises DataLoss, StreamCut or StreamBehind where not all are there any more, unless that
-    is allowed; others of STREAM_ERRORS where bad streams are not."""
-    messages = 0
-    bad: list[BadStream] = []
+    is allowed; others of STREAM_ERRORS unless bad streams are skipped, which then come to `bad`."""
+    messages, had_bad = 0, len(bad)
     try:
         for part in read_slice(source, slice_, maker.needs_frames, bad.append if options.skip_bad else None):
             messages += part.block.entries.messages
@@ -210,9 +236,7 @@ def read_all(source: Source, slice_: Slice, maker: BatchMaker, options: Options)
         if options.fail_on_data_loss:
             raise
         LOG.warning("%s: going on without", error)
-    for each in bad:
-        LOG.warning("left out: %s", each.cause)
-    if messages < slice_.messages and options.fail_on_data_loss and not bad:
+    if messages < slice_.messages and options.fail_on_data_loss and len(bad) == had_bad:
         missing = slice_.messages - messages
         raise DataLoss(slice_.stream, f"{missing} messages were trimmed before the query has read them")
 

@@ -1,31 +1,39 @@
 """How far a live query has come in each stream, and how far its next batch goes. Pure.
 
 An offset is what Spark keeps in its checkpoint as JSON: for each stream the seq after the last message of the batch,
-which files these were (`Identity`), so that a stream whose tail was set aside is not taken for the same one, and the
-time of that last message: after a crash of its machine a node may give seqs again, to messages with later times.
+which files these were (`Identity`), so that a stream whose tail was set aside is not taken for the same one, and time
+and epoch of that last message with the boot of the node's machine: after a crash of the machine a node may give seqs
+again, to other messages.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from spark.slices import NO_IDENTITY, Identity
 
 
 class Mark(NamedTuple):
-    """Messages before `seq` are done; `time_us` is the time of the last of them, None where it is not known.
+    """Messages before `seq` are done; `time_us` and `epoch` are those of the last of them, None where not known.
 
-    `resumed`: the batch that ends here begins at this seq, as what was done before is no part of the stream any more.
+    `boot`: see `spark.source.StreamView`. `resumed`: the batch that ends here begins at this seq, as what was done
+    before is no part of the stream any more. `is_gone`: the stream has vanished; the first batch that ends with such a
+    mark reports it.
     """
 
     seq: int
     identity: Identity
     time_us: int | None = None
     resumed: int | None = None
+    epoch: int | None = None
+    boot: int | None = None
+    is_gone: bool = False
 
 
 Offset: TypeAlias = dict[str, Mark]
+_OPTIONAL: Final = {"us": "time_us", "from": "resumed", "epoch": "epoch", "boot": "boot"}
+"""Fields of a mark by their names in the checkpoint."""
 
 
 class DataLoss(Exception):
@@ -48,11 +56,9 @@ def pack_offset(offset: Offset) -> dict[str, Any]:
 
 def _pack(mark: Mark) -> dict[str, int]:
     packed = {"seq": mark.seq, "id": mark.identity[0], "cuts": mark.identity[1]}
-    if mark.time_us is not None:
-        packed["us"] = mark.time_us
-    if mark.resumed is not None:
-        packed["from"] = mark.resumed
-    return packed
+    more = {name: getattr(mark, field) for name, field in _OPTIONAL.items()}
+    packed |= {name: value for name, value in more.items() if value is not None}
+    return packed | {"gone": 1} if mark.is_gone else packed
 
 
 def parse_offset(said: Mapping[str, Any]) -> Offset:
@@ -65,8 +71,8 @@ def parse_offset(said: Mapping[str, Any]) -> Offset:
 
 def _parse(said: Mapping[str, Any]) -> Mark:
     mark = Mark(int(said["seq"]), (int(said["id"]), int(said["cuts"])))
-    time_us, resumed = (None if said.get(key) is None else int(said[key]) for key in ("us", "from"))
-    return mark._replace(time_us=time_us, resumed=resumed)
+    more: dict[str, Any] = {field: int(said[name]) for name, field in _OPTIONAL.items() if said.get(name) is not None}
+    return mark._replace(**more, is_gone=bool(said.get("gone")))
 
 
 def admit(waiting: Mapping[str, int], rows: int) -> dict[str, int]:
@@ -95,7 +101,7 @@ def advance(start: Offset, latest: Offset, rows: int | None) -> Offset:
         return {**start, **latest}
     admitted = admit(waiting, rows)
     moved = {
-        name: latest[name]._replace(seq=start[name].seq + count, time_us=None)
+        name: latest[name]._replace(seq=start[name].seq + count, time_us=None, epoch=None)
         for name, count in admitted.items()
         if count
     }

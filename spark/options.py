@@ -71,6 +71,7 @@ KNOWN: Final = (
     "from",
     "to",
     "checkCrc",
+    "onlySynced",
     "badStreams",
     "payload",
     "payloadSchema",
@@ -92,7 +93,10 @@ def _source(found: Mapping[str, str]) -> SourceOptions:
     addresses = (
         _checked("brokers", brokers, lambda text: parse_addresses(text.replace(",", " ").split())) if brokers else ()
     )
-    return SourceOptions(path, addresses, found.get("token"), check_crc)
+    only_synced = _choice(found, "onlySynced", ("false", "true")) == "true"
+    if only_synced and not path:
+        raise InvalidOption("onlySynced is for a path: over a connection nobody knows what the node has synced")
+    return SourceOptions(path, addresses, found.get("token"), check_crc, only_synced)
 
 
 def _place(found: Mapping[str, str], name: str) -> Place | None:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Final
 
 from spark.slices import Slice, Task
-from spark.source import StreamView
+from spark.source import TimedView
 
 ROWS_PER_TASK: Final = 2_000_000
 """At most; where there are fewer messages in all, each processor should have something to do."""
@@ -33,7 +33,7 @@ def cut(slice_: Slice, rows: int) -> list[Slice]:
     return [slice_._replace(first_seq=start, end_seq=end) for start, end in pairwise(bounds)]
 
 
-def cut_aligned(view: StreamView, slice_: Slice, rows: int, unit_us: int) -> list[Slice]:
+def cut_aligned(view: TimedView, slice_: Slice, rows: int, unit_us: int) -> list[Slice]:
     """Parts of about `rows` messages, or more, that end where a unit of time (a minute, say) ends.
 
     So the messages of one unit are all in one part.

@@ -20,12 +20,15 @@ CONNECTION_ERRORS: Final = (ConnectFailed, ConnectionLost, OperationTimeout)
 
 
 class SourceOptions(NamedTuple):
-    """Either `path`, of a data directory, or `brokers`. Picklable."""
+    """Either `path`, of a data directory, or `brokers`. `only_synced`: leave out what the node has not synced yet, of a
+    data directory. Picklable.
+    """
 
     path: str = ""
     brokers: tuple[Address, ...] = ()
     token: str | None = None
     check_crc: bool = False
+    only_synced: bool = False
 
 
 class StreamRef(NamedTuple):
@@ -42,8 +45,15 @@ class Block(NamedTuple):
     frames: memoryview | None
 
 
-class StreamView(Protocol):
-    """A stream for planning. The committed end is read once, when it is opened."""
+class Stamp(NamedTuple):
+    """What tells a message from another one that has its seq."""
+
+    timestamp_us: int
+    epoch: int
+
+
+class TimedView(Protocol):
+    """A stream in which times can be found. The committed end is read once, when it is opened."""
 
     stream: str
     shard: int
@@ -56,6 +66,21 @@ class StreamView(Protocol):
 
     def timestamp_at(self, seq: int) -> int:
         """Of a message from first_seq to next_seq, which may have been trimmed since: then that of one that follows."""
+
+
+class StreamView(TimedView, Protocol):
+    """A stream for planning.
+
+    `possible_seq`: messages from next_seq up to there may exist, but are not shown, as they are not synced or nobody
+    has looked at them since the machine went down. `boot`: another number when messages that were not synced may have
+    been lost, and their seqs given to others.
+    """
+
+    possible_seq: int
+    boot: int
+
+    def stamp_at(self, seq: int) -> Stamp | None:
+        """Of a message from first_seq to next_seq; None if it has been trimmed since."""
 
 
 class SliceReader(Protocol):

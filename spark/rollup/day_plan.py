@@ -17,7 +17,7 @@ from spark.rollup.frame_view import FrameViews
 from spark.rollup.kernel import DAY_US
 from spark.rollup.units import TASK_ROWS, WHOLE_ROWS_MAX, Task, Unit, cut_units, pack
 from spark.slices import BadStream, Slice, show_stream_id
-from spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, StreamView
+from spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, TimedView
 
 EPOCH_DAY: Final = date(1970, 1, 1)
 
@@ -69,8 +69,8 @@ def plan_day(
     units: list[Unit] = []
     plan = DayPlan([], {}, [], {}, source.node_id(), [])
 
-    def look(view: StreamView) -> None:
-        units.extend(_units(view, start_us, whole_rows_max))
+    def look(view: TimedView, by_frames: bool) -> None:
+        units.extend(each._replace(by_frames=by_frames) for each in _units(view, start_us, whole_rows_max))
         plan.first_seqs[view.stream], plan.stream_ids[view.stream] = view.first_seq, show_stream_id(view.identity)
 
     refs = source.streams(patterns)
@@ -91,26 +91,26 @@ def _look_at(
     ref: StreamRef,
     frame_views: FrameViews | None,
     verify: bool,
-    look: Callable[[StreamView], None],
+    look: Callable[[TimedView, bool], None],
     contradictory: list[BadStream],
 ) -> None:
     """By the index, or by the frames. Raises STREAM_ERRORS."""
     if frame_views is not None and verify:
         with frame_views(ref) as view:
-            look(view)
+            look(view, True)
         return
     try:
         with source.view(ref) as view:
-            look(view)
+            look(view, False)
     except StreamDamaged as error:
         if frame_views is None:
             raise
         with frame_views(ref) as view:
-            look(view)
-        contradictory.append(BadStream(ref.stream, f"{error}; its day was found in its frames instead"))
+            look(view, True)
+        contradictory.append(BadStream(ref.stream, f"{error}; its frames were read instead"))
 
 
-def _units(view: StreamView, start_us: int, whole_rows_max: int) -> list[Unit]:
+def _units(view: TimedView, start_us: int, whole_rows_max: int) -> list[Unit]:
     end_us = start_us + DAY_US
     first, end = view.seq_at(start_us), view.seq_at(end_us)
     if first >= end:
@@ -129,6 +129,6 @@ def read_tasks(path: Path) -> list[Task]:
     return [tuple(_unit(*unit) for unit in task) for task in json.loads(path.read_text())]
 
 
-def _unit(slice_: tuple[str, int, int, int, list[int]], levels: list[str]) -> Unit:
+def _unit(slice_: tuple[str, int, int, int, list[int]], levels: list[str], by_frames: bool) -> Unit:
     stream, shard, first_seq, end_seq, (stream_id, cuts) = slice_
-    return Unit(Slice(stream, shard, first_seq, end_seq, (stream_id, cuts)), tuple(levels))
+    return Unit(Slice(stream, shard, first_seq, end_seq, (stream_id, cuts)), tuple(levels), by_frames)

@@ -12,15 +12,15 @@ from shard.frame import unpack_header
 from shard.leaves import load
 from shard.reader import StreamReader
 from spark.slices import Identity
-from spark.source import StreamRef, StreamView
+from spark.source import StreamRef, TimedView
 
-FrameViews = Callable[[StreamRef], AbstractContextManager[StreamView]]
+FrameViews = Callable[[StreamRef], AbstractContextManager[TimedView]]
 
 _check: Final = load("shard.frame_cy").check
 
 
 class FrameView:
-    """See `spark.source.StreamView`. A search reads as many frames as it has steps, each whole and checked."""
+    """See `spark.source.TimedView`. A search reads as many frames as it has steps, each whole and checked."""
 
     def __init__(self, reader: StreamReader, shard: int) -> None:
         self.stream = reader.name
@@ -42,7 +42,7 @@ def frame_views(data: DataDirectory) -> FrameViews:
     """Opens streams of a data directory. Raises StorageError, OSError."""
 
     @contextmanager
-    def view(ref: StreamRef) -> Iterator[StreamView]:
+    def view(ref: StreamRef) -> Iterator[TimedView]:
         with StreamReader.open(data.shard_path(ref.shard), ref.stream) as reader:
             yield FrameView(reader, ref.shard)
 

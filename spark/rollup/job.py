@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from datetime import date
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -18,11 +18,13 @@ import pyarrow.dataset as ds
 from shard.directory import open_data_dir
 from spark.options import parse_options
 from spark.patterns import is_wanted
+from spark.rollup.copies import find_copies
 from spark.rollup.day_plan import DayPlan, plan_day
 from spark.rollup.engine import ChooseEngine, Show
 from spark.rollup.frame_view import frame_views
 from spark.rollup.merge import KEPT_FROM_MAX, Identity, Kept, file_name, write_merged
-from spark.rollup.store import TABLES, Store, staged_table
+from spark.rollup.nodes import NodeRow, State, stage_node
+from spark.rollup.store import NODES, TABLES, Store, staged_table
 from spark.rollup.tasks import TaskResult, Work
 from spark.source import open_source
 
@@ -40,7 +42,8 @@ NOTES_MAX: Final = 10_000
 
 class Job(NamedTuple):
     """`source`: the options of the data source that say where the streams are, path or brokers and token. `replace`:
-    remove rows of other nodes, and of streams that are gone or were made anew.
+    remove rows of other nodes, and of streams that are gone or were made anew. `name`: of the node, for the table of
+    nodes; "" for its id.
     """
 
     source: Mapping[str, str]
@@ -49,6 +52,7 @@ class Job(NamedTuple):
     streams: tuple[str, ...] = ()
     verify: bool = False
     replace: bool = False
+    name: str = ""
 
 
 class Before(NamedTuple):
@@ -71,8 +75,9 @@ class Note(NamedTuple):
 @dataclass
 class Outcome:
     """What a run did. `rows` of each table; `kept` are the streams of which older rows were kept, `others` those whose
-    older rows are of another node or of an earlier stream of the same name, and stay beside the new ones; `failed`
-    those that could not be read whole. `notes` has at most NOTES_MAX of them.
+    older rows are of another node or of an earlier stream of the same name, and stay beside the new ones; `copies`
+    those whose rows of another node count the same messages, and were merged with the new ones; `failed` those that
+    could not be read whole. `notes` has at most NOTES_MAX of them.
     """
 
     messages: int = 0
@@ -83,10 +88,22 @@ class Outcome:
     failed: set[str] = field(default_factory=set)
     was_cleared: bool = False
     others: list[str] = field(default_factory=list)
+    copies: list[str] = field(default_factory=list)
 
     @property
     def failures(self) -> int:
         return len(self.failed)
+
+    def join(self, other: Outcome) -> None:
+        """Add what a run of another node did into the same tables."""
+        self.messages += other.messages
+        self.streams += other.streams
+        self.rows, self.was_cleared = other.rows, other.was_cleared
+        for note in other.notes:
+            self.add(note)
+        self.failed |= other.failed
+        for name in ("kept", "others", "copies"):
+            setattr(self, name, sorted({*getattr(self, name), *getattr(other, name)}))
 
     def add(self, note: Note) -> None:
         if note.is_failure:
@@ -113,6 +130,8 @@ def run_job(job: Job, choose: ChooseEngine, show: Show) -> Outcome:
         run = store.begin()
         try:
             _Run(job, store, run, plan, outcome, choose, show).stage()
+            row, nodes = node_row(job, plan, outcome), store.partition(NODES, job.day)
+            stage_node(run, nodes, row, keeps_own=bool(job.streams), keeps_others=bool(job.streams) or not job.replace)
         except BaseException:
             shutil.rmtree(run, ignore_errors=True)
             raise
@@ -121,6 +140,12 @@ def run_job(job: Job, choose: ChooseEngine, show: Show) -> Outcome:
         store.commit(run, job.day)
         store.sweep()  # what a killed run's own processes went on writing until they noticed
         return outcome
+
+
+def node_row(job: Job, plan: DayPlan, outcome: Outcome) -> NodeRow:
+    """What the table of nodes gets of a run."""
+    state: State = "partly" if outcome.failures else "whole"
+    return NodeRow(job.name or plan.node, plan.node, state, None, outcome.streams, outcome.messages, datetime.now(UTC))
 
 
 def make_plan(job: Job, show: Show) -> DayPlan:
@@ -157,7 +182,9 @@ class _Run:
         self._raw.mkdir()
         results = self._roll_up() if self._plan.tasks else []
         unreadable = self._take_notes(results)
-        wanted = find_kept(self._plan, read_before(self._old["days"]), unreadable, self._job)
+        before = read_before(self._old["days"])
+        minutes = [self._raw / result.files["minute"] for result in results if "minute" in result.files]
+        wanted = find_kept(self._plan, before, unreadable, self._job, self._find_copies(before, minutes))
         self._tell_kept(wanted)
         fresh = {
             level: [self._raw / result.files[level] for result in results if level in result.files] for level in TABLES
@@ -170,11 +197,19 @@ class _Run:
 
     def _tell_kept(self, wanted: list[Kept]) -> None:
         """Rows of streams that this run was not asked for stay, too; nobody needs to be told."""
-        kept, others = set[str](), set[str]()
+        kept, others, copies = set[str](), set[str](), set[str]()
         for each in wanted:
             if is_wanted(each.was.stream, self._job.streams):
-                (others if is_another(each, self._plan) else kept).add(each.was.stream)
-        self._outcome.kept, self._outcome.others = sorted(kept), sorted(others)
+                is_copy = each.now is not None and find_same(each.was, self._plan) is None
+                (copies if is_copy else others if is_another(each, self._plan) else kept).add(each.was.stream)
+        self._outcome.kept, self._outcome.others, self._outcome.copies = map(sorted, (kept, others, copies))
+
+    def _find_copies(self, before: Mapping[Identity, Before], minutes: Sequence[Path]) -> set[Identity]:
+        """Rows of other nodes that count the messages of streams that were read now."""
+        if self._job.replace:
+            return set()
+        others = [was for was in before if was.stream in self._plan.first_seqs and find_same(was, self._plan) is None]
+        return find_copies(minutes, list(self._old["minutes"].glob("*.parquet")), others)
 
     def _roll_up(self) -> list[TaskResult]:
         """In the order of the tasks."""
@@ -207,11 +242,17 @@ def find_idle(patterns: Sequence[str], streams: Sequence[str]) -> list[str]:
     return [pattern for pattern in patterns if not any(is_wanted(stream, [pattern]) for stream in streams)]
 
 
-def find_kept(plan: DayPlan, old: Mapping[Identity, Before], unreadable: set[str], job: Job) -> list[Kept]:
+def find_kept(
+    plan: DayPlan,
+    old: Mapping[Identity, Before],
+    unreadable: set[str],
+    job: Job,
+    copies: Collection[Identity] = (),
+) -> list[Kept]:
     """The streams of which the tables may have rows that cannot be made again.
 
     One that is gone, or cannot be read, keeps what there was of it, and so does every other node and every earlier
-    stream of a name: their rows are none of this run's.
+    stream of a name: their rows are none of this run's. Rows of a copy on another node are merged with the new ones.
     """
     kept = []
     for was, before in old.items():
@@ -221,6 +262,8 @@ def find_kept(plan: DayPlan, old: Mapping[Identity, Before], unreadable: set[str
             kept_from = KEPT_FROM_MAX if stream in unreadable else plan.first_seqs[stream]
             if kept_from > before.first_seq or (kept_from == before.first_seq and before.has_first_gap):
                 kept.append(Kept(was, kept_from, now))
+        elif was in copies:
+            kept.append(Kept(was, KEPT_FROM_MAX, Identity(stream, plan.node, plan.stream_ids[stream])))
         elif stream in unreadable or not (job.replace and is_wanted(stream, job.streams)):
             kept.append(Kept(was))
     return kept

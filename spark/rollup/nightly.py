@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from shard.directory import open_data_dir
+from shard.errors import DirectoryError
 from shard.files import replace_file
 from shard.frame import HEADER_BYTES
 from spark.rollup.engine import ChooseEngine, Show
 from spark.rollup.forecast import PolicyOf, Removal, forecast
-from spark.rollup.job import Job, Outcome, run_job
+from spark.rollup.job import Job, Note, Outcome, run_job
 from spark.rollup.metrics import RunFigures, write_metrics
+from spark.rollup.nodes import commit_missing
 from spark.rollup.report import Told, render
 from spark.rollup.store import Store
 from spark.rollup.summary import STREAMS_SHOWN, read_day_bytes, summarize
+from tailrace.errors import TailraceError
 
 KEPT_SHOWN: Final = 10
 
 
 class Night(NamedTuple):
-    """`policy_of` tells a stream's retention, where the configuration is known; `metrics` is the textfile."""
+    """`policy_of` tells a stream's retention, where the configuration is known; `metrics` is the textfile. `more`: jobs
+    of other nodes, for the same day and OUT."""
 
     job: Job
     policy_of: PolicyOf | None = None
     metrics: Path | None = None
     with_report: bool = True
+    more: tuple[Job, ...] = ()
 
 
 def run_night(night: Night, choose: ChooseEngine, show: Show) -> tuple[Outcome, Path | None]:
@@ -35,7 +41,7 @@ def run_night(night: Night, choose: ChooseEngine, show: Show) -> tuple[Outcome, 
     begun_s = time.monotonic()
     outcome: Outcome | None = None
     try:
-        outcome = run_job(night.job, choose, show)
+        outcome = run_jobs((night.job, *night.more), choose, show)
         report = write_report(night, outcome, show) if night.with_report else None
     finally:
         if night.metrics is not None:
@@ -43,15 +49,34 @@ def run_night(night: Night, choose: ChooseEngine, show: Show) -> tuple[Outcome, 
     return outcome, report
 
 
+def run_jobs(jobs: Sequence[Job], choose: ChooseEngine, show: Show) -> Outcome:
+    """One after the other. Of several nodes those that cannot be read are recorded, and the others go on.
+
+    Raises what `run_job` does.
+    """
+    together = Outcome()
+    for job in jobs:
+        try:
+            together.join(run_job(job, choose, show))
+        except (DirectoryError, TailraceError) as error:
+            if len(jobs) == 1:
+                raise
+            name = job.name or job.source.get("path") or job.source.get("brokers", "")
+            commit_missing(Store(job.out), job.day, name, str(error))
+            together.add(Note(name, f"this node is missing in the tables: {error}", True))
+    return together
+
+
 def write_report(night: Night, outcome: Outcome, show: Show) -> Path:
     """Put the day's report in its place. Raises OSError."""
     job = night.job
     store = Store(job.out)
     show("writing the report", 0, 1)
-    removals = None if night.policy_of is None else find_removals(job, night.policy_of)
+    jobs = (job, *night.more)
+    removals = None if night.policy_of is None or len(jobs) > 1 else find_removals(job, night.policy_of)
     told = [Told(note.stream, note.text) for note in outcome.notes] + told_of_kept(outcome)
     made_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
-    source = job.source.get("path") or job.source.get("brokers", "")
+    source = ", ".join(each.source.get("path") or each.source.get("brokers", "") for each in jobs)
     page = render(summarize(store, job.day), removals, told, made_at, source)
     path = store.report(job.day)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -70,9 +70,9 @@ def run_task(
         run = _run_large if is_too_large(unit, whole_rows_max) else _run_whole
         try:
             try:
-                done = run(unit, read_index)
+                done = run(unit, read_frames if unit.by_frames and read_frames is not None else read_index)
             except StreamDamaged as error:
-                if read_frames is None:
+                if read_frames is None or unit.by_frames:
                     raise
                 done = run(unit, read_frames)
                 yield note_batch(stream, shard, f"{error}; its frames were read instead")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from shard.errors import StorageError
 from spark.rollup.day_plan import read_tasks
 from spark.rollup.tasks import Work, write_task
 from spark.rollup.units import Task
@@ -53,7 +55,12 @@ class RollupReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, TaskPartition)
-        result = write_task(self._work, partition.number, partition.task)
+        try:
+            result = write_task(self._work, partition.number, partition.task)
+        except (StorageError, OSError) as error:
+            # Spark does not pass on where a task of Python has failed.
+            error.add_note(f"worker: {socket.gethostname()}")
+            raise
         yield pa.RecordBatch.from_pydict({"result": [result.to_text()]}, schema=_SCHEMA)
 
 
@@ -65,8 +72,8 @@ def to_options(work: Work, plan: Path) -> dict[str, str]:
 
 
 def _parse_work(text: str, token: str | None) -> Work:
-    (path, brokers, _, check_crc), *others = json.loads(text)
-    return Work(SourceOptions(path, tuple(Address(*each) for each in brokers), token, check_crc), *others)
+    (path, brokers, _, *checks), *others = json.loads(text)
+    return Work(SourceOptions(path, tuple(Address(*each) for each in brokers), token, *checks), *others)
 
 
 settle()

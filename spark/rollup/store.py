@@ -1,42 +1,74 @@
 """Where rollups are kept, and how a day is put there: as a whole or not at all, whenever the process is killed.
 
-    OUT/minutes/day=YYYY-MM-DD/*.parquet      and the same for hours and days
+    OUT/current                               a link to the state that readers go by, such as states/00000007
+    OUT/states/N/minutes/day=YYYY-MM-DD/*.parquet      and the same for hours, days and nodes
+    OUT/minutes, OUT/hours, OUT/days, OUT/nodes        links to the tables of current
     OUT/reports/YYYY-MM-DD.html
-    OUT/_run-ID/                              a run that goes on, or was killed
-    OUT/_LOCK                                 held by the run that goes on
+    OUT/_run-ID/                              a run in progress, or what is left of one that was killed
+    OUT/_LOCK                                 held by the run in progress
 
-A run writes into its own folder. When everything is there and on the disk, it writes the file COMMIT into that folder
-and then moves the folders of the three tables into place. A run that finds the folder of a killed one finishes the
-moves if COMMIT is there, and otherwise removes it. (Spark's own dynamic overwrite removes the old folder before it
-moves the new one: killed in between it leaves neither, and what has been trimmed since could not be made again.)
+A state is all tables of all days, and never changes. A run writes into its own folder, makes the next state of what it
+has written and of hard links to the other days' files, puts it on the disk, and renames the link `current`: one step,
+before which every reader sees the former state and after which the new one. A reader of several tables resolves the
+link once (`Store.snapshot`). Former states are kept for `STATE_KEPT_S`, for readers that still have them open.
 
 Spark and others pass over names that begin with an underscore.
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from datetime import date
+from itertools import pairwise
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from shard.files import replace_file, sync_directory
+from shard.files import sync_directory, sync_file_system
 
 TABLES: Final = {"minute": "minutes", "hour": "hours", "day": "days"}
 """The table of each level."""
+NODES: Final = "nodes"
+"""Which nodes they are from (`spark.rollup.nodes`)."""
+ALL_TABLES: Final = (*TABLES.values(), NODES)
 RUN_PREFIX: Final = "_run-"
-COMMIT: Final = "COMMIT"
 LOCK: Final = "_LOCK"
+CURRENT: Final = "current"
+STATES: Final = "states"
+STATE_DIGITS: Final = 8
+STATE_KEPT_S: Final = 3_600
+"""For how long a state is kept at least after another one has taken its place."""
+STATES_KEPT_MAX: Final = 16
+"""Former states that are kept at most, as when many days are rolled up one after the other."""
+OLD_COMMIT: Final = "COMMIT"
+"""In the folder of a complete run of earlier versions, which moved the tables into place one after the other."""
+_UNLINKABLE: Final = (errno.EPERM, errno.EACCES, errno.EMLINK, errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
 class StoreInUse(Exception):
     """Another rollup writes there."""
+
+
+class Snapshot(NamedTuple):
+    """One state of the tables. It does not change, and is kept for at least STATE_KEPT_S after it was replaced."""
+
+    path: Path
+
+    def partition(self, table: str, day: date) -> Path:
+        """The folder of a day, whether it exists or not."""
+        return self.path / table / f"day={day}"
+
+    def days(self) -> list[date]:
+        """The days there are, in order."""
+        found = (self.path / "days").glob("day=*")
+        return sorted(date.fromisoformat(path.name.removeprefix("day=")) for path in found)
 
 
 class Store:
@@ -45,20 +77,23 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def table(self, table: str) -> Path:
-        return self.path / table
+    def snapshot(self) -> Snapshot:
+        """The state of this moment. Before the first commit there are no tables in it. Raises OSError."""
+        try:
+            return Snapshot(self.path / os.readlink(self.path / CURRENT))
+        except FileNotFoundError:
+            return Snapshot(self.path)  # tables of earlier versions, if there are any
 
     def partition(self, table: str, day: date) -> Path:
-        """The folder of a day, whether it is there or not."""
-        return self.path / table / f"day={day}"
+        """The folder of a day in the state of this moment, whether it exists or not. Raises OSError."""
+        return self.snapshot().partition(table, day)
 
     def report(self, day: date) -> Path:
         return self.path / "reports" / f"{day}.html"
 
     def days(self) -> list[date]:
-        """The days there are, in order."""
-        found = self.table("days").glob("day=*")
-        return sorted(date.fromisoformat(path.name.removeprefix("day=")) for path in found)
+        """The days there are, in order. Raises OSError."""
+        return self.snapshot().days()
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -70,18 +105,19 @@ class Store:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise StoreInUse(f"another rollup writes to {self.path}") from None
+            self._adopt()
             self.sweep()
             yield
         finally:
             os.close(fd)
 
     def sweep(self) -> None:
-        """Finish or remove what killed runs have left. For the holder of the lock. Raises OSError."""
-        for run in sorted(self.path.glob(f"{RUN_PREFIX}*")):
-            if (run / COMMIT).exists():
-                self._move(run)
+        """Remove what killed runs have left, and states that nobody needs. Only with the lock. Raises OSError."""
+        for run in self.path.glob(f"{RUN_PREFIX}*"):
             # Processes of the killed run may write on for a moment; `job` sweeps once more when they surely have ended.
             shutil.rmtree(run, ignore_errors=True)
+        for state in self._unneeded():
+            shutil.rmtree(state, ignore_errors=True)
 
     def begin(self) -> Path:
         """An empty folder for a run. Raises OSError."""
@@ -89,23 +125,79 @@ class Store:
         run.mkdir()
         return run
 
-    def commit(self, run: Path, day: date) -> None:
-        """Make the tables in `run` (`staged`) the day's, in place of those that were; one that is not there is cleared.
+    def commit(self, run: Path, day: date, replaced: Collection[str] = ALL_TABLES) -> None:
+        """Make the tables in `run` (`staged_table`) the day's, instead of the former ones of `replaced`; one of these
+        that is not there is removed.
 
-        Raises OSError; what was there before stays when COMMIT was not yet written.
+        Raises OSError; readers go on with what there was before.
         """
-        staged = {table: staged_table(run, table).is_dir() for table in TABLES.values()}
-        _sync_tree(run)
-        replace_file(run / COMMIT, json.dumps({"day": str(day), "staged": staged}).encode())
-        self._move(run)
+        state = run / "state"
+        for table in ALL_TABLES:
+            _link_days(self.snapshot().path / table, state / table, f"day={day}" if table in replaced else "")
+            staged = staged_table(run, table)
+            if staged.is_dir():
+                _sync_files(staged)
+                os.rename(staged, state / table / f"day={day}")
+        self._switch(run, state)
         shutil.rmtree(run)
 
-    def _move(self, run: Path) -> None:
-        """Does what was not yet done, so that it may be done again."""
-        commit = json.loads((run / COMMIT).read_text())
-        day = date.fromisoformat(commit["day"])
+    def _switch(self, run: Path, state: Path) -> None:
+        """Put a state in its place and make it the current one."""
+        states = self.path / STATES
+        states.mkdir(exist_ok=True)
+        name = f"{1 + max((int(each.name) for each in self._states()), default=0):0{STATE_DIGITS}}"
+        os.rename(state, states / name)
+        self._link_tables()
+        # The folders and links of thousands of days: one sync of the file system takes less than one of each.
+        sync_file_system(self.path)
+        os.symlink(f"{STATES}/{name}", run / CURRENT)
+        os.rename(run / CURRENT, self.path / CURRENT)
+        sync_directory(self.path)
+
+    def _link_tables(self) -> None:
+        for table in ALL_TABLES:
+            if not os.path.lexists(self.path / table):
+                os.symlink(f"{CURRENT}/{table}", self.path / table)
+
+    def _unneeded(self) -> Iterator[Path]:
+        """States that never became the current one, and former ones that no reader should need any more."""
+        states = self._states()
+        former = [state for state in states if state.name <= self.snapshot().path.name]
+        yield from states[len(former) :]
+        kept_since_s = time.time() - STATE_KEPT_S
+        for place, (state, successor) in enumerate(pairwise(former)):
+            # A state was replaced when the one that followed it was made.
+            if successor.stat().st_mtime < kept_since_s or place < len(former) - 1 - STATES_KEPT_MAX:
+                yield state
+
+    def _states(self) -> list[Path]:
+        """In the order in which they were made."""
+        return sorted((self.path / STATES).glob("[0-9]" * STATE_DIGITS))
+
+    def _adopt(self) -> None:
+        """Make tables of earlier versions, which are folders in OUT, the first state. May be done again when killed."""
+        folders = [self.path / table for table in TABLES.values() if _is_folder(self.path / table)]
+        if not folders:
+            if os.path.lexists(self.path / CURRENT):
+                self._link_tables()
+            return
+        run = self.begin()
+        if not os.path.lexists(self.path / CURRENT):
+            for complete in self.path.glob(f"{RUN_PREFIX}*/{OLD_COMMIT}"):
+                self._finish_moves(complete.parent)
+            for table in ALL_TABLES:
+                _link_days(self.path / table, run / "state" / table)
+            self._switch(run, run / "state")
+        for folder in folders:
+            os.rename(folder, run / folder.name)
+        self._link_tables()
+        sync_directory(self.path)
+
+    def _finish_moves(self, run: Path) -> None:
+        """Of a complete run of earlier versions. Does what was not yet done, so that it may be done again."""
+        commit = json.loads((run / OLD_COMMIT).read_text())
         for table, is_replaced in commit["staged"].items():
-            final, staged = self.partition(table, day), staged_table(run, table)
+            final, staged = self.path / table / f"day={commit['day']}", staged_table(run, table)
             if is_replaced and not staged.exists():
                 continue  # moved already
             final.parent.mkdir(exist_ok=True)
@@ -113,7 +205,6 @@ class Store:
                 os.rename(final, run / f"old-{table}")
             if is_replaced:
                 os.rename(staged, final)
-            sync_directory(final.parent)
 
 
 def staged_table(run: Path, table: str) -> Path:
@@ -121,13 +212,39 @@ def staged_table(run: Path, table: str) -> Path:
     return run / f"staged-{table}"
 
 
-def _sync_tree(path: Path) -> None:
-    """Every file of it on the disk."""
-    for folder, _, files in os.walk(path):
-        for name in files:
-            fd = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                os.fsync(fd)
-            finally:
-                os.close(fd)
-        sync_directory(Path(folder))
+def _is_folder(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _link_days(table: Path, into: Path, but: str = "") -> None:
+    """A table whose days have the same files, but for one day. Raises OSError."""
+    into.mkdir(parents=True)
+    for day in table.glob("day=*"):
+        if day.name != but:
+            shutil.copytree(day, into / day.name, copy_function=_link)
+
+
+def _link(source: str, target: str) -> str:
+    """A hard link, or a copy where there can be none. Raises OSError."""
+    try:
+        os.link(source, target)
+    except OSError as error:
+        if error.errno not in _UNLINKABLE:
+            raise
+        shutil.copyfile(source, target)
+        _sync(target)
+    return target
+
+
+def _sync_files(folder: Path) -> None:
+    for path in folder.rglob("*"):
+        if path.is_file():
+            _sync(path)
+
+
+def _sync(path: str | Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from spark.rollup.store import Store
+from spark.rollup.store import Snapshot, Store
 
 GROWTH_DAYS: Final = 30
 STREAMS_SHOWN: Final = 15
@@ -65,39 +65,40 @@ class Summary(NamedTuple):
 
 def summarize(store: Store, day: date) -> Summary:
     """Of a day that may have no messages. Raises OSError."""
-    table = _read(store, "days", day, StreamDay._fields)
+    snapshot = store.snapshot()
+    table = _read(snapshot, "days", day, StreamDay._fields)
     first = day - timedelta(days=GROWTH_DAYS - 1)
-    growth = [_total(store, each) for each in store.days() if first <= each < day]
-    total = _total(store, day)
+    growth = [_total(snapshot, each) for each in snapshot.days() if first <= each < day]
+    total = _total(snapshot, day)
     return Summary(
         day,
         total,
         _sum(table, "missing"),
         _sum(table, "damaged"),
-        _minutes(store, day),
+        _minutes(snapshot, day),
         _top(table, "bytes"),
         _top(table.filter(pc.is_valid(table["gap_max_us"])), "gap_max_us"),
         [*growth, total],
     )
 
 
-def _read(store: Store, table: str, day: date, columns: Sequence[str]) -> pa.Table:
-    folder = store.partition(table, day)
+def _read(snapshot: Snapshot, table: str, day: date, columns: Sequence[str]) -> pa.Table:
+    folder = snapshot.partition(table, day)
     if not folder.is_dir():
         return pa.table({name: pa.array([], pa.int64()) for name in columns})
     return ds.dataset(folder, format="parquet").to_table(columns=list(columns))
 
 
-def _minutes(store: Store, day: date) -> list[Minute]:
-    table = _read(store, "minutes", day, ("start", "messages", "bytes", "gap_max_us"))
+def _minutes(snapshot: Snapshot, day: date) -> list[Minute]:
+    table = _read(snapshot, "minutes", day, ("start", "messages", "bytes", "gap_max_us"))
     wanted = [("messages", "sum"), ("bytes", "sum"), ("messages", "count"), ("gap_max_us", "max")]
     found = table.group_by("start").aggregate(wanted).sort_by("start")
     names = ["start", *("_".join(each) for each in wanted)]
     return [Minute(*row) for row in zip(*(found[name].to_pylist() for name in names), strict=True)]
 
 
-def _total(store: Store, day: date) -> DayTotal:
-    table = _read(store, "days", day, ("messages", "bytes"))
+def _total(snapshot: Snapshot, day: date) -> DayTotal:
+    table = _read(snapshot, "days", day, ("messages", "bytes"))
     return DayTotal(day, _sum(table, "messages"), _sum(table, "bytes"), table.num_rows)
 
 
@@ -114,5 +115,5 @@ def _top(table: pa.Table, name: str) -> list[StreamDay]:
 
 def read_day_bytes(store: Store, day: date) -> list[tuple[str, int, int]]:
     """(stream, messages, bytes) of each stream."""
-    table = _read(store, "days", day, ("stream", "messages", "bytes"))
+    table = _read(store.snapshot(), "days", day, ("stream", "messages", "bytes"))
     return list(zip(*(column.to_pylist() for column in table.columns), strict=True))

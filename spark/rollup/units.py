@@ -24,10 +24,11 @@ STREAM_ROWS: Final = 2_000
 
 
 class Unit(NamedTuple):
-    """Messages to roll up, and to which levels."""
+    """Messages to roll up, and to which levels. `by_frames`: the times in the index are known to be wrong."""
 
     slice: Slice
     levels: tuple[str, ...]
+    by_frames: bool = False
 
     @property
     def cost_rows(self) -> int:

@@ -28,14 +28,16 @@ if TYPE_CHECKING:
 NEEDED = ("numpy", "pyarrow", "jinja2")
 NOTES_SHOWN = 20
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_NODE = re.compile(r"(?:([A-Za-z0-9_.-]+)=)?(.+)", re.DOTALL)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
-_LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((\S+) executor (\S+)\)")
+_WORKER = re.compile(r"^\s*worker: (\S+)$", re.MULTILINE)
 
 EPILOG = """\b
 Examples:
   tailrace rollup ./data ./rollups
   tailrace rollup ./data ./rollups --day 2026-11-20
   tailrace rollup ./data ./rollups --config /etc/tailrace/tailrace.toml
+  tailrace rollup north=/mnt/north south=/mnt/south ./rollups
   tailrace rollup ./data ./rollups --engine spark
   tailrace rollup ./data /shared/rollups --master spark://host:7077 --py-files tailrace.zip
 
@@ -50,7 +52,7 @@ arguments, 3 another rollup writes to OUT, 4 no connection to the brokers, 5 DAT
 
 
 @click.command("rollup", epilog=EPILOG)
-@click.argument("data", metavar="DATA")
+@click.argument("data", metavar="[NODE=]DATA…", nargs=-1, required=True)
 @click.argument("out", metavar="OUT", callback=lambda _context, _option, text: parse_out(text))
 @click.option("--day", metavar="YYYY-MM-DD", help="The day, UTC [default: yesterday].")
 @click.option("--stream", "streams", multiple=True, metavar="PATTERN", help="Only these streams; may be repeated.")
@@ -80,7 +82,7 @@ arguments, 3 another rollup writes to OUT, 4 no connection to the brokers, 5 DAT
 @click.option("--background", is_flag=True, help="Use only what others leave of the processors.")
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
 def command(
-    data: str,
+    data: tuple[str, ...],
     out: Path,
     day: str | None,
     streams: tuple[str, ...],
@@ -100,25 +102,25 @@ def command(
     background: bool,
     log_level: str,
 ) -> int:
-    """Roll a day of the streams in DATA up into OUT."""
+    """Roll a day of the streams in DATA up into OUT; of several nodes each with a name before it."""
     require(NEEDED, "rollup")
     set_up_logging(log_level)
+    if replace and len(data) > 1:
+        raise click.UsageError("--replace removes rows of other nodes, so it goes with one node")
     from spark.rollup.job import Job
     from spark.rollup.nightly import Night
 
     if verify and brokers:
         raise click.UsageError("--verify reads the files of a data directory; brokers check what they send themselves")
-    source = (
-        {"brokers": data, **({"token": token} if token else {})} if brokers else {"path": str(Path(data).resolve())}
-    )
-    if not brokers:
-        require_path("DATA", data)
-    job = Job(source, out.resolve(), parse_day(day), streams, verify, replace)
+    jobs = [
+        Job(parse_source(text, brokers, token), out.resolve(), parse_day(day), streams, verify, replace, name)
+        for name, text in parse_nodes(data)
+    ]
     zips, settings = [path for path in py_files.split(",") if path], parse_settings(conf)
     if engine == "local" and (master or zips or settings):
         raise click.UsageError("--master, --py-files and --conf are for --engine spark")
     processors = parse_cores(cores)
-    night = Night(job, load_policies(config), metrics, not no_report)
+    night = Night(jobs[0], load_policies(config), metrics, not no_report, tuple(jobs[1:]))
 
     def start() -> Any:
         from spark.rollup.sessions import LOCAL, make_session
@@ -130,7 +132,7 @@ def command(
         return make_engine(wanted, processors, start, background, log_level not in ("debug", "info"))
 
     outcome, report = run(night, choose)
-    tell(outcome, job.day, report)
+    tell(outcome, jobs[0].day, report)
     return REFUSED if outcome.failures else OK
 
 
@@ -180,6 +182,24 @@ def require_path(name: str, text: str) -> None:
     """Raises click.UsageError for a URL."""
     if _URL.match(text):
         raise click.UsageError(f"{name} is {text!r}, a URL; it is a folder, on a cluster one that all nodes have")
+
+
+def parse_nodes(texts: tuple[str, ...]) -> list[tuple[str, str]]:
+    """(name, what is behind it) of each; the name of a single one may be missing. Raises click.UsageError."""
+    found = [_NODE.fullmatch(text) for text in texts]
+    nodes = [(each[1] or "", each[2]) for each in found if each is not None]
+    names = [name for name, _ in nodes]
+    if len(texts) > 1 and (not all(names) or len(set(names)) < len(texts)):
+        raise click.UsageError("several nodes need a name each, such as north=./data south=/mnt/south")
+    return nodes
+
+
+def parse_source(text: str, brokers: bool, token: str | None) -> dict[str, str]:
+    """The options of the data source. Raises click.UsageError."""
+    if brokers:
+        return {"brokers": text, **({"token": token} if token else {})}
+    require_path("DATA", text)
+    return {"path": str(Path(text).resolve())}
 
 
 def parse_out(text: str) -> Path:
@@ -306,6 +326,8 @@ def tell(outcome: Outcome, day: date, report: Path | None) -> None:
     if outcome.others:
         text = "rows of another node, or of earlier streams of the same names, are kept (--replace removes them)"
         click.echo(f"{text}: {some(outcome.others)}")
+    if outcome.copies:
+        click.echo(f"also held by another node, and counted once: {some(outcome.copies)}")
     if outcome.was_cleared:
         click.echo(f"{day} has no messages any more: its tables were removed")
     rows = ", ".join(f"{count:,} {table}" for table, count in outcome.rows.items())
@@ -332,8 +354,8 @@ def find_cause(text: str) -> str:
         indent = _indent(frames[0]) - 2 if frames else 0
         cause = next((line.strip() for line in frames if _indent(line) <= indent), "")
         if cause:
-            lost = _LOST_TASK.search(text)
-            return f"{cause} (on {lost[1]}, executor {lost[2]})" if lost else cause
+            worker = _WORKER.search(text)
+            return f"{cause} (on {worker[1]})" if worker else cause
     return lines[0].strip() if lines else "it failed, and did not say why"
 
 

@@ -20,6 +20,7 @@ from spark.source import Source, SourceOptions
 from tailrace.address import Address
 from tailrace.errors import ConnectFailed, DamagedMessage, SeqFault, StreamBehind
 from tests.spark.data import START_US, make_directory, plain
+from tests.spark.rollup.test_frame_view import set_time
 from tests.system.node import Node
 
 MINUTE_US = 60_000_000
@@ -80,6 +81,20 @@ def test_the_same_plan_and_messages_as_from_the_directory(source: BrokerSource, 
     assert len(aligned) > 5
     for task, same in zip(make_plan(source, ()).tasks, make_plan(files, ()).tasks, strict=True):
         assert all_of(source, task) == all_of(files, same)
+
+
+@pytest.mark.system
+def test_a_wrong_time_in_the_index_of_the_node_misleads_nobody(
+    source: BrokerSource, data: DataDirectory, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is plausible: between those of its neighbours."""
+    set_time(data, "a", 50, START_US + 49_500)
+    try:
+        assert planned(source, "a", range_=Range(Place("time", START_US + 50_000))) == [("a", 50, 100)]
+        assert "the index of its node is wrong beside seq 51" in caplog.text
+        assert planned(source, "a", range_=Range(Place("time", START_US + 49_000))) == [("a", 49, 100)]
+    finally:
+        set_time(data, "a", 50, START_US + 50_000)
 
 
 @pytest.mark.system

@@ -21,20 +21,21 @@ from spark.slices import BadStreams
 from tests.spark.data import START_US, add_stream, append, make_directory, open_log, plain, trim
 
 SCHEMA = StructType([StructField("stream", StringType()), StructField("seq", LongType())])
-Seen = list[tuple[str, int]]
+Seen = list[tuple[str, int | None]]
 
 
 class Query:
     """Spark's part: what it calls in which order, and a checkpoint that is JSON."""
 
-    def __init__(self, data: DataDirectory, **options: str) -> None:
+    def __init__(self, data: DataDirectory, schema: StructType = SCHEMA, **options: str) -> None:
+        self._schema = schema
         self._said = {"path": str(data.path), **options}
         self.done: str | None = None  # the checkpoint
         self.planned: tuple[str, str] | None = None
         self.restart()
 
     def restart(self) -> None:
-        self.reader = TailraceStreamReader(parse_options(self._said), SCHEMA)
+        self.reader = TailraceStreamReader(parse_options(self._said), self._schema)
 
     def plan(self, rows: int | None = None) -> bool:
         """The next batch, written down; False when there is none."""
@@ -207,10 +208,19 @@ def crash(data: DataDirectory, tmp_path: Path) -> Iterator[Callable[[int], None]
     yield lose
 
 
+def in_another_boot(done: str | None) -> str:
+    """The checkpoint as it would be if the machine had come up again since."""
+    marks = json.loads(done or "")
+    for mark in marks.values():
+        mark["boot"] += 1
+    return json.dumps(marks)
+
+
+@pytest.mark.parametrize("is_rebooted", [True, False])
 @pytest.mark.parametrize("count", [2, 4, 5, 20])
 @pytest.mark.parametrize("rows", [None, 3])
 def test_seqs_that_were_given_again_are_a_loss(
-    data: DataDirectory, crash: Callable[[int], None], count: int, rows: int | None
+    data: DataDirectory, crash: Callable[[int], None], count: int, rows: int | None, is_rebooted: bool
 ) -> None:
     """The query had read four messages beyond what was synced."""
     grow(data, "a", 4)
@@ -219,13 +229,17 @@ def test_seqs_that_were_given_again_are_a_loss(
         pass
     crash(count)
     query.restart()
-    if count == 4:  # it ends just where it did: nothing can be told yet
+    grown = 0
+    if is_rebooted:
+        query.done = in_another_boot(query.done)
+    elif count == 4:  # it ends just where it did, and no machine was down: nothing is looked at yet
         assert query.batch() == []
         grow_late(data)
+        grown = 1
     with pytest.raises(DataLoss, match="stream 'a': its node has lost the end of it, and gives the seqs from 10 on"):
         query.batch()
     lenient.done = query.done
-    end = 10 + count + (count == 4)
+    end = 10 + count + grown
     found: Seen = []
     while more := lenient.batch(rows):
         found += more
@@ -233,6 +247,51 @@ def test_seqs_that_were_given_again_are_a_loss(
     assert found == seqs("a", 10, end)
     grow_late(data)
     assert lenient.batch() == seqs("a", end, end + 1)
+
+
+def test_a_machine_that_came_up_again_and_lost_nothing_is_no_loss(data: DataDirectory) -> None:
+    query = Query(data)
+    query.batch()
+    query.done = in_another_boot(query.done)
+    query.restart()
+    assert query.batch() == []
+    grow(data, "a", 2)
+    assert query.batch() == seqs("a", 10, 12)
+
+
+def test_nothing_is_lost_before_the_broker_has_looked(data: DataDirectory) -> None:
+    """The machine has come up again, and the broker has not opened the stream yet: only what was synced is shown."""
+    query = Query(data)
+    query.batch()
+    open_log(data, "a", boot_id="another boot").close()
+    query.restart()
+    grow(data, "b", 1)
+    assert query.batch() == seqs("b", 4, 5)
+    grow(data, "a", 2)
+    assert query.batch() == seqs("a", 10, 12)
+
+
+def test_only_what_is_synced(data: DataDirectory) -> None:
+    log = open_log(data, "a")
+    log.sync()
+    append(log, plain(3, START_US + 10_000_000))
+    query, all_of_it = Query(data, onlySynced="true", streams="a"), Query(data, streams="a")
+    assert query.batch() == seqs("a", 0, 10)
+    assert all_of_it.batch() == seqs("a", 0, 13)
+    all_of_it._said["onlySynced"] = "true"  # it has read more than it may now: that is no loss
+    all_of_it.restart()
+    assert all_of_it.batch() == []
+    log.sync()
+    assert query.batch() == seqs("a", 10, 13)
+    log.close()
+    grow(data, "a", 1)
+    assert all_of_it.batch() == []
+    log = open_log(data, "a")
+    log.sync()
+    log.close()
+    assert all_of_it.batch() == query.batch() == seqs("a", 13, 14)
+    with pytest.raises(InvalidOption, match="onlySynced is for a path"):
+        parse_options({"brokers": "localhost:1", "onlySynced": "true"})
 
 
 def grow_late(data: DataDirectory) -> None:
@@ -261,12 +320,34 @@ def test_a_stream_that_vanishes_is_told_once(data: DataDirectory, caplog: pytest
     query.batch()
     for path in data.path.glob("shard-*/a.*"):
         path.unlink()
-    for _ in range(3):
+    for number in range(4, 7):
         grow(data, "b", 1)
-        assert len(query.batch()) == 1
-    assert [each.message for each in caplog.records if "'a'" in each.message] == [
-        "stream 'a' is not there any more; the query has read it as far as it could"
-    ]
+        assert query.batch() == seqs("b", number, number + 1)
+        assert json.loads(query.done or "")["a"]["gone"]
+    told = "stream 'a' does not exist any more; the query has read it as far as it could"
+    assert [each.message for each in caplog.records if "'a'" in each.message] == [told, f"left out: {told}"]
+
+
+def test_a_stream_that_vanishes_is_a_row_of_its_batch(data: DataDirectory) -> None:
+    """Also if the batch is run again; and once more if the stream comes back and vanishes again."""
+    query = Query(data, schema=StructType(list(SCHEMA.fields)).add("_fault", StringType()))
+    query.batch()
+    files = {path: path.read_bytes() for path in data.path.glob("shard-*/a.*")}
+    for _ in range(2):
+        for path in files:
+            path.unlink()
+        assert query.plan()
+        for _ in range(2):
+            assert query.run() == [("a", None)]
+            query.restart()
+        assert query.planned is not None
+        query.done = query.planned[1]
+        assert query.batch() == []
+        for path, content in files.items():
+            path.write_bytes(content)
+        assert query.batch() == []
+    grow(data, "a", 1)
+    assert query.batch() == seqs("a", 10, 11)
 
 
 @pytest.mark.parametrize("ours", [True, False])

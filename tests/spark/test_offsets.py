@@ -16,7 +16,12 @@ def at(**seqs: int) -> Offset:
 
 
 def test_offsets_survive_a_checkpoint() -> None:
-    offset = {**at(a=0, b=2**47), "ü/\\*": Mark(5, (0, 0)), "t": Mark(5, FILES, 7, 0)}
+    offset = {
+        **at(a=0, b=2**47),
+        "ü/\\*": Mark(5, (0, 0)),
+        "t": Mark(5, FILES, 7, 0, 3, 2**47),
+        "gone": Mark(5, FILES, is_gone=True),
+    }
     assert parse_offset(json.loads(json.dumps(pack_offset(offset)))) == offset
     assert parse_offset({}) == {}
 

@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 
-from spark.rollup.store import COMMIT, RUN_PREFIX, TABLES, Store
+from spark.rollup.store import RUN_PREFIX, TABLES, Store
 from tests.spark.rollup import reference
 
 
 def read_tables(out: Path, day: date) -> dict[reference.Key, reference.Row]:
-    """All rows of a day."""
+    """All rows of a day, in one state of the tables."""
+    snapshot = Store(out).snapshot()
     rows: dict[reference.Key, reference.Row] = {}
     for level, table in TABLES.items():
-        folder = Store(out).partition(table, day)
+        folder = snapshot.partition(table, day)
         if folder.is_dir():
             for row in ds.dataset(folder, format="parquet").to_table().to_pylist():
                 key = level, row.pop("stream"), row.pop("start")
@@ -27,4 +28,4 @@ def read_tables(out: Path, day: date) -> dict[reference.Key, reference.Row]:
 def left_over(out: Path) -> list[str]:
     """What a run should not leave behind."""
     names = [str(path.relative_to(out)) for path in out.rglob("*")]
-    return [name for name in names if RUN_PREFIX in name or COMMIT in name or "staging" in name or ".new" in name]
+    return [name for name in names if RUN_PREFIX in name or "staging" in name or ".new" in name]

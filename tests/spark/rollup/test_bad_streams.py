@@ -4,14 +4,16 @@ be read, and what is wrong is told."""
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +28,17 @@ from shard.stream_files import StreamPaths, stream_paths
 from spark.rollup import job
 from spark.rollup.day_plan import plan_day
 from spark.rollup.engine import ChooseEngine, Engine
+from spark.rollup.nodes import read_nodes
 from spark.rollup.store import Store
 from tailrace.command import main, rollup
 from tailrace.command.ending import OK, REFUSED
 from tests.shard.helpers import flip
-from tests.spark.data import add_stream, make_directory, open_log, plain, trim
+from tests.spark.data import DAY_US, add_stream, make_directory, open_log, plain, trim
 from tests.spark.java import with_quick_java
+from tests.spark.rollup import reference
 from tests.spark.rollup.directories import DAY, DAY_START_US, HOUR_US
 from tests.spark.rollup.tables import left_over, read_tables
-from tests.spark.rollup.test_frame_view import set_time
+from tests.spark.rollup.test_frame_view import EDGES, set_time
 from tests.spark.test_beside_a_broker import KEPT, NAMES, PAYLOAD_BYTES, Publisher
 from tests.system.node import Node, running, wait_for
 
@@ -129,6 +133,10 @@ def trimming_slowly(node: Node) -> Iterator[None]:
         done.result()
 
 
+def rename(before: Path, after: Path) -> None:
+    before.rename(after)
+
+
 def days(out: Path) -> dict[str, tuple[int, int, int]]:
     """Of each stream of the day: messages, missing, damaged."""
     rows = read_tables(out, DAY)
@@ -146,6 +154,7 @@ def run_command(
     *options: str,
     meanwhile: Callable[[], None] = lambda: None,
     report: bool = False,
+    data: Sequence[str] = (),
 ) -> int:
     """The command, with one of the engines of the tests. `meanwhile` is done when the streams were looked at.
 
@@ -157,7 +166,7 @@ def run_command(
         return engine(0)
 
     monkeypatch.setattr(rollup, "make_engine", make_engine)
-    words = ["rollup", str(tmp_path / "data"), str(tmp_path / "out"), "--day", str(DAY), *options]
+    words = ["rollup", *(data or [str(tmp_path / "data")]), str(tmp_path / "out"), "--day", str(DAY), *options]
     return main.run(words if report else [*words, "--no-report"])
 
 
@@ -314,8 +323,83 @@ def test_a_message_counts_once_however_often_it_is_read(
 def test_a_wrong_time_in_an_index_takes_nothing_from_the_day(
     tmp_path: Path, command: Callable[..., int], capsys: Captured, options: tuple[str, ...], ending: int
 ) -> None:
-    data = make_directory(tmp_path / "data", {"a": plain(4_000, DAY_START_US, STEP_US)})
-    set_time(data, "a", 2_000, 0)
+    """Also if the time is plausible, and the message the first or the last of its day."""
+    wrong = {"middle": (2_000, 0), **EDGES}
+    around = [plain(500, DAY_START_US - DAY_US), plain(3_500, DAY_START_US, STEP_US), plain(500, DAY_START_US + DAY_US)]
+    data = make_directory(tmp_path / "data", {name: [*chain(*around)] for name in wrong})
+    expected = reference.roll_up(data.path, DAY_START_US)
+    for name, (seq, timestamp_us) in wrong.items():
+        set_time(data, name, seq, timestamp_us)
     assert command(*options) == ending
-    assert days(tmp_path / "out") == {"a": (4_000, 0, 0)}
-    assert ("its day was found in its frames instead" in capsys.readouterr().err) == (not options)
+    assert days(tmp_path / "out") == dict.fromkeys(wrong, (3_500, 0, 0))
+    assert read_tables(tmp_path / "out", DAY) == expected
+    said = capsys.readouterr().err
+    assert [name for name in wrong if f"tailrace: {name}: " in said] == ([] if options else [*wrong])
+    assert said.count("its frames were read instead") == (0 if options else len(wrong))
+
+
+def test_a_failure_of_spark_says_what_python_said_and_where(
+    tmp_path: Path, spark_engine: ChooseEngine, monkeypatch: pytest.MonkeyPatch, capsys: Captured
+) -> None:
+    """The data directory is gone when the tasks begin, as on a node of a cluster that does not have it."""
+    make(tmp_path, "a")
+    command = partial(run_command, tmp_path, monkeypatch, spark_engine)
+    assert command(meanwhile=lambda: rename(tmp_path / "data", tmp_path / "elsewhere")) == REFUSED
+    said = capsys.readouterr().err
+    cause = f"tailrace: Spark: shard.errors.DirectoryError: {tmp_path}/data: is no tailrace data directory"
+    assert said.startswith(cause), said
+    assert said.endswith(f" (on {socket.gethostname()})\n")
+    assert len(said.splitlines()) == 1, said
+    assert not left_over(tmp_path / "out")
+
+
+def test_a_stream_of_master_and_slave_counts_once(
+    tmp_path: Path, command: Callable[..., int], capsys: Captured
+) -> None:
+    """Whichever node is read last, and whichever has more of it; a stream that only has the same name counts beside."""
+    whole = plain(COUNT, DAY_START_US, 7 * STEP_US)
+    master = make_directory(tmp_path / "master", {"a": whole, "b": plain(9, DAY_START_US)})
+    lagging = make_directory(tmp_path / "slave", {"a": whole[:100], "b": plain(9, DAY_START_US, 2_000)})
+    trim(lagging.path, "a", 30)
+    both = {(master.node_id, "b", 9), (lagging.node_id, "b", 9)}
+    for name in ("master", "slave", "master"):
+        (tmp_path / "data").unlink(missing_ok=True)
+        (tmp_path / "data").symlink_to(tmp_path / name)
+        capsys.readouterr()
+        assert command() == OK
+        node_id = (master if name == "master" else lagging).node_id
+        days_of_both = rows_of(tmp_path / "out", "days")
+        assert [row for row in days_of_both if row[1] == "a"] == [(node_id, "a", COUNT)]
+        assert sum(count for _, stream, count in rows_of(tmp_path / "out", "minutes") if stream == "a") == COUNT
+    assert {row for row in days_of_both if row[1] == "b"} == both
+    said = capsys.readouterr().out
+    assert "also held by another node, and counted once: a\n" in said
+    assert "(--replace removes them): b\n" in said
+
+
+def test_a_night_of_several_nodes_of_which_one_is_missing_and_comes_later(
+    tmp_path: Path, command: Callable[..., int], capsys: Captured
+) -> None:
+    north = make(tmp_path / "n", "a")
+    south = make_directory(tmp_path / "away", {"b": plain(5, DAY_START_US)})
+    nodes = [f"north={north.path}", f"south={tmp_path / 'south'}"]
+    assert command(data=nodes) == REFUSED
+    said = capsys.readouterr()
+    assert "tailrace: south: this node is missing in the tables: " in said.err
+    assert rows_of(tmp_path / "out", "days") == [(north.node_id, "a", COUNT)]
+    assert states(tmp_path / "out") == {"north": (north.node_id, "whole", 1), "south": (None, "missing", 0)}
+    (tmp_path / "away").rename(tmp_path / "south")
+    assert command(data=nodes[1:]) == OK
+    assert set(rows_of(tmp_path / "out", "days")) == {(north.node_id, "a", COUNT), (south.node_id, "b", 5)}
+    whole = {"north": (north.node_id, "whole", 1), "south": (south.node_id, "whole", 1)}
+    assert states(tmp_path / "out") == whole
+    (tmp_path / "south").rename(tmp_path / "away")
+    assert command(data=nodes) == REFUSED
+    assert states(tmp_path / "out") == whole, "its rows are still there"
+    assert set(rows_of(tmp_path / "out", "days")) == {(north.node_id, "a", COUNT), (south.node_id, "b", 5)}
+
+
+def states(out: Path) -> dict[str, tuple[str | None, str, int]]:
+    """Of each node: its id, whether it was read whole, and its streams."""
+    rows = read_nodes(Store(out).partition("nodes", DAY))
+    return {row.name: (row.node, row.state, row.streams) for row in rows}

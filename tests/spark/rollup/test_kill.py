@@ -7,7 +7,11 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -16,7 +20,6 @@ import pytest
 from shard.leaves import interpreted_wanted
 from spark.rollup.engine import ChooseEngine
 from spark.rollup.job import Job, run_job
-from spark.rollup.store import Store
 from tests.spark.data import make_directory, trim
 from tests.spark.java import with_quick_java
 from tests.spark.rollup import reference
@@ -26,17 +29,7 @@ from tests.spark.rollup.test_job import spread
 
 ROUNDS = int(os.environ.get("TAILRACE_KILL_ROUNDS", "1"))  # another point in each run of the suite
 WAIT_S = 300.0
-MARKS = (
-    "",
-    "tasks.json",
-    "raw",
-    "raw/_temporary/*/*/*/*",
-    "raw/level=*",
-    "raw/_SUCCESS",
-    "staged-*",
-    "staged-days/*",
-    "COMMIT",
-)
+MARKS = ("", "raw", "raw/*", "staged-*", "staged-days/*", "state", "state/days/*", "current")
 """What a run's folder gets, in this order."""
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -79,6 +72,26 @@ def wait_for(out: Path, run: subprocess.Popen[bytes], mark: str) -> None:
         time.sleep(0.001)
 
 
+@contextmanager
+def looking(out: Path, expected: dict[reference.Key, reference.Row]) -> Iterator[Future[int]]:
+    """Readers look at the tables all the time, and find the same whole ones. Gives the number of looks, later."""
+    stop = threading.Event()
+
+    def run() -> int:
+        looks = 0
+        while not stop.wait(0.05):
+            assert read_tables(out, DAY) == expected
+            looks += 1
+        return looks
+
+    with ThreadPoolExecutor(1) as pool:
+        looks = pool.submit(run)
+        try:
+            yield looks
+        finally:
+            stop.set()
+
+
 def test_killed_at_random_points(tmp_path: Path, local_engine: ChooseEngine) -> None:
     if interpreted_wanted():
         pytest.skip("nothing here depends on which build is loaded; the other run has it")
@@ -95,16 +108,17 @@ def test_killed_at_random_points(tmp_path: Path, local_engine: ChooseEngine) -> 
     for _ in range(ROUNDS):
         run = start(tmp_path)
         mark, then_s = choice.choice(MARKS), choice.choice([0.0, choice.uniform(0, 1)])
-        wait_for(tmp_path / "out", run, mark)
-        try:
-            run.wait(then_s)
-        except subprocess.TimeoutExpired:
-            kill(run, all_at_once=choice.random() < 0.5)
+        with looking(tmp_path / "out", expected) as looks:
+            wait_for(tmp_path / "out", run, mark)
+            try:
+                run.wait(then_s)
+            except subprocess.TimeoutExpired:
+                kill(run, all_at_once=choice.random() < 0.5)
+        assert looks.result() > 0
         print(f"{mark or 'begun'} and {then_s:.3f} s: {run.returncode}")
         assert run.returncode in (0, -signal.SIGKILL), (tmp_path / "log").read_text()
         killed += run.returncode != 0
-        with Store(tmp_path / "out").locked():
-            assert read_tables(tmp_path / "out", DAY) == expected
+        assert read_tables(tmp_path / "out", DAY) == expected, "at once, before another run has cleaned up"
     print(f"killed {killed} of {ROUNDS} runs")
     assert run_job(job, local_engine, lambda _phase, _done, _total: None).kept == ["s1"]
     assert read_tables(tmp_path / "out", DAY) == expected

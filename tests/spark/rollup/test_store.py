@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import random
 import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from datetime import date
 from pathlib import Path
 
 import pytest
 
-from spark.rollup.store import COMMIT, TABLES, Store, StoreInUse, staged_table
+from spark.rollup.store import STATE_KEPT_S, STATES_KEPT_MAX, TABLES, Store, StoreInUse, staged_table
 
+KILLS = int(os.environ.get("TAILRACE_KILL_ROUNDS", "4"))
 DAY = date(2026, 11, 20)
 ALL = tuple(TABLES.values())
 
@@ -51,7 +59,8 @@ def test_a_commit_replaces_the_day_and_leaves_nothing_else(store: Store) -> None
         stage(run, "new", *ALL)
         store.commit(run, DAY)
     assert contents(store) == written("new", *ALL)
-    assert sorted(path.name for path in store.path.iterdir()) == sorted(["_LOCK", *ALL])
+    assert sorted(path.name for path in store.path.iterdir()) == sorted(["_LOCK", "current", "states", "nodes", *ALL])
+    assert (store.path / "minutes" / f"day={DAY}" / "part.parquet").read_text() == "new minutes"
 
 
 def test_what_was_not_staged_is_cleared(store: Store) -> None:
@@ -80,29 +89,37 @@ class Killed(BaseException):
     """The process ends here."""
 
 
+def die_after(patch: pytest.MonkeyPatch, steps: int) -> None:
+    """Each link, rename and removal is a step."""
+    left = iter(range(steps))
+
+    def dying(step: Callable[..., None]) -> Callable[..., None]:
+        def run(*arguments: object, **named: object) -> None:
+            if next(left, None) is None:
+                raise Killed
+            step(*arguments, **named)
+
+        return run
+
+    for module, name in ((os, "rename"), (os, "symlink"), (os, "link"), (shutil, "rmtree")):
+        patch.setattr(module, name, dying(getattr(module, name)))
+
+
 @pytest.mark.parametrize("staged", [ALL, ("minutes", "days"), ()])
-def test_killed_between_any_two_steps_the_next_run_finishes_or_forgets(
+def test_killed_between_any_two_steps_the_tables_are_the_old_or_the_new_ones_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, staged: tuple[str, ...]
 ) -> None:
-    """Every rename and every removal is a step; the run dies before the first, the second … until it gets through."""
-    rename, rmtree = os.rename, shutil.rmtree
-    seen = set()
-    for survived in range(20):
+    """Each link, rename and removal is a step; the run dies before the first, the second … until it gets through.
+    Readers look at the tables before any other run cleans up."""
+    seen = []
+    for survived in range(40):
         store = Store(tmp_path / f"out{survived}")
         with store.locked():
             run = store.begin()
             stage(run, "old", *ALL)
             store.commit(run, DAY)
-        steps = iter(range(survived))
-
-        def dying(step: object, *arguments: object, left: object = steps) -> None:
-            if next(left, None) is None:  # type: ignore[call-overload]
-                raise Killed
-            step(*arguments)  # type: ignore[operator]
-
         with monkeypatch.context() as patch:
-            patch.setattr(os, "rename", lambda *arguments: dying(rename, *arguments))
-            patch.setattr(shutil, "rmtree", lambda path, **_: dying(rmtree, path))
+            die_after(patch, survived)
             try:
                 with store.locked():
                     run = store.begin()
@@ -111,15 +128,16 @@ def test_killed_between_any_two_steps_the_next_run_finishes_or_forgets(
                 is_done = True
             except Killed:
                 is_done = False
-        was_committed = is_done or (run / COMMIT).exists()
+        found = contents(store)
+        assert found in (written("new", *staged), written("old", *ALL))
         with store.locked():
-            pass
-        assert contents(store) == (written("new", *staged) if was_committed else written("old", *ALL))
+            assert contents(store) == found
         assert not list(store.path.glob("_run-*"))
-        seen.add((was_committed, is_done))
+        seen.append((found == written("new", *staged), is_done))
         if is_done:
             break
-    assert seen == {(False, False), (True, False), (True, True)}
+    assert seen == sorted(seen)
+    assert {(False, False), (True, False), (True, True)} == set(seen)
 
 
 def test_a_run_that_never_committed_is_forgotten(store: Store) -> None:
@@ -129,3 +147,142 @@ def test_a_run_that_never_committed_is_forgotten(store: Store) -> None:
     with store.locked():
         assert contents(store) == written("old", *ALL)
     assert not run.exists()
+
+
+def test_a_snapshot_stays_as_it_is_while_others_follow(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = store.snapshot()
+    for text in ("second", "third"):
+        with store.locked():
+            run = store.begin()
+            stage(run, text, *ALL)
+            store.commit(run, DAY)
+    for table in ALL:
+        assert (before.partition(table, DAY) / "part.parquet").read_text() == f"old {table}"
+    assert contents(store) == written("third", *ALL)
+    with store.locked():
+        assert before.path.exists()
+    monkeypatch.setattr(time, "time", lambda left=time.time: left() + STATE_KEPT_S + 1)
+    with store.locked():
+        assert not before.path.exists()
+        assert contents(store) == written("third", *ALL)
+
+
+def test_former_states_are_bounded(store: Store) -> None:
+    for day in range(1, STATES_KEPT_MAX + 3):
+        with store.locked():
+            run = store.begin()
+            stage(run, "new", *ALL)
+            store.commit(run, date(2026, 10, day))
+    with store.locked():
+        assert len(list((store.path / "states").iterdir())) == STATES_KEPT_MAX + 1
+    assert len(store.days()) == STATES_KEPT_MAX + 3
+    # The files of a day are there once, whatever the states that have it.
+    assert (store.partition("days", DAY) / "part.parquet").stat().st_nlink == STATES_KEPT_MAX + 1
+
+
+def test_where_files_cannot_be_linked_they_are_copied(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(_source: str, _target: str) -> None:
+        raise PermissionError(errno.EPERM, "as for files of others")
+
+    monkeypatch.setattr(os, "link", refuses)
+    with store.locked():
+        store.commit(store.begin(), date(2026, 11, 19))
+    assert contents(store) == written("old", *ALL)
+
+
+# --- tables of earlier versions: folders in OUT -----------------------------------------------------------------------
+
+
+def make_old(path: Path) -> Store:
+    for table in ALL:
+        folder = path / table / f"day={DAY}"
+        folder.mkdir(parents=True)
+        (folder / "part.parquet").write_text(f"old {table}")
+    return Store(path)
+
+
+def test_tables_of_earlier_versions_are_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert contents(make_old(tmp_path / "read")) == written("old", *ALL)
+    for survived in range(40):
+        store = make_old(tmp_path / f"out{survived}")
+        is_done = False
+        with monkeypatch.context() as patch:
+            die_after(patch, survived)
+            with suppress(Killed), store.locked():
+                is_done = True
+        with store.locked():
+            assert contents(store) == written("old", *ALL)
+            assert (store.path / "days" / f"day={DAY}" / "part.parquet").read_text() == "old days"
+        names = sorted(path.name for path in store.path.iterdir())
+        assert names == sorted(["_LOCK", "current", "states", "nodes", *ALL])
+        if is_done:
+            break
+    assert is_done
+    assert survived > 8
+
+
+def test_a_complete_run_of_an_earlier_version_that_was_killed_is_finished(tmp_path: Path) -> None:
+    store = make_old(tmp_path / "out")
+    run = store.begin()
+    stage(run, "new", "days")
+    moved = store.path / "minutes" / f"day={DAY}" / "part.parquet"
+    moved.write_text("new minutes")  # this one was moved before it was killed
+    (run / "COMMIT").write_text(f'{{"day": "{DAY}", "staged": {{"minutes": true, "hours": false, "days": true}}}}')
+    with store.locked():
+        assert contents(store) == written("new", "minutes", "days")
+
+
+# --- readers beside runs that are killed ------------------------------------------------------------------------------
+
+WRITER = """
+import itertools, sys
+from datetime import date
+from pathlib import Path
+from spark.rollup.store import TABLES, Store, staged_table
+
+store = Store(Path(sys.argv[1]))
+for number in itertools.count(int(sys.argv[2])):
+    with store.locked():
+        run = store.begin()
+        for table in TABLES.values():
+            staged_table(run, table).mkdir()
+            for part in range(2):
+                (staged_table(run, table) / f"part-{number}-{part}.parquet").write_text(str(number))
+        store.commit(run, date(2026, 11, 20))
+        store.sweep()
+    print(number, flush=True)
+"""
+
+
+def look(store: Store) -> int:
+    """Which run the tables are of: all three, whole, of the same one."""
+    snapshot = store.snapshot()
+    runs = [[int(path.read_text()) for path in snapshot.partition(table, DAY).iterdir()] for table in ALL]
+    assert runs == [[runs[0][0]] * 2] * 3, runs
+    return runs[0][0]
+
+
+@pytest.mark.system
+def test_thousands_of_looks_beside_runs_that_are_killed_see_whole_states(tmp_path: Path) -> None:
+    """A writer that does nothing but commit is killed at random points, and begun again."""
+    seed = int(os.environ.get("TAILRACE_SEED", random.randrange(1 << 32)))
+    print(f"TAILRACE_SEED={seed}")
+    choice, store, looks, seen, next_number = random.Random(seed), Store(tmp_path / "out"), 0, set[int](), 0
+    for _ in range(KILLS):
+        command = [sys.executable, "-c", WRITER, str(store.path), str(next_number)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            committed = [int(writer.stdout.readline())]
+            end_s = time.monotonic() + choice.uniform(0, 0.5)
+            while time.monotonic() < end_s:
+                seen.add(look(store))
+                looks += 1
+            writer.kill()
+            committed += [int(line) for line in writer.stdout]
+        now = look(store)  # before anybody cleans up
+        assert now in (committed[-1], committed[-1] + 1)
+        seen.add(now)
+        next_number = now + 1
+    print(f"{looks} looks, {len(seen)} states seen, {next_number} runs")
+    assert looks > KILLS
+    assert len(seen) >= KILLS

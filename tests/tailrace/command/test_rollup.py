@@ -22,7 +22,9 @@ from tailrace.command.rollup import (
     load_policies,
     parse_cores,
     parse_day,
+    parse_nodes,
     parse_settings,
+    parse_source,
     tell,
 )
 
@@ -88,6 +90,27 @@ def test_a_url_is_no_folder(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "file"]
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["a", "b"], "several nodes need a name each"),
+        (["n=a", "b"], "several nodes need a name each"),
+        (["n=a", "n=b"], "several nodes need a name each"),
+        (["n=a", "s=b", "--replace"], "--replace removes rows of other nodes"),
+        (["n=a", "s=s3://b"], "DATA is 's3://b', a URL"),
+    ],
+)
+def test_nodes_that_cannot_be_told_apart(tmp_path: Path, capsys: Captured, words: list[str], said: str) -> None:
+    assert main.run(["rollup", *words, str(tmp_path / "out")]) == USAGE
+    assert said in capsys.readouterr().err
+
+
+def test_nodes_by_name() -> None:
+    assert parse_nodes(("north=/x=y", "s.2=b")) == [("north", "/x=y"), ("s.2", "b")]
+    assert parse_nodes(("./x=y",)) == [("", "./x=y")]
+    assert parse_source("a:1,b:2", True, "t") == {"brokers": "a:1,b:2", "token": "t"}
+
+
 def test_a_pattern_that_means_no_stream(tmp_path: Path, capsys: Captured) -> None:
     make_data_dir(tmp_path / "data", 2)
     assert run(tmp_path, "--stream", "log.*", "--no-report") == REFUSED
@@ -101,6 +124,7 @@ SPARKS = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times
     process()
   File "/x/reading.py", line 2, in read
 shard.errors.DirectoryError: /data: is no tailrace data directory: it has no node.json
+worker: ten
 
 \tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:1)
 Driver stacktrace:
@@ -109,8 +133,8 @@ Driver stacktrace:
 
 def test_the_cause_of_a_failure_of_spark() -> None:
     cause = "shard.errors.DirectoryError: /data: is no tailrace data directory: it has no node.json"
-    assert find_cause(SPARKS) == f"{cause} (on 10.0.0.7, executor 2)"
-    trace = SPARKS[SPARKS.index("  File") :]
+    assert find_cause(SPARKS) == f"{cause} (on ten)"
+    trace = SPARKS[SPARKS.index("  File") :].replace("worker: ten\n", "")
     assert find_cause("[PYTHON_DATA_SOURCE_ERROR] it failed: \nTraceback (most recent call last):\n" + trace) == cause
     assert find_cause("\n[DIVIDE_BY_ZERO] Division by zero.\n\tat x") == "[DIVIDE_BY_ZERO] Division by zero."
     assert find_cause("") == "it failed, and did not say why"

@@ -1,0 +1,47 @@
+"""Rows of one stream on several nodes, told apart from rows of streams that only share a name."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark.rollup.copies import find_copies
+from spark.rollup.merge import Identity
+from tests.spark.rollup.directories import DAY_START_US
+
+ROW = {"first_seq": 60, "last_seq": 119, "messages": 60, "bytes": 6_000, "gaps": 60, "gap_sum_us": 59_874_213}
+
+
+def write(path: Path, *rows: dict[str, Any]) -> list[Path]:
+    start = {"start": datetime.fromtimestamp(DAY_START_US / 1e6 + 300, UTC)}
+    table = pa.Table.from_pylist(
+        [{"stream": "a", "node": None, "stream_id": None, **start, **ROW, **row} for row in rows]
+    )
+    place = table.schema.get_field_index("start")
+    pq.write_table(table.set_column(place, "start", table["start"].cast(pa.timestamp("us", tz="UTC"))), path)
+    return [path]
+
+
+def test_a_row_of_the_same_messages_is_that_of_a_copy(tmp_path: Path) -> None:
+    fresh = write(tmp_path / "fresh", {}, {"stream": "b", "first_seq": 0})
+    others = {
+        Identity("a", "slave", "id"): {},
+        Identity("a", "broker", None): {},
+        Identity("a", "other", "id"): {"gap_sum_us": 59_874_214},
+        Identity("b", "other", "id"): {},
+        Identity("c", "other", "id"): {},
+    }
+    old = write(tmp_path / "old", *({**each._asdict(), **row} for each, row in others.items()))
+    assert find_copies(fresh, old, others) == {Identity("a", "slave", "id"), Identity("a", "broker", None)}
+    assert find_copies(fresh, old, [Identity("a", "slave", "id")]) == {Identity("a", "slave", "id")}
+    assert find_copies(fresh, old, []) == find_copies([], old, others) == find_copies(fresh, [], others) == set()
+
+
+def test_rows_without_gaps_say_nothing(tmp_path: Path) -> None:
+    row = {"gaps": 0, "gap_sum_us": 0, "first_seq": 0, "last_seq": 0, "messages": 1}
+    other = Identity("a", "other", "id")
+    assert find_copies(write(tmp_path / "fresh", row), write(tmp_path / "old", row | other._asdict()), [other]) == set()

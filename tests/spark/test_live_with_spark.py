@@ -1,0 +1,143 @@
+"""Live queries in Spark itself across what a night may bring: crashes, streams made anew, another way of reading."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from shard.directory import DataDirectory
+from tests.spark.data import START_US, add_stream, append, make_directory, open_log, plain
+from tests.system.node import running
+
+Seen = list[tuple[str, int | None, str | None, str | None]]
+SCHEMA = "stream string, seq bigint, payload binary, _fault string"
+
+pytestmark = pytest.mark.system
+
+
+STARTS_MAX = 5
+
+
+class SlowStart(Exception):
+    """The machine had too much to do. Nothing was read."""
+
+
+class Query:
+    """Reads what there is, ends, and goes on from its checkpoint when it is asked again."""
+
+    def __init__(self, session: Any, folder: Path) -> None:
+        self._session, self._checkpoint = session, folder / "checkpoint"
+        self.progress: list[Any] = []
+
+    def __call__(self, **options: str) -> Seen:
+        """Raises StreamingQueryException."""
+        for _ in range(STARTS_MAX):
+            with suppress(SlowStart):
+                return self._run(options)
+        raise AssertionError(f"Python did not start within Spark's ten seconds, {STARTS_MAX} times")
+
+    def _run(self, options: dict[str, str]) -> Seen:
+        found: Seen = []
+
+        def take(batch: Any, _number: int) -> None:
+            for name, seq, payload, fault in batch.collect():
+                found.append((name, seq, None if payload is None else bytes(payload).decode(), fault))
+
+        stream = self._session.readStream.format("tailrace").schema(SCHEMA).options(**options).load()
+        writing = stream.writeStream.foreachBatch(take).option("checkpointLocation", str(self._checkpoint))
+        query = writing.trigger(availableNow=True).start()
+        try:
+            assert query.awaitTermination(120)
+        except StreamingQueryException as error:
+            if "Python worker failed to connect back" in str(error):
+                raise SlowStart from error
+            raise
+        finally:
+            query.stop()
+            self.progress = query.recentProgress
+        return sorted(found, key=str)
+
+    def reboot(self) -> None:
+        """The checkpoint is then one of before the machine came up again."""
+        newest = max((path for path in (self._checkpoint / "offsets").glob("[0-9]*")), key=lambda path: int(path.name))
+        lines = newest.read_text().splitlines()
+        marks = json.loads(lines[-1])
+        for mark in marks.values():
+            mark["boot"] += 1
+        newest.write_text("\n".join([*lines[:-1], json.dumps(marks)]))
+        newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+
+
+def rows(stream: str, start: int, end: int, text: str = "message", first: int = 0) -> list[Any]:
+    return sorted(((stream, seq, f"{text} {seq - first}", None) for seq in range(start, end)), key=str)
+
+
+def grow(data: DataDirectory, name: str, count: int, start_us: int, text: str = "message") -> None:
+    log = open_log(data, name)
+    append(log, plain(count, start_us, text=text))
+    log.close()
+
+
+def lose(data: DataDirectory, synced: Path) -> None:
+    """As a crash of the machine does with what was not synced; others get the same seqs, and just as many."""
+    for path in synced.glob("shard-*/a.*"):
+        shutil.copy(path, data.path / path.relative_to(synced))
+    grow(data, "a", 4, START_US + 30_000_000, "another")
+
+
+def test_across_a_crash_a_new_stream_and_a_stream_that_vanishes(session: Any, tmp_path: Path) -> None:
+    data = make_directory(tmp_path / "data", {"a": plain(10), "b": plain(3)})
+    shutil.copytree(data.path, tmp_path / "synced")
+    grow(data, "a", 4, START_US + 10_000_000, "lost")
+    query, path = Query(session, tmp_path), str(data.path)
+    assert query(path=path) == sorted([*rows("a", 0, 10), *rows("a", 10, 14, "lost", 10), *rows("b", 0, 3)], key=str)
+    lose(data, tmp_path / "synced")
+    query.reboot()
+    with pytest.raises(
+        StreamingQueryException, match="stream 'a': its node has lost the end of it, and gives the seqs"
+    ):
+        query(path=path)
+    assert query(path=path, failOnDataLoss="false") == rows("a", 10, 14, "another", 10)
+    assert query(path=path) == []
+
+    for file in data.path.glob("shard-*/a.*"):
+        file.unlink()
+    gone = "stream 'a' does not exist any more; the query has read it as far as it could"
+    assert query(path=path) == [("a", None, None, gone)]
+    assert "gone" in str(query.progress[-1].sources[0].endOffset)
+    assert query(path=path) == []
+    add_stream(data, "a", plain(20, text="new"))
+    with pytest.raises(
+        StreamingQueryException, match="stream 'a': it was made anew; the query has read it up to seq 14"
+    ):
+        query(path=path)
+    assert query(path=path, failOnDataLoss="false") == rows("a", 0, 20, "new")
+    grow(data, "b", 2, START_US + 40_000_000, "late")
+    assert query(path=path) == rows("b", 3, 5, "late", 3)
+
+
+def test_only_what_is_synced_and_from_a_path_to_a_broker_and_back(session: Any, tmp_path: Path) -> None:
+    data = make_directory(tmp_path / "data", {"a": plain(10)})
+    log = open_log(data, "a")
+    log.sync()
+    append(log, plain(3, START_US + 10_000_000, text="late"))
+    log.close()
+    query, path = Query(session, tmp_path), str(data.path)
+    assert query(path=path, onlySynced="true") == rows("a", 0, 10)
+    with running(data.path) as node:
+        brokers = f"127.0.0.1:{node.port}"
+        assert query(brokers=brokers) == rows("a", 10, 13, "late", 10)
+        with node.client() as client:
+            client.ask("ack on")
+            assert client.ask("pub a |more").startswith("ok pub")
+        assert query(path=path) == [("a", 13, "more", None)]
+        assert query(brokers=brokers) == []
+    other = make_directory(tmp_path / "other", {"a": plain(30, START_US + 5_000, text="other")})
+    with running(other.path) as node, pytest.raises(StreamingQueryException, match="or it is another node's"):
+        query(brokers=f"127.0.0.1:{node.port}")
