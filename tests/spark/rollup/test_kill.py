@@ -79,7 +79,7 @@ def looking(out: Path, expected: dict[reference.Key, reference.Row]) -> Iterator
 
     def run() -> int:
         looks = 0
-        while not stop.wait(0.05):
+        while not looks or not stop.wait(0.05):
             assert read_tables(out, DAY) == expected
             looks += 1
         return looks
