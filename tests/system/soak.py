@@ -86,8 +86,13 @@ class Client:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
+        known = 0
         for line in self.process.stdout:
             self.report = json.loads(line)
+            texts = self.report.get("faults", [])
+            for text in texts[known:]:  # at once: nobody wants to wait two hours for it
+                print(f"\n{time.strftime('%X')} {self.name}: {text}", file=sys.stderr, flush=True)
+            known = len(texts)
 
     def end(self, ends: dict[str, int]) -> None:
         """Tell it to read to these ends and leave."""
