@@ -10,8 +10,9 @@ PYTHON ?=
 EXTRAS ?= dev
 
 # Whatever the compiled leaves are made of.
-LEAF_SOURCES := $(wildcard */*_cy.py */*/*_cy.py */*.pxd */*/*.pxd */*.h */*/*.h) shard/leaves.py setup.py
-LINT_PATHS := $(wildcard shard broker supervisor tailrace spark bench examples tests setup.py pyspark_tailrace.py)
+LEAF_SOURCES := $(wildcard shard/*_cy.py protocol/*_cy.py */*.pxd */*.h) shard/leaves.py setup.py
+PACKAGES := protocol shard client broker supervisor spark cli
+BESIDE := bench examples tests setup.py scripts/link-package pyspark_tailrace.py
 PYTEST ?= $(BIN)/python -m pytest
 
 help:  ## list the targets
@@ -30,15 +31,17 @@ $(VENV)/.made: | scripts/find-python
 	@touch $@
 
 # The leaves are built by their own rule, where the message about a missing compiler can be seen.
+# A folder called tailrace, which older checkouts had, would hide the package from whoever works here.
 $(VENV)/.installed: $(VENV)/.made pyproject.toml
+	@[ ! -d tailrace ] || find tailrace -depth \( -name '*.pyc' -o -name '*.so' -o -type d -empty \) -delete
 	env -u TAILRACE_REQUIRE_COMPILED TAILRACE_DISABLE_COMPILED=1 \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]'
 	@touch $@
 
 $(VENV)/.leaves: $(VENV)/.installed $(LEAF_SOURCES)
-	@rm -f shard/*_cy.*.so broker/protocol/*_cy.*.so
+	@rm -f shard/*_cy.*.so protocol/*_cy.*.so
 	$(BIN)/python setup.py --quiet build_ext --inplace
-	@$(BIN)/python -m shard.leaves
+	@$(BIN)/python -m tailrace.shard.leaves
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.installed
@@ -50,12 +53,13 @@ run: setup  ## a broker on 127.0.0.1:5050, its data in ./data, its metrics on 12
 	$(BIN)/tailrace serve --host 127.0.0.1 --port 5050 --metrics-host 127.0.0.1 --metrics-port 5051 --data ./data
 
 lint: $(VENV)/.installed  ## ruff and mypy --strict
-	$(BIN)/ruff check $(LINT_PATHS)
-	$(BIN)/mypy $(LINT_PATHS)
+	$(BIN)/ruff check $(PACKAGES) $(BESIDE)
+	scripts/link-package
+	$(BIN)/mypy build/package/tailrace $(BESIDE)
 
 format: setup  ## let ruff lay out the code, sort the imports and mend what it can
-	$(BIN)/ruff check --fix $(LINT_PATHS)
-	$(BIN)/ruff format $(LINT_PATHS)
+	$(BIN)/ruff check --fix $(PACKAGES) $(BESIDE)
+	$(BIN)/ruff format $(PACKAGES) $(BESIDE)
 
 packages:
 	scripts/install-system-packages
@@ -63,7 +67,7 @@ packages:
 # What comes before the tests waits for the network, or keeps one core busy: side by side.
 test:  ## everything: lint, then the whole suite, compiled and interpreted side by side
 	@$(MAKE) --no-print-directory --jobs=3 packages lint setup
-	@if [ "$$($(BIN)/python -c 'from shard.leaves import build; print(build())')" = compiled ]; then \
+	@if [ "$$($(BIN)/python -c 'from tailrace.shard.leaves import build; print(build())')" = compiled ]; then \
 		scripts/test-both-builds $(PYTEST); \
 	else \
 		echo "== no compiled leaves here: the suite runs interpreted only"; \
@@ -75,5 +79,5 @@ bench: setup packages $(VENV)/.bench  ## compare with NATS, JetStream, Redis and
 
 clean:  ## remove what make has made (not ./data)
 	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
-	rm -f shard/*_cy.*.so broker/protocol/*_cy.*.so
+	rm -f shard/*_cy.*.so protocol/*_cy.*.so
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

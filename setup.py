@@ -23,6 +23,7 @@ REQUIRE = "TAILRACE_REQUIRE_COMPILED"
 DISABLE = "TAILRACE_DISABLE_COMPILED"
 # A .pxd's C functions are static in each leaf that includes it, whether or not it calls them all.
 COMPILE_ARGUMENTS = ["-O3", "-Wno-unused-function"]
+LINKED = "build/package"  # the leaves as modules of the package: Cython goes by paths
 LEAF_MODULES: tuple[str, ...] = runpy.run_path(str(ROOT / "shard" / "leaves.py"))["LEAF_MODULES"]
 
 
@@ -45,7 +46,7 @@ def wanted(variable: str) -> bool:
 
 
 def leaf_source(module: str) -> str:
-    return module.replace(".", "/") + ".py"
+    return f"{LINKED}/{module.replace('.', '/')}.py"
 
 
 def leaf_extensions() -> list[Extension]:
@@ -55,11 +56,12 @@ def leaf_extensions() -> list[Extension]:
         from Cython.Compiler.Errors import CompileError
     except ImportError as error:
         raise LeafBuildError(f"Cython is not installed: {error}") from error
+    runpy.run_path(str(ROOT / "scripts" / "link-package"), run_name="__main__")
     declarations = [
         str(path.relative_to(ROOT))
         for pattern in ("*.pxd", "*.h")
         for path in ROOT.glob(f"*/**/{pattern}")
-        if ".venv" not in path.parts
+        if not {".venv", "build"} & set(path.parts)
     ]
     extensions = [
         Extension(
@@ -73,7 +75,7 @@ def leaf_extensions() -> list[Extension]:
         if (ROOT / leaf_source(module)).exists()
     ]
     try:
-        return list(cythonize(extensions, build_dir="build/cython", include_path=["."], language_level=3))
+        return list(cythonize(extensions, build_dir="build/cython", include_path=[LINKED], language_level=3))
     except CompileError as error:
         raise LeafBuildError(f"Cython refused a leaf: {error}") from error
 

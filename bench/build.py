@@ -10,9 +10,9 @@ from pathlib import Path
 
 from bench.load.limits import LoadError
 from bench.load.meter import ProcessTree
-from shard.leaves import LEAF_MODULES
+from tailrace.shard.leaves import LEAF_MODULES
 
-_ASK = "from shard.leaves import build; print(build())"
+_ASK = "from tailrace.shard.leaves import build; print(build())"
 _ROOT = Path(__file__).resolve().parent.parent
 _ASK_TIMEOUT_S = 30.0
 
@@ -24,7 +24,7 @@ def build_under(environment: Mapping[str, str]) -> str:
         command, cwd=_ROOT, env=whole, capture_output=True, text=True, timeout=_ASK_TIMEOUT_S, check=False
     )
     if done.returncode:
-        raise LoadError(f"shard.leaves cannot be loaded: {done.stderr.strip()}")
+        raise LoadError(f"tailrace.shard.leaves cannot be loaded: {done.stderr.strip()}")
     return done.stdout.strip()
 
 

@@ -15,14 +15,14 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from broker import handover
-from broker.connection import Connection
-from broker.newcomer import CLIENTS, Newcomer
-from broker.protocol.errors import Code
-from broker.replication.peers import is_loopback
+from tailrace.broker import handover
+from tailrace.broker.connection import Connection
+from tailrace.broker.newcomer import CLIENTS, Newcomer
+from tailrace.broker.replication.peers import is_loopback
+from tailrace.protocol.errors import Code
 
 if TYPE_CHECKING:
-    from broker.worker import Worker
+    from tailrace.broker.worker import Worker
 
 log = logging.getLogger(__name__)
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker import handover
-from broker.board import STATE_READY
-from broker.client import Client
-from broker.connection import Pause
-from broker.cursor import Feed
+from tailrace.broker import handover
+from tailrace.broker.board import STATE_READY
+from tailrace.broker.client import Client
+from tailrace.broker.connection import Pause
+from tailrace.broker.cursor import Feed
 
 if TYPE_CHECKING:
-    from broker.worker import Worker
+    from tailrace.broker.worker import Worker
 
 STAY_S = 10.0  # how long a connection stays where it was moved to, at least
 FEW_SUBSCRIBERS = 4  # of one stream on one worker: so many move to its owner

@@ -12,28 +12,28 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.client import READ_BYTES_MAX, Client
-from broker.consumers import binary_serving
-from broker.consumers.serving import Serving
-from broker.cursor import Cursor
-from broker.framing import FrameChunk, head_fields
-from broker.owner import Refused
-from broker.protocol import consuming as c
-from broker.protocol import messages as m
-from broker.protocol import replication as r
-from broker.protocol.binary import ServerCodec
-from broker.protocol.envelope import HEAD_BYTES
-from broker.protocol.errors import Code
-from broker.protocol.messages import CHUNK_HEAD, Ack, Op, pack
-from broker.publish import FramePublication
-from broker.replication.follower import Follower
-from broker.routes import Route
-from broker.subscribing import storage_refusals
-from broker.timers import now_us
-from broker.version import program_version
+from tailrace.broker.client import READ_BYTES_MAX, Client
+from tailrace.broker.consumers import binary_serving
+from tailrace.broker.consumers.serving import Serving
+from tailrace.broker.cursor import Cursor
+from tailrace.broker.framing import FrameChunk, head_fields
+from tailrace.broker.owner import Refused
+from tailrace.broker.publish import FramePublication
+from tailrace.broker.replication.follower import Follower
+from tailrace.broker.routes import Route
+from tailrace.broker.subscribing import storage_refusals
+from tailrace.broker.timers import now_us
+from tailrace.broker.version import program_version
+from tailrace.protocol import consuming as c
+from tailrace.protocol import messages as m
+from tailrace.protocol import replication as r
+from tailrace.protocol.binary import ServerCodec
+from tailrace.protocol.envelope import HEAD_BYTES
+from tailrace.protocol.errors import Code
+from tailrace.protocol.messages import CHUNK_HEAD, Ack, Op, pack
 
 if TYPE_CHECKING:
-    from broker.worker import Worker
+    from tailrace.broker.worker import Worker
 
 FEATURES = frozenset({c.FEATURE, r.FEATURE, m.PRODUCERS_FEATURE})  # spoken here beyond version 1
 NODE_PENDING_MAX = 1 << 16  # answers to another node that are not known yet; it is read no more above it

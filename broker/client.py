@@ -11,14 +11,14 @@ import time
 from abc import abstractmethod
 from typing import TYPE_CHECKING, Any
 
-from broker.connection import Connection, Pause
-from broker.cursor import Cursor, Delivery
-from broker.protocol.errors import Code
-from broker.routes import Route
+from tailrace.broker.connection import Connection, Pause
+from tailrace.broker.cursor import Cursor, Delivery
+from tailrace.broker.routes import Route
+from tailrace.protocol.errors import Code
 
 if TYPE_CHECKING:
-    from broker.consumers.serving import Serving
-    from broker.worker import Worker
+    from tailrace.broker.consumers.serving import Serving
+    from tailrace.broker.worker import Worker
 
 ANSWERS_PENDING_MAX = 4_096  # answers not known yet; reading pauses above it
 # A read is small after anything but a publish, so that little input cannot ask for much output before it is noticed;

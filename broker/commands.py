@@ -8,21 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.consumers import line_serving
-from broker.line_client import LineClient
-from broker.owner import Refused
-from broker.protocol import answers
-from broker.protocol import commands as c
-from broker.protocol.address import join_address
-from broker.protocol.errors import Code
-from broker.publish import Pending
-from broker.replication.rules import covers, is_pattern
-from broker.replication.ruling import Outcome, together
-from broker.replication.scout import Findings
-from shard.meta import Role
+from tailrace.broker.consumers import line_serving
+from tailrace.broker.line_client import LineClient
+from tailrace.broker.owner import Refused
+from tailrace.broker.publish import Pending
+from tailrace.broker.replication.rules import covers, is_pattern
+from tailrace.broker.replication.ruling import Outcome, together
+from tailrace.broker.replication.scout import Findings
+from tailrace.protocol import answers
+from tailrace.protocol import commands as c
+from tailrace.protocol.address import join_address
+from tailrace.protocol.errors import Code
+from tailrace.shard.meta import Role
 
 if TYPE_CHECKING:
-    from broker.worker import Worker
+    from tailrace.broker.worker import Worker
 
 GATHER_COLUMNS_STREAMS = ("stream", "role", "epoch")
 GATHER_COLUMNS_CONNS = ("worker", "peer", "age_s", "subscriptions", "unsent_bytes", "lag_messages")

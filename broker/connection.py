@@ -13,11 +13,11 @@ from abc import ABC, abstractmethod
 from enum import IntFlag
 from typing import TYPE_CHECKING
 
-from broker.metrics import Traffic
-from broker.protocol.errors import Code
+from tailrace.broker.metrics import Traffic
+from tailrace.protocol.errors import Code
 
 if TYPE_CHECKING:
-    from broker.worker import Worker
+    from tailrace.broker.worker import Worker
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ import sys
 from enum import StrEnum
 from typing import Any, Protocol
 
-from broker.metrics import Traffic
-from broker.protocol.errors import Code
+from tailrace.broker.metrics import Traffic
+from tailrace.protocol.errors import Code
 
 NEVER_SEQ = sys.maxsize  # where a subscription ends that has no end
 

@@ -12,11 +12,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from broker.cursor import Chunk, Cursor, Feed, Subscriber
-from broker.owner import Growth
-from broker.protocol.errors import Code
-from broker.readers import Readers
-from shard.errors import StorageError, StreamCut, StreamDamaged, Trimmed
+from tailrace.broker.cursor import Chunk, Cursor, Feed, Subscriber
+from tailrace.broker.owner import Growth
+from tailrace.broker.readers import Readers
+from tailrace.protocol.errors import Code
+from tailrace.shard.errors import StorageError, StreamCut, StreamDamaged, Trimmed
 
 log = logging.getLogger(__name__)
 

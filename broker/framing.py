@@ -14,16 +14,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from broker.chunk_cache import ChunkCache
-from broker.cursor import Cursor
-from broker.owner import Growth
-from broker.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, Op
-from broker.readers import Readers
-from shard.errors import Trimmed
-from shard.files import read_all
-from shard.index import Run
-from shard.leaves import load
-from shard.reader import StreamReader
+from tailrace.broker.chunk_cache import ChunkCache
+from tailrace.broker.cursor import Cursor
+from tailrace.broker.owner import Growth
+from tailrace.broker.readers import Readers
+from tailrace.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, Op
+from tailrace.shard.errors import Trimmed
+from tailrace.shard.files import read_all
+from tailrace.shard.index import Run
+from tailrace.shard.leaves import load
+from tailrace.shard.reader import StreamReader
 
 SENDFILE_MIN_BYTES = 64 << 10  # below this, one sendmsg from memory costs less than a head and a sendfile
 SHARED_SUBSCRIBERS = 8  # so many of a stream share what they are sent,
@@ -31,7 +31,7 @@ NEAR_BYTES = 4 << 20  # those that are no further behind than this
 CHUNKS_AT_ONCE = 4  # of `chunk_bytes` in one of ours: frames cost nothing to make, so their chunks may be larger
 
 _CHUNK = int(Op.CHUNK)
-_check = load("shard.frame_cy").check
+_check = load("tailrace.shard.frame_cy").check
 
 Frames = bytes | bytearray | memoryview
 

@@ -7,7 +7,7 @@ import os
 import time
 from pathlib import Path
 
-from shard.errors import StorageFull
+from tailrace.shard.errors import StorageFull
 
 log = logging.getLogger(__name__)
 

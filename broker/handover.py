@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.client import Client
-from broker.connection import Connection
-from broker.cursor import Cursor
-from shard.errors import StorageError
+from tailrace.broker.client import Client
+from tailrace.broker.connection import Connection
+from tailrace.broker.cursor import Cursor
+from tailrace.shard.errors import StorageError
 
 
 def possible(connection: Connection) -> bool:

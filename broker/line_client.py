@@ -10,20 +10,20 @@ import socket
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from broker.client import Client
-from broker.connection import Pause
-from broker.consumers.line_serving import LineServing
-from broker.cursor import Cursor
-from broker.protocol import answers
-from broker.protocol.commands import Close, Foreign, Invalid, Reply, Staged
-from broker.protocol.errors import Code
-from broker.protocol.line import LineCodec
-from broker.publish import Pending
-from broker.rendering import Rendering
+from tailrace.broker.client import Client
+from tailrace.broker.connection import Pause
+from tailrace.broker.consumers.line_serving import LineServing
+from tailrace.broker.cursor import Cursor
+from tailrace.broker.publish import Pending
+from tailrace.broker.rendering import Rendering
+from tailrace.protocol import answers
+from tailrace.protocol.commands import Close, Foreign, Invalid, Reply, Staged
+from tailrace.protocol.errors import Code
+from tailrace.protocol.line import LineCodec
 
 if TYPE_CHECKING:
-    from broker.commands import Turn
-    from broker.worker import Worker
+    from tailrace.broker.commands import Turn
+    from tailrace.broker.worker import Worker
 
 
 class LineClient(Client):

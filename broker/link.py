@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Iterator
 from itertools import accumulate, islice
 
-from broker.protocol.envelope import EnvelopeReader
-from broker.protocol.outgoing import Buffer, Outgoing
+from tailrace.protocol.envelope import EnvelopeReader
+from tailrace.protocol.outgoing import Buffer, Outgoing
 
 RECEIVE_BYTES = 256 << 10
 FDS_MAX = 16

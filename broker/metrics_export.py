@@ -29,7 +29,16 @@ from typing import Any, Literal
 from prometheus_client import Counter, Gauge, Histogram, values
 from prometheus_client.multiprocess import mark_process_dead
 
-from broker.metrics import MAX_LABEL_VALUES, MAX_NODES, OTHER, TIME_BOUNDS_S, Tally, Timing, Traffic, WorkerMetrics
+from tailrace.broker.metrics import (
+    MAX_LABEL_VALUES,
+    MAX_NODES,
+    OTHER,
+    TIME_BOUNDS_S,
+    Tally,
+    Timing,
+    Traffic,
+    WorkerMetrics,
+)
 
 DIRECTORY_VARIABLE = "PROMETHEUS_MULTIPROC_DIR"
 LANES_MAX = 8  # two workers of one slot at a time, and room for ones that take long to die

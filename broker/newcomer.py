@@ -8,16 +8,16 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING
 
-from broker.binary_client import BinaryClient
-from broker.client import Client
-from broker.connection import Connection
-from broker.line_client import LineClient
-from broker.protocol import answers
-from broker.protocol.errors import Code
-from broker.protocol.sniff import protocol_of, refusal
+from tailrace.broker.binary_client import BinaryClient
+from tailrace.broker.client import Client
+from tailrace.broker.connection import Connection
+from tailrace.broker.line_client import LineClient
+from tailrace.protocol import answers
+from tailrace.protocol.errors import Code
+from tailrace.protocol.sniff import protocol_of, refusal
 
 if TYPE_CHECKING:
-    from broker.worker import Worker
+    from tailrace.broker.worker import Worker
 
 CLIENTS: dict[str, type[Client]] = {each.protocol: each for each in (LineClient, BinaryClient)}
 

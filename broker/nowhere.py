@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
-from broker.protocol.errors import Code
-from broker.publish import Batch
-from broker.refused import Refused
+from tailrace.broker.publish import Batch
+from tailrace.broker.refused import Refused
+from tailrace.protocol.errors import Code
 
 NO_WAY_TEXT = "this node follows the stream's master, but has no way to it yet"
 

@@ -11,23 +11,23 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from broker.protocol.errors import Code
-from broker.publish import Batch, Frames
-from broker.refused import Refused
-from shard.errors import StorageError, StreamDamaged
-from shard.frame import FLAG_CONTINUES, FLAG_PRODUCER, FLAGS_OFFSET, HEADER_BYTES, unpack_header
-from shard.leaves import load
-from shard.numbering import read_numbering, write_numbering
-from shard.producer_file import CHECKPOINT_BYTES, follow, producers_path, rebuild, save
-from shard.producer_memory import ProducerMemory
-from shard.producers import Judgement, Kind, Producers, Run
+from tailrace.broker.publish import Batch, Frames
+from tailrace.broker.refused import Refused
+from tailrace.protocol.errors import Code
+from tailrace.shard.errors import StorageError, StreamDamaged
+from tailrace.shard.frame import FLAG_CONTINUES, FLAG_PRODUCER, FLAGS_OFFSET, HEADER_BYTES, unpack_header
+from tailrace.shard.leaves import load
+from tailrace.shard.numbering import read_numbering, write_numbering
+from tailrace.shard.producer_file import CHECKPOINT_BYTES, follow, producers_path, rebuild, save
+from tailrace.shard.producer_memory import ProducerMemory
+from tailrace.shard.producers import Judgement, Kind, Producers, Run
 
 if TYPE_CHECKING:
-    from broker.owner import OpenStream
+    from tailrace.broker.owner import OpenStream
 
 log = logging.getLogger(__name__)
 
-_leaf = load("shard.run_cy")
+_leaf = load("tailrace.shard.run_cy")
 _mark_run, _find_flagged, _read_run = _leaf.mark_run, _leaf.find_flagged, _leaf.read_run
 
 GAP_TEXT: Final = "number {number} where {expected} is the next of this producer; nothing of this was logged"

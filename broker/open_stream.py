@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.publish import Batch, Frames
-from broker.settings import StreamPolicy
-from shard.log import StreamLog
+from tailrace.broker.publish import Batch, Frames
+from tailrace.broker.settings import StreamPolicy
+from tailrace.shard.log import StreamLog
 
 if TYPE_CHECKING:
-    from broker.numbered import Known
+    from tailrace.broker.numbered import Known
 
 
 class Growth(NamedTuple):

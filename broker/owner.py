@@ -15,34 +15,34 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from broker.failed_syncs import FailedSyncs
-from broker.full_disk import FullDiskLog
-from broker.metrics import WorkerMetrics
-from broker.nowhere import CallUp, Confirmed, call_nowhere, send_nowhere
-from broker.numbered import Admitted, Numbered
-from broker.open_stream import Grown as Grown
-from broker.open_stream import Growth as Growth
-from broker.open_stream import OpenStream as OpenStream
-from broker.protocol.errors import Code
-from broker.publish import Batch, Frames
-from broker.refused import Refused as Refused
-from broker.replication.companions import Companions, is_companion, own_part, with_role_of
-from broker.replication.node_file import NodeFile, note_configured, read_node_file, write_node_file
-from broker.replication.peers import Peers
-from broker.replication.replicas import Replicas
-from broker.replication.rules import Rules, configured
-from broker.settings import Durability, Settings, StreamPolicy
-from shard.catalog import stream_names
-from shard.directory import DataDirectory
-from shard.errors import MetaDamaged, StorageError, StorageFull, StreamDamaged
-from shard.lock import ShardLock, lock_shard
-from shard.log import StreamLog
-from shard.meta import META_SUFFIX, Role, StreamMeta, read_meta_file, write_meta
-from shard.names import base_of, name_of_stem, shard_of
+from tailrace.broker.failed_syncs import FailedSyncs
+from tailrace.broker.full_disk import FullDiskLog
+from tailrace.broker.metrics import WorkerMetrics
+from tailrace.broker.nowhere import CallUp, Confirmed, call_nowhere, send_nowhere
+from tailrace.broker.numbered import Admitted, Numbered
+from tailrace.broker.open_stream import Grown as Grown
+from tailrace.broker.open_stream import Growth as Growth
+from tailrace.broker.open_stream import OpenStream as OpenStream
+from tailrace.broker.publish import Batch, Frames
+from tailrace.broker.refused import Refused as Refused
+from tailrace.broker.replication.companions import Companions, is_companion, own_part, with_role_of
+from tailrace.broker.replication.node_file import NodeFile, note_configured, read_node_file, write_node_file
+from tailrace.broker.replication.peers import Peers
+from tailrace.broker.replication.replicas import Replicas
+from tailrace.broker.replication.rules import Rules, configured
+from tailrace.broker.settings import Durability, Settings, StreamPolicy
+from tailrace.protocol.errors import Code
+from tailrace.shard.catalog import stream_names
+from tailrace.shard.directory import DataDirectory
+from tailrace.shard.errors import MetaDamaged, StorageError, StorageFull, StreamDamaged
+from tailrace.shard.lock import ShardLock, lock_shard
+from tailrace.shard.log import StreamLog
+from tailrace.shard.meta import META_SUFFIX, Role, StreamMeta, read_meta_file, write_meta
+from tailrace.shard.names import base_of, name_of_stem, shard_of
 
 if TYPE_CHECKING:
-    from broker.replication.role_writer import RoleWriter
-    from broker.routes import Route
+    from tailrace.broker.replication.role_writer import RoleWriter
+    from tailrace.broker.routes import Route
 
 log = logging.getLogger(__name__)
 

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
-from broker.owner import OpenStream, Owner, Refused
-from broker.protocol.errors import Code
-from broker.replication import catalog, ends, lineage, roles, ruling
-from broker.replication.lag import stat_of_slaves
-from shard.diverged import count_tails
-from shard.errors import StorageError, StreamDamaged
-from shard.names import is_reserved
-from shard.stream_files import StreamPaths, stream_paths
+from tailrace.broker.owner import OpenStream, Owner, Refused
+from tailrace.broker.replication import catalog, ends, lineage, roles, ruling
+from tailrace.broker.replication.lag import stat_of_slaves
+from tailrace.protocol.errors import Code
+from tailrace.shard.diverged import count_tails
+from tailrace.shard.errors import StorageError, StreamDamaged
+from tailrace.shard.names import is_reserved
+from tailrace.shard.stream_files import StreamPaths, stream_paths
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ Args = list[Any]
 STREAMS_ROWS_MAX = 200_000  # of one worker in one answer
 BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system's own
 
-# How a place in a stream is written in a call: ["time", us], ["seq", n] or ["new", 0] (broker.protocol.commands.From).
+# How a place in a stream is written in a call: ["time", us], ["seq", n] or ["new", 0] (protocol.commands.From).
 
 
 def locate(stream: OpenStream, place: list[Any], skip: int = 0) -> int:

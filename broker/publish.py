@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from broker.protocol import answers
-from broker.protocol.errors import Code
-from broker.work import Asker
+from tailrace.broker.work import Asker
+from tailrace.protocol import answers
+from tailrace.protocol.errors import Code
 
 if TYPE_CHECKING:
-    from broker.routes import Route
+    from tailrace.broker.routes import Route
 
 Frames: TypeAlias = bytearray | memoryview
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections import OrderedDict
 from pathlib import Path
 
-from shard.directory import DataDirectory
-from shard.names import shard_of
-from shard.reader import StreamReader
+from tailrace.shard.directory import DataDirectory
+from tailrace.shard.names import shard_of
+from tailrace.shard.reader import StreamReader
 
 
 class Readers:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.protocol.errors import Code
+from tailrace.protocol.errors import Code
 
 
 class Refused(Exception):

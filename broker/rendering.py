@@ -11,15 +11,15 @@ from bisect import bisect_left
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from broker.chunk_cache import ChunkCache
-from broker.cursor import Cursor
-from broker.owner import Growth
-from broker.readers import Readers
-from shard.errors import Trimmed
-from shard.frame import HEADER_BYTES
-from shard.leaves import load
+from tailrace.broker.chunk_cache import ChunkCache
+from tailrace.broker.cursor import Cursor
+from tailrace.broker.owner import Growth
+from tailrace.broker.readers import Readers
+from tailrace.shard.errors import Trimmed
+from tailrace.shard.frame import HEADER_BYTES
+from tailrace.shard.leaves import load
 
-_text = load("broker.protocol.text_cy")
+_text = load("tailrace.protocol.text_cy")
 
 _LENGTH_BYTES = 4
 

@@ -7,15 +7,15 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from broker import handover
-from broker.client import Client
-from broker.connection import LINGER_S, Pause
-from broker.cursor import Cursor, Park, Subscriber
-from broker.protocol.errors import Code
-from broker.replication.awaiting import PATIENCE_S
+from tailrace.broker import handover
+from tailrace.broker.client import Client
+from tailrace.broker.connection import LINGER_S, Pause
+from tailrace.broker.cursor import Cursor, Park, Subscriber
+from tailrace.broker.replication.awaiting import PATIENCE_S
+from tailrace.protocol.errors import Code
 
 if TYPE_CHECKING:
-    from broker.worker import Worker
+    from tailrace.broker.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -130,7 +130,7 @@ def connections(worker: Worker) -> list[list[Any]]:
 
 def move_on(worker: Worker) -> None:
     """A tick of retiring or draining: see whether this worker's clients have what they are owed."""
-    from broker.worker import Phase  # the worker imports this module
+    from tailrace.broker.worker import Phase  # the worker imports this module
 
     late = time.monotonic() > worker.drain_deadline_s
     if worker.phase is Phase.RETIRED:

@@ -12,18 +12,18 @@ from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
-from broker.link import Link
-from broker.metrics import Traffic, WorkerMetrics
-from broker.numbered import is_numbered
-from broker.owner import ROLE_UNWRITTEN_TEXT, Owner, Refused
-from broker.owner_calls import call
-from broker.protocol import sibling
-from broker.protocol.commands import Staged
-from broker.protocol.errors import Code
-from broker.publish import Batch, FramePublication, Frames, Pending, Publication, QuietPublisher
-from broker.routes import Request, Route
-from broker.work import NOBODY, Asker, Work
-from shard.names import shard_of
+from tailrace.broker.link import Link
+from tailrace.broker.metrics import Traffic, WorkerMetrics
+from tailrace.broker.numbered import is_numbered
+from tailrace.broker.owner import ROLE_UNWRITTEN_TEXT, Owner, Refused
+from tailrace.broker.owner_calls import call
+from tailrace.broker.publish import Batch, FramePublication, Frames, Pending, Publication, QuietPublisher
+from tailrace.broker.routes import Request, Route
+from tailrace.broker.work import NOBODY, Asker, Work
+from tailrace.protocol import sibling
+from tailrace.protocol.commands import Staged
+from tailrace.protocol.errors import Code
+from tailrace.shard.names import shard_of
 
 WINDOW_MESSAGES = 64  # of one client, over which it is seen where its streams live
 UP_BATCH_BYTES = 4 << 20  # a batch for another node's stream grows no further: it is one PUBLISH there

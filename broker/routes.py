@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from broker.protocol.errors import Code
+from tailrace.protocol.errors import Code
 
 OWNER = "the worker that owns this stream"
 LOST_TEXT = "{who} ended before it answered; this may or may not be logged"

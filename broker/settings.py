@@ -18,8 +18,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from shard.frame import MAX_FRAME_BYTES
-from shard.names import CURSOR_PREFIX
+from tailrace.shard.frame import MAX_FRAME_BYTES
+from tailrace.shard.names import CURSOR_PREFIX
 
 KIB = 1 << 10
 MIB = 1 << 20

@@ -1,7 +1,7 @@
 """The other workers of the node: a link to each, what is said over it, and who of them wants to hear of which stream.
 
 The supervisor hands the links out (a fresh pair whenever either side is new) and says who owns which slot; see
-`broker.control`. The verbs of a link are in `broker.protocol.sibling`.
+`broker.control`. The verbs of a link are in `protocol.sibling`.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from broker.link import LOST_FD, Link, LinkClosed
-from broker.numbered import is_numbered
-from broker.owner import Grown, Refused
-from broker.protocol import sibling
-from broker.protocol.errors import Code
-from broker.publish import Batch
-from broker.router import Call, Forward
-from broker.routes import Route
-from broker.work import Asker
+from tailrace.broker.link import LOST_FD, Link, LinkClosed
+from tailrace.broker.numbered import is_numbered
+from tailrace.broker.owner import Grown, Refused
+from tailrace.broker.publish import Batch
+from tailrace.broker.router import Call, Forward
+from tailrace.broker.routes import Route
+from tailrace.broker.work import Asker
+from tailrace.protocol import sibling
+from tailrace.protocol.errors import Code
 
 if TYPE_CHECKING:
-    from broker.cursor import Feed
-    from broker.worker import Worker
+    from tailrace.broker.cursor import Feed
+    from tailrace.broker.worker import Worker
 
 log = logging.getLogger(__name__)
 

@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.client import Client
-from broker.cursor import Cursor
-from broker.owner import Refused
-from broker.protocol.errors import Code
-from broker.protocol.places import From
-from shard.errors import StorageError, StreamDamaged, StreamMissing
-from shard.reader import StreamReader
+from tailrace.broker.client import Client
+from tailrace.broker.cursor import Cursor
+from tailrace.broker.owner import Refused
+from tailrace.protocol.errors import Code
+from tailrace.protocol.places import From
+from tailrace.shard.errors import StorageError, StreamDamaged, StreamMissing
+from tailrace.shard.reader import StreamReader
 
 if TYPE_CHECKING:
-    from broker.worker import Worker
+    from tailrace.broker.worker import Worker
 
 
 class Wanted(Protocol):

@@ -18,8 +18,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from shard.errors import StorageError
-from shard.files import dirty_bytes
+from tailrace.shard.errors import StorageError
+from tailrace.shard.files import dirty_bytes
 
 log = logging.getLogger(__name__)
 

@@ -13,19 +13,19 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from broker.consumers.patrol import Patrol
-from broker.owner import OpenStream, Owner, Refused
-from broker.owner_calls import disk_bytes, tails_of
-from broker.settings import Durability, StreamPolicy
-from broker.syncer import Job, Request, Syncer
-from shard.errors import StorageError
-from shard.files import FileSystem
-from shard.holes import unpunched_seq
-from shard.log import StreamLog
-from shard.names import CURSOR_PREFIX
-from shard.retention import RetentionPolicy, retention_seq
-from shard.stream_files import StreamPaths, stream_paths
-from shard.synced import is_sync_failed, mark_closed_synced, mark_unsynced_failed
+from tailrace.broker.consumers.patrol import Patrol
+from tailrace.broker.owner import OpenStream, Owner, Refused
+from tailrace.broker.owner_calls import disk_bytes, tails_of
+from tailrace.broker.settings import Durability, StreamPolicy
+from tailrace.broker.syncer import Job, Request, Syncer
+from tailrace.shard.errors import StorageError
+from tailrace.shard.files import FileSystem
+from tailrace.shard.holes import unpunched_seq
+from tailrace.shard.log import StreamLog
+from tailrace.shard.names import CURSOR_PREFIX
+from tailrace.shard.retention import RetentionPolicy, retention_seq
+from tailrace.shard.stream_files import StreamPaths, stream_paths
+from tailrace.shard.synced import is_sync_failed, mark_closed_synced, mark_unsynced_failed
 
 log = logging.getLogger(__name__)
 

@@ -23,51 +23,51 @@ from typing import Any
 
 import setproctitle
 
-from broker import roster
-from broker.acceptor import Acceptor
-from broker.affinity import Movers
-from broker.aging import SAVE_S, AgingClock
-from broker.board import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
-from broker.chunk_cache import DROP_EVERY_S
-from broker.client import READ_BYTES_SCATTERED_MAX
-from broker.commands import Commands
-from broker.connection import Connection
-from broker.consumers import verbs
-from broker.consumers.desk import Desk
-from broker.consumers.patrol import Patrol
-from broker.consumers.serving import HELD_LOOK_S, Serving, look_at_held
-from broker.control import ControlChannel, ControlClosed, ControlMessage
-from broker.fanout import FanOut
-from broker.framing import FrameChunks
-from broker.heartbeat import TICKS_AN_INTERVAL, Heartbeats
-from broker.memory import keep_freed_memory
-from broker.metrics import WorkerMetrics
-from broker.owner import Owner
-from broker.poller import Poller
-from broker.readers import Readers
-from broker.rendering import Renderings
-from broker.replication import awaiting, links
-from broker.replication.catalog import Catalog
-from broker.replication.followers import Followers
-from broker.replication.lag import stat_of_upstream
-from broker.replication.role_writer import RoleWriter
-from broker.replication.ruling import obey
-from broker.replication.scout import Scouts
-from broker.replication.survey import Survey
-from broker.replication.uplinks import Uplinks
-from broker.router import Done, Router
-from broker.routes import Route
-from broker.settings import Settings
-from broker.siblings import PARTLY_S, Siblings, make_routes
-from broker.subscribing import Subscribing
-from broker.syncer import THREADS_MAX, Syncer
-from broker.timers import Timers, now_us
-from broker.upkeep import Upkeep
-from broker.work import NOBODY, Asker, Work
-from shard.directory import DataDirectory
-from shard.errors import DirectoryError, ShardLocked
-from shard.files import FileSystem
-from shard.group_sync import sync_together
+from tailrace.broker import roster
+from tailrace.broker.acceptor import Acceptor
+from tailrace.broker.affinity import Movers
+from tailrace.broker.aging import SAVE_S, AgingClock
+from tailrace.broker.board import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
+from tailrace.broker.chunk_cache import DROP_EVERY_S
+from tailrace.broker.client import READ_BYTES_SCATTERED_MAX
+from tailrace.broker.commands import Commands
+from tailrace.broker.connection import Connection
+from tailrace.broker.consumers import verbs
+from tailrace.broker.consumers.desk import Desk
+from tailrace.broker.consumers.patrol import Patrol
+from tailrace.broker.consumers.serving import HELD_LOOK_S, Serving, look_at_held
+from tailrace.broker.control import ControlChannel, ControlClosed, ControlMessage
+from tailrace.broker.fanout import FanOut
+from tailrace.broker.framing import FrameChunks
+from tailrace.broker.heartbeat import TICKS_AN_INTERVAL, Heartbeats
+from tailrace.broker.memory import keep_freed_memory
+from tailrace.broker.metrics import WorkerMetrics
+from tailrace.broker.owner import Owner
+from tailrace.broker.poller import Poller
+from tailrace.broker.readers import Readers
+from tailrace.broker.rendering import Renderings
+from tailrace.broker.replication import awaiting, links
+from tailrace.broker.replication.catalog import Catalog
+from tailrace.broker.replication.followers import Followers
+from tailrace.broker.replication.lag import stat_of_upstream
+from tailrace.broker.replication.role_writer import RoleWriter
+from tailrace.broker.replication.ruling import obey
+from tailrace.broker.replication.scout import Scouts
+from tailrace.broker.replication.survey import Survey
+from tailrace.broker.replication.uplinks import Uplinks
+from tailrace.broker.router import Done, Router
+from tailrace.broker.routes import Route
+from tailrace.broker.settings import Settings
+from tailrace.broker.siblings import PARTLY_S, Siblings, make_routes
+from tailrace.broker.subscribing import Subscribing
+from tailrace.broker.syncer import THREADS_MAX, Syncer
+from tailrace.broker.timers import Timers, now_us
+from tailrace.broker.upkeep import Upkeep
+from tailrace.broker.work import NOBODY, Asker, Work
+from tailrace.shard.directory import DataDirectory
+from tailrace.shard.errors import DirectoryError, ShardLocked
+from tailrace.shard.files import FileSystem
+from tailrace.shard.group_sync import sync_together
 
 log = logging.getLogger(__name__)
 

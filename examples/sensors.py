@@ -7,7 +7,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 import tailrace
-from spark.session import local_session
+from tailrace.spark.session import local_session
 
 data, address = sys.argv[1], (*sys.argv[2:], "127.0.0.1:5050")[0]
 begin = datetime(2026, 11, 20, tzinfo=UTC)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
-from shard.errors import FramesRefused
-from shard.frame import (
+from tailrace.shard.errors import FramesRefused
+from tailrace.shard.frame import (
     FAULT_EPOCH,
     FAULT_SEQ,
     FAULT_SHORT,
@@ -19,13 +19,13 @@ from shard.frame import (
     INDEX_ENTRY_BYTES,
     unpack_header,
 )
-from shard.header import VALUE_MAX
-from shard.leaves import load
-from shard.walk import fault_text
+from tailrace.shard.header import VALUE_MAX
+from tailrace.shard.leaves import load
+from tailrace.shard.walk import fault_text
 
 Frames: TypeAlias = bytes | bytearray | memoryview
 
-_admit = load("shard.frame_cy").admit
+_admit = load("tailrace.shard.frame_cy").admit
 
 
 class End(NamedTuple):

@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from shard.directory import DataDirectory
-from shard.diverged import DIVERGED_SUFFIX
-from shard.errors import MetaDamaged
-from shard.header import CONTENT_MAGIC, HEADER_PAGE_BYTES, INDEX_MAGIC, HeaderFault, parse_fixed
-from shard.lock import LOCK_NAME
-from shard.meta import META_SUFFIX, read_meta_file
-from shard.names import name_of_stem, stem_is_hashed
-from shard.stream_files import CONTENT_SUFFIX, INDEX_SUFFIX, PRODUCERS_SUFFIX
-from shard.torn import TORN_SUFFIX
+from tailrace.shard.directory import DataDirectory
+from tailrace.shard.diverged import DIVERGED_SUFFIX
+from tailrace.shard.errors import MetaDamaged
+from tailrace.shard.header import CONTENT_MAGIC, HEADER_PAGE_BYTES, INDEX_MAGIC, HeaderFault, parse_fixed
+from tailrace.shard.lock import LOCK_NAME
+from tailrace.shard.meta import META_SUFFIX, read_meta_file
+from tailrace.shard.names import name_of_stem, stem_is_hashed
+from tailrace.shard.stream_files import CONTENT_SUFFIX, INDEX_SUFFIX, PRODUCERS_SUFFIX
+from tailrace.shard.torn import TORN_SUFFIX
 
 _BESIDE = (META_SUFFIX, TORN_SUFFIX, DIVERGED_SUFFIX, PRODUCERS_SUFFIX)
 

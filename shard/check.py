@@ -13,13 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final, TypeVar
 
-from shard.catalog import list_shard
-from shard.directory import DataDirectory
-from shard.diverged import DivergedTail, diverged_path, read_tails
-from shard.epochs import EPOCHS_MAX, EpochStart, contradiction, epoch_at
-from shard.errors import MetaDamaged, StreamDamaged, StreamMissing, TailsDamaged
-from shard.files import read_all
-from shard.frame import (
+from tailrace.shard.catalog import list_shard
+from tailrace.shard.directory import DataDirectory
+from tailrace.shard.diverged import DivergedTail, diverged_path, read_tails
+from tailrace.shard.epochs import EPOCHS_MAX, EpochStart, contradiction, epoch_at
+from tailrace.shard.errors import MetaDamaged, StreamDamaged, StreamMissing, TailsDamaged
+from tailrace.shard.files import read_all
+from tailrace.shard.frame import (
     CRC_OFFSET,
     FAULT_EPOCH,
     FAULT_TIME,
@@ -27,7 +27,7 @@ from shard.frame import (
     INDEX_ENTRY_BYTES,
     IndexEntry,
 )
-from shard.header import (
+from tailrace.shard.header import (
     CONTENT_END_OFFSET,
     HEADER_PAGE_BYTES,
     STATE_CLOSED,
@@ -39,14 +39,14 @@ from shard.header import (
     parse_content,
     parse_index,
 )
-from shard.index import entry_offset, read_entry
-from shard.meta import Role, meta_path, read_meta
-from shard.newborn import Left, left_of_newborn
-from shard.reader import this_boot
-from shard.report import Fault, StreamReport
-from shard.stream_files import StreamPaths, check_identity, is_begun_anew, open_fds, stream_paths
-from shard.torn import data_end
-from shard.walk import FrameWalk, Run, fault_text, frame_seq, index_entries, looks_torn
+from tailrace.shard.index import entry_offset, read_entry
+from tailrace.shard.meta import Role, meta_path, read_meta
+from tailrace.shard.newborn import Left, left_of_newborn
+from tailrace.shard.reader import this_boot
+from tailrace.shard.report import Fault, StreamReport
+from tailrace.shard.stream_files import StreamPaths, check_identity, is_begun_anew, open_fds, stream_paths
+from tailrace.shard.torn import data_end
+from tailrace.shard.walk import FrameWalk, Run, fault_text, frame_seq, index_entries, looks_torn
 
 FAULTS_MAX: Final = 16
 """Faults named for one stream; there may be more."""

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from shard.errors import DirectoryError
-from shard.files import NEW_SUFFIX, replace_file, sync_directory
-from shard.lock import LOCK_NAME
-from shard.names import shard_of
+from tailrace.shard.errors import DirectoryError
+from tailrace.shard.files import NEW_SUFFIX, replace_file, sync_directory
+from tailrace.shard.lock import LOCK_NAME
+from tailrace.shard.names import shard_of
 
 FORMAT_VERSION = 1
 NODE_FILE = "node.json"

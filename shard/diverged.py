@@ -16,16 +16,16 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from shard.errors import StorageFull, TailsDamaged, is_full
-from shard.files import copy_bytes, read_all, sync_directory, write_all
-from shard.leaves import load
-from shard.stream_files import StreamPaths
+from tailrace.shard.errors import StorageFull, TailsDamaged, is_full
+from tailrace.shard.files import copy_bytes, read_all, sync_directory, write_all
+from tailrace.shard.leaves import load
+from tailrace.shard.stream_files import StreamPaths
 
 DIVERGED_SUFFIX: Final = ".diverged"
 TITLE_BYTES: Final = 256
 PIECE_BYTES: Final = 1024 * 1024
 
-_crc32c = load("shard.frame_cy").crc32c
+_crc32c = load("tailrace.shard.frame_cy").crc32c
 _TEXT: Final = "diverged first_seq={} next_seq={} first_epoch={} last_epoch={} first_us={} last_us={} bytes={} at={}"
 _TITLE: Final = re.compile(_TEXT.replace("{}", r"(\d{1,20})") + r" crc=([0-9a-f]{8}) *\n")
 

@@ -17,7 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, TypeAlias
 
-from shard.names import NODE_BYTES_MAX
+from tailrace.shard.names import NODE_BYTES_MAX
 
 EPOCH_MAX: Final = 2**32 - 1
 EPOCHS_MAX: Final = 1_024

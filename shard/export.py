@@ -12,13 +12,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from shard.diverged import read_tails
-from shard.errors import Trimmed
-from shard.frame import HEADER_BYTES, INDEX_ENTRY_BYTES, MAX_FRAME_BYTES
-from shard.header import HEADER_PAGE_BYTES
-from shard.reader import StreamReader
-from shard.torn import read_torn
-from shard.walk import FrameWalk, Run, fault_text, frame_seq, index_entries, whole_frame_seq
+from tailrace.shard.diverged import read_tails
+from tailrace.shard.errors import Trimmed
+from tailrace.shard.frame import HEADER_BYTES, INDEX_ENTRY_BYTES, MAX_FRAME_BYTES
+from tailrace.shard.header import HEADER_PAGE_BYTES
+from tailrace.shard.reader import StreamReader
+from tailrace.shard.torn import read_torn
+from tailrace.shard.walk import FrameWalk, Run, fault_text, frame_seq, index_entries, whole_frame_seq
 
 END: Final = 1 << 64
 """Behind every seq and every timestamp."""

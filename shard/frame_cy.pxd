@@ -1,4 +1,5 @@
-# The C side of frame_cy.py, also for other leaves: `from shard.frame_cy cimport crc32c_extend` in their own .pxd.
+# The C side of frame_cy.py, also for other leaves, in their own .pxd:
+# `from tailrace.shard.frame_cy cimport crc32c_extend`.
 #
 # crc32c_extend() takes and gives the finished checksum (0 for no bytes), so that a long run can be done in pieces.
 # The processor's instruction is chosen at the first call: the code for it is compiled by a function attribute, so that

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 try:
     import cython
 except ModuleNotFoundError:
-    from shard import _cython_shim as cython
+    from tailrace.shard import _cython_shim as cython
 
-from shard.frame import (
+from tailrace.shard.frame import (
     FAULT_CRC,
     FAULT_EPOCH,
     FAULT_FLAGS,

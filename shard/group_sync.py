@@ -11,10 +11,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from shard.errors import StorageError
-from shard.files import FileSystem
-from shard.log import StreamLog
-from shard.rewrite import BegunSync
+from tailrace.shard.errors import StorageError
+from tailrace.shard.files import FileSystem
+from tailrace.shard.log import StreamLog
+from tailrace.shard.rewrite import BegunSync
 
 Outcome = OSError | StorageError | None
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from typing import Final
 
-from shard.errors import is_full
+from tailrace.shard.errors import is_full
 
 UNRESERVED_BYTES: Final = 64 * 1024
 STEP_BYTES_MIN: Final = 64 * 1024

@@ -15,10 +15,10 @@ from binascii import crc_hqx
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from shard.leaves import load
-from shard.names import NAME_BYTES_MAX
+from tailrace.shard.leaves import load
+from tailrace.shard.names import NAME_BYTES_MAX
 
-crc32c = load("shard.frame_cy").crc32c
+crc32c = load("tailrace.shard.frame_cy").crc32c
 
 HEADER_PAGE_BYTES: Final = 4_096
 FORMAT_VERSION: Final = 1

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from typing import Final
 
-from shard.frame import HEADER, HEADER_BYTES
+from tailrace.shard.frame import HEADER, HEADER_BYTES
 
 PIECE_BYTES: Final = 64 << 10
 """Read at once where the frames are short."""

@@ -7,10 +7,10 @@ import os
 import struct
 from typing import Final
 
-from shard.files import read_all
-from shard.header import CONTENT_FIRST_OFFSET, CONTENT_FIRST_SEQ, HEADER_PAGE_BYTES, untagged
-from shard.stream_files import StreamPaths
-from shard.walk import PAGE_BYTES
+from tailrace.shard.files import read_all
+from tailrace.shard.header import CONTENT_FIRST_OFFSET, CONTENT_FIRST_SEQ, HEADER_PAGE_BYTES, untagged
+from tailrace.shard.stream_files import StreamPaths
+from tailrace.shard.walk import PAGE_BYTES
 
 _WORDS: Final = struct.Struct("<2Q")
 assert CONTENT_FIRST_OFFSET == CONTENT_FIRST_SEQ + 1

@@ -9,8 +9,8 @@ import os
 from bisect import bisect_right
 from typing import Final, NamedTuple
 
-from shard.frame import HEADER_BYTES, INDEX_ENTRY, INDEX_ENTRY_BYTES, IndexEntry
-from shard.header import HEADER_PAGE_BYTES, VALUE_MAX
+from tailrace.shard.frame import HEADER_BYTES, INDEX_ENTRY, INDEX_ENTRY_BYTES, IndexEntry
+from tailrace.shard.header import HEADER_PAGE_BYTES, VALUE_MAX
 
 SEARCH_BLOCK_ENTRIES: Final = 170
 """The search ends with one read of this many entries, about a page."""

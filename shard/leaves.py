@@ -4,7 +4,7 @@
 always gives the source, also where a compiled module stands beside it. `load_source` gives a private interpreted copy,
 for tests and benches that compare the two in one process.
 
-Run as a program (`python -m shard.leaves`) it says which build this is.
+Run as a program (`python -m tailrace.shard.leaves`) it says which build this is.
 """
 
 from __future__ import annotations
@@ -18,10 +18,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import Literal
 
-LEAF_MODULES = ("shard.frame_cy", "shard.run_cy", "broker.protocol.line_cy", "broker.protocol.text_cy")
+LEAF_MODULES = (
+    "tailrace.shard.frame_cy",
+    "tailrace.shard.run_cy",
+    "tailrace.protocol.line_cy",
+    "tailrace.protocol.text_cy",
+)
 INTERPRETED_VARIABLE = "TAILRACE_INTERPRETED"
-
-_ROOT = Path(__file__).resolve().parent.parent
 
 
 def interpreted_wanted() -> bool:
@@ -52,7 +55,7 @@ def load_source(name: str) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ImportError(f"the leaf {name} cannot be loaded from {path}", name=name, path=str(path))
     module = importlib.util.module_from_spec(spec)
-    shim = importlib.import_module("shard._cython_shim")
+    shim = importlib.import_module("tailrace.shard._cython_shim")
     before = sys.modules.get("cython")
     sys.modules["cython"] = shim
     try:
@@ -65,7 +68,8 @@ def load_source(name: str) -> ModuleType:
 
 
 def source_path(name: str) -> Path:
-    return _ROOT.joinpath(*name.split(".")).with_suffix(".py")
+    package, _, leaf = name.rpartition(".")
+    return Path(importlib.import_module(package).__path__[0], f"{leaf}.py")
 
 
 def build() -> Literal["compiled", "interpreted", "mixed"]:

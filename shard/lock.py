@@ -11,7 +11,7 @@ import os
 import time
 from pathlib import Path
 
-from shard.errors import ShardLocked, is_full
+from tailrace.shard.errors import ShardLocked, is_full
 
 LOCK_NAME = "LOCK"
 RETRY_S = 0.02

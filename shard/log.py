@@ -16,14 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NoReturn
 
-from shard.admission import End, Frames, admit_pieces
-from shard.diverged import DivergedTail, Tail, keep_diverged
-from shard.epochs import History, find_epochs
-from shard.errors import StorageFull, StreamDamaged, StreamMissing, is_full
-from shard.files import punch_hole, sync_directory, write_all, write_row
-from shard.frame import CRC_OFFSET, INDEX_ENTRY_BYTES, IndexEntry
-from shard.growth import Extent
-from shard.header import (
+from tailrace.shard.admission import End, Frames, admit_pieces
+from tailrace.shard.diverged import DivergedTail, Tail, keep_diverged
+from tailrace.shard.epochs import History, find_epochs
+from tailrace.shard.errors import StorageFull, StreamDamaged, StreamMissing, is_full
+from tailrace.shard.files import punch_hole, sync_directory, write_all, write_row
+from tailrace.shard.frame import CRC_OFFSET, INDEX_ENTRY_BYTES, IndexEntry
+from tailrace.shard.growth import Extent
+from tailrace.shard.header import (
     CONTENT_END_OFFSET,
     CONTENT_FIRST_OFFSET,
     CONTENT_FIRST_SEQ,
@@ -40,14 +40,14 @@ from shard.header import (
     boot_word,
     tagged,
 )
-from shard.heads import read_metadata
-from shard.index import entry_offset, read_entry, seq_at
-from shard.leaves import load
-from shard.mend import take_up
-from shard.newborn import Left, left_of_newborn
-from shard.recovery import OPEN_CHECK_BYTES, Recovered, recover, settle_boot
-from shard.rewrite import BegunSync, Span, require_messages_on_disk, write_messages_again
-from shard.stream_files import (
+from tailrace.shard.heads import read_metadata
+from tailrace.shard.index import entry_offset, read_entry, seq_at
+from tailrace.shard.leaves import load
+from tailrace.shard.mend import take_up
+from tailrace.shard.newborn import Left, left_of_newborn
+from tailrace.shard.recovery import OPEN_CHECK_BYTES, Recovered, recover, settle_boot
+from tailrace.shard.rewrite import BegunSync, Span, require_messages_on_disk, write_messages_again
+from tailrace.shard.stream_files import (
     FilePair,
     NewPair,
     StreamPaths,
@@ -57,9 +57,9 @@ from shard.stream_files import (
     open_pair,
     stream_paths,
 )
-from shard.synced import mark_failed_word
-from shard.torn import keep_torn
-from shard.walk import FrameWalk, Run, fault_text
+from tailrace.shard.synced import mark_failed_word
+from tailrace.shard.torn import keep_torn
+from tailrace.shard.walk import FrameWalk, Run, fault_text
 
 PUNCH_PAGE_BYTES: Final = 4_096
 """Holes are punched in whole pages of this size."""
@@ -68,7 +68,7 @@ FOLIO_MAX_BYTES: Final = 2 << 20
 kernel zeroes the part of it in the hole at once, also under a socket that `sendfile` has given it to; a piece that is
 all in the hole is left to the socket as it is."""
 
-_stamp = load("shard.frame_cy").stamp
+_stamp = load("tailrace.shard.frame_cy").stamp
 _pwrite = os.pwrite
 
 

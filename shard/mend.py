@@ -15,11 +15,11 @@ from enum import Enum
 from pathlib import Path
 from typing import Final
 
-from shard.epochs import contradiction, last_epoch, reconcile
-from shard.errors import MetaDamaged, StorageFull, StreamDamaged, StreamMissing, is_full
-from shard.files import NEW_SUFFIX, read_all, sync_directory, write_all
-from shard.frame import INDEX_ENTRY, INDEX_ENTRY_BYTES
-from shard.header import (
+from tailrace.shard.epochs import contradiction, last_epoch, reconcile
+from tailrace.shard.errors import MetaDamaged, StorageFull, StreamDamaged, StreamMissing, is_full
+from tailrace.shard.files import NEW_SUFFIX, read_all, sync_directory, write_all
+from tailrace.shard.frame import INDEX_ENTRY, INDEX_ENTRY_BYTES
+from tailrace.shard.header import (
     CONTENT_MAGIC,
     HEADER_PAGE_BYTES,
     INDEX_MAGIC,
@@ -33,13 +33,13 @@ from shard.header import (
     parse_content,
     parse_index,
 )
-from shard.index import read_entry
-from shard.meta import Role, StreamMeta, meta_path, read_meta, write_meta
-from shard.place import place_word
-from shard.reader import StreamReader, this_boot
-from shard.stream_files import StreamPaths, stream_paths
-from shard.torn import TORN_SUFFIX, keep_torn
-from shard.walk import FrameWalk, fault_text, looks_torn, whole_frame_seq
+from tailrace.shard.index import read_entry
+from tailrace.shard.meta import Role, StreamMeta, meta_path, read_meta, write_meta
+from tailrace.shard.place import place_word
+from tailrace.shard.reader import StreamReader, this_boot
+from tailrace.shard.stream_files import StreamPaths, stream_paths
+from tailrace.shard.torn import TORN_SUFFIX, keep_torn
+from tailrace.shard.walk import FrameWalk, fault_text, looks_torn, whole_frame_seq
 
 _NO_LIMIT: Final = 1 << 62
 

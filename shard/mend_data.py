@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from shard.check import check_shard, check_stream
-from shard.directory import DataDirectory
-from shard.errors import StorageError, StreamDamaged
-from shard.lock import DirectoryLock, ShardLock
-from shard.mend import Mended, mend_meta, rebuild_index, repair
-from shard.report import MendReport, StreamReport
+from tailrace.shard.check import check_shard, check_stream
+from tailrace.shard.directory import DataDirectory
+from tailrace.shard.errors import StorageError, StreamDamaged
+from tailrace.shard.lock import DirectoryLock, ShardLock
+from tailrace.shard.mend import Mended, mend_meta, rebuild_index, repair
+from tailrace.shard.report import MendReport, StreamReport
 
 
 def mend_data(

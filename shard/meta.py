@@ -21,11 +21,11 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from shard.epochs import DEFAULT_HISTORY, EPOCH_MAX, EpochStart, History, last_epoch, make_history
-from shard.errors import MetaDamaged
-from shard.files import Among, replace_file, sync_directory
-from shard.leaves import load
-from shard.names import NODE_BYTES_MAX, InvalidName, file_stem, stem_is_hashed, validate_name
+from tailrace.shard.epochs import DEFAULT_HISTORY, EPOCH_MAX, EpochStart, History, last_epoch, make_history
+from tailrace.shard.errors import MetaDamaged
+from tailrace.shard.files import Among, replace_file, sync_directory
+from tailrace.shard.leaves import load
+from tailrace.shard.names import NODE_BYTES_MAX, InvalidName, file_stem, stem_is_hashed, validate_name
 
 META_SUFFIX: Final = ".meta"
 META_MAGIC: Final = b"TRmeta\x001"
@@ -34,7 +34,7 @@ HOST_BYTES_MAX: Final = 255
 PLACE_KINDS: Final = ("time", "seq", "new")
 _HEAD = struct.Struct("<8sI")
 
-crc32c = load("shard.frame_cy").crc32c
+crc32c = load("tailrace.shard.frame_cy").crc32c
 
 
 class Role(StrEnum):

@@ -12,12 +12,12 @@ import os
 from enum import Enum
 from typing import Final, NamedTuple
 
-from shard.files import read_all
-from shard.growth import STEP_BYTES_MAX
-from shard.header import HEADER_PAGE_BYTES, HeaderFault, parse_content, parse_index
-from shard.place import place_word
-from shard.stream_files import StreamPaths
-from shard.torn import data_end
+from tailrace.shard.files import read_all
+from tailrace.shard.growth import STEP_BYTES_MAX
+from tailrace.shard.header import HEADER_PAGE_BYTES, HeaderFault, parse_content, parse_index
+from tailrace.shard.place import place_word
+from tailrace.shard.stream_files import StreamPaths
+from tailrace.shard.torn import data_end
 
 REBUILD_BYTES_MAX: Final = 256 << 20
 """The longest content that is read whole when it is opened; a longer one is for `tailrace check --rebuild-index`."""

@@ -6,14 +6,14 @@ from typing import Any, Final
 
 import msgpack
 
-from shard.leaves import load
+from tailrace.shard.leaves import load
 
 ID_BYTES_MAX: Final = 32
 NUMBER_MAX: Final = (1 << 63) - 1
 ID_KEY: Final = "p"
 NUMBER_KEY: Final = "n"
 
-_read_run = load("shard.run_cy").read_run
+_read_run = load("tailrace.shard.run_cy").read_run
 
 
 def read_numbering(metadata: bytes | bytearray | memoryview) -> tuple[bytes, int]:

@@ -19,14 +19,14 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from shard.errors import StreamDamaged
-from shard.files import NEW_SUFFIX
-from shard.leaves import load
-from shard.log import StreamLog
-from shard.names import file_stem
-from shard.numbering import read_numbering
-from shard.producers import Producers, Run
-from shard.stream_files import PRODUCERS_SUFFIX
+from tailrace.shard.errors import StreamDamaged
+from tailrace.shard.files import NEW_SUFFIX
+from tailrace.shard.leaves import load
+from tailrace.shard.log import StreamLog
+from tailrace.shard.names import file_stem
+from tailrace.shard.numbering import read_numbering
+from tailrace.shard.producers import Producers, Run
+from tailrace.shard.stream_files import PRODUCERS_SUFFIX
 
 PRODUCERS_MAGIC: Final = b"TRprod\x001"
 PRODUCERS_BYTES_MAX: Final = 16 << 20
@@ -36,8 +36,8 @@ SCAN_BYTES_MAX: Final = 256 << 20
 """Read of a log at most to know its producers: those with nothing in there are not known."""
 HEAD: Final = struct.Struct("<8sI")
 
-_crc32c = load("shard.frame_cy").crc32c
-_find_flagged = load("shard.run_cy").find_flagged
+_crc32c = load("tailrace.shard.frame_cy").crc32c
+_find_flagged = load("tailrace.shard.run_cy").find_flagged
 
 
 class Checkpoint(NamedTuple):

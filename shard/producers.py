@@ -14,8 +14,8 @@ from enum import Enum
 from itertools import chain
 from typing import Any, Final, NamedTuple
 
-from shard.numbering import require_numbering
-from shard.producer_memory import ProducerMemory
+from tailrace.shard.numbering import require_numbering
+from tailrace.shard.producer_memory import ProducerMemory
 
 PRODUCERS_MAX: Final = 4_096
 """Of one stream. Those that were idle for the longest time are forgotten first."""

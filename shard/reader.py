@@ -15,11 +15,11 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from shard.epochs import History, find_epochs
-from shard.errors import StreamCut, StreamDamaged, StreamMissing, Trimmed
-from shard.files import read_all
-from shard.frame import CRC_OFFSET, IndexEntry
-from shard.header import (
+from tailrace.shard.epochs import History, find_epochs
+from tailrace.shard.errors import StreamCut, StreamDamaged, StreamMissing, Trimmed
+from tailrace.shard.files import read_all
+from tailrace.shard.frame import CRC_OFFSET, IndexEntry
+from tailrace.shard.header import (
     HEADER_PAGE_BYTES,
     INDEX_BOOT,
     INDEX_CUT_SEQ,
@@ -34,10 +34,10 @@ from shard.header import (
     tagged,
     untagged,
 )
-from shard.index import Run, cut, entry_offset, read_entry, seq_at
-from shard.newborn import Left, left_of_newborn
-from shard.place import place_word
-from shard.stream_files import StreamPaths, is_begun_anew, open_fds, parse_headers, stream_paths
+from tailrace.shard.index import Run, cut, entry_offset, read_entry, seq_at
+from tailrace.shard.newborn import Left, left_of_newborn
+from tailrace.shard.place import place_word
+from tailrace.shard.stream_files import StreamPaths, is_begun_anew, open_fds, parse_headers, stream_paths
 
 _NO_WORD = -1
 _this_boot: list[int] = []

@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from shard.errors import StorageFull, StreamDamaged, is_full
-from shard.files import read_all, write_all
-from shard.frame import FAULT_SHORT, INDEX_ENTRY, INDEX_ENTRY_BYTES, MAX_FRAME_BYTES
-from shard.header import (
+from tailrace.shard.errors import StorageFull, StreamDamaged, is_full
+from tailrace.shard.files import read_all, write_all
+from tailrace.shard.frame import FAULT_SHORT, INDEX_ENTRY, INDEX_ENTRY_BYTES, MAX_FRAME_BYTES
+from tailrace.shard.header import (
     CONTENT_END_OFFSET,
     CONTENT_FIRST_OFFSET,
     CONTENT_FIRST_SEQ,
@@ -40,11 +40,11 @@ from shard.header import (
     VALUE_MAX,
     tagged,
 )
-from shard.index import entry_offset, read_entry
-from shard.place import place_word
-from shard.stream_files import FilePair, Headers
-from shard.torn import keep_torn
-from shard.walk import FrameWalk, check, fault_text, index_entries, looks_torn, whole_frame_seq
+from tailrace.shard.index import entry_offset, read_entry
+from tailrace.shard.place import place_word
+from tailrace.shard.stream_files import FilePair, Headers
+from tailrace.shard.torn import keep_torn
+from tailrace.shard.walk import FrameWalk, check, fault_text, index_entries, looks_torn, whole_frame_seq
 
 OPEN_CHECK_BYTES: Final = 64 * 1024
 """Frames checked at the end of the trusted part; at least one frame, however long."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from shard.diverged import DivergedTail
+from tailrace.shard.diverged import DivergedTail
 
 
 @dataclass(frozen=True, slots=True)

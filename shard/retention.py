@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from shard.log import StreamLog
+from tailrace.shard.log import StreamLog
 
 MICROSECONDS: Final = 1_000_000
 

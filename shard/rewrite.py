@@ -15,11 +15,11 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
-from shard.errors import MessagesLost
-from shard.files import read_all, write_all
-from shard.header import FIXED_BYTES, HEADER_PAGE_BYTES
-from shard.index import entry_offset
-from shard.walk import FrameWalk, fault_text
+from tailrace.shard.errors import MessagesLost
+from tailrace.shard.files import read_all, write_all
+from tailrace.shard.header import FIXED_BYTES, HEADER_PAGE_BYTES
+from tailrace.shard.index import entry_offset
+from tailrace.shard.walk import FrameWalk, fault_text
 
 PIECE_BYTES: Final = 2 << 20
 """Written again at once: the largest piece that the kernel caches as one, at a multiple of its size."""

@@ -5,4 +5,4 @@ from cpython.bytearray cimport PyByteArray_AS_STRING
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize
 from libc.string cimport memcpy
 
-from shard.frame_cy cimport tr_load16, tr_load32, tr_load64, tr_store16, tr_store32, tr_store64
+from tailrace.shard.frame_cy cimport tr_load16, tr_load32, tr_load64, tr_store16, tr_store32, tr_store64

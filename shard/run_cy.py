@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 try:
     import cython
 except ModuleNotFoundError:
-    from shard import _cython_shim as cython
+    from tailrace.shard import _cython_shim as cython
 
-from shard.frame import FLAG_CONTINUES, FLAG_PRODUCER, HEADER_BYTES, MAX_FRAME_BYTES, MAX_METADATA_BYTES
+from tailrace.shard.frame import FLAG_CONTINUES, FLAG_PRODUCER, HEADER_BYTES, MAX_FRAME_BYTES, MAX_METADATA_BYTES
 
 if TYPE_CHECKING:
     # From run_cy.pxd; they exist in the compiled module only.

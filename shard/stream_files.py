@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
-from shard.errors import StorageFull, StreamDamaged, StreamMissing, is_full
-from shard.files import NEW_SUFFIX, sync_directory, write_new
-from shard.header import (
+from tailrace.shard.errors import StorageFull, StreamDamaged, StreamMissing, is_full
+from tailrace.shard.files import NEW_SUFFIX, sync_directory, write_new
+from tailrace.shard.header import (
     CONTENT_MAGIC,
     HEADER_PAGE_BYTES,
     INDEX_MAGIC,
@@ -29,8 +29,8 @@ from shard.header import (
     parse_content,
     parse_index,
 )
-from shard.names import file_stem, validate_name
-from shard.place import place_word
+from tailrace.shard.names import file_stem, validate_name
+from tailrace.shard.place import place_word
 
 CONTENT_SUFFIX: Final = ".content"
 INDEX_SUFFIX: Final = ".indx"

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from shard.header import (
+from tailrace.shard.header import (
     INDEX_BOOT,
     INDEX_NEXT_SEQ,
     INDEX_STATE,
@@ -25,7 +25,7 @@ from shard.header import (
     tagged,
     untagged,
 )
-from shard.stream_files import stream_paths
+from tailrace.shard.stream_files import stream_paths
 
 _WORDS = struct.Struct("<7Q")
 assert INDEX_SYNC_FAILED == INDEX_NEXT_SEQ + 6

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from shard.errors import StorageFull, TailsDamaged, is_full
-from shard.files import copy_bytes, read_all, write_all
+from tailrace.shard.errors import StorageFull, TailsDamaged, is_full
+from tailrace.shard.files import copy_bytes, read_all, write_all
 
 TORN_SUFFIX: Final = ".torn"
 PIECE_BYTES: Final = 1024 * 1024

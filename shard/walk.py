@@ -6,8 +6,8 @@ import os
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from shard.files import read_all
-from shard.frame import (
+from tailrace.shard.files import read_all
+from tailrace.shard.frame import (
     FAULT_CRC,
     FAULT_EPOCH,
     FAULT_LENGTH,
@@ -20,9 +20,9 @@ from shard.frame import (
     MAX_FRAME_BYTES,
     SEQ_OFFSET,
 )
-from shard.leaves import load
+from tailrace.shard.leaves import load
 
-_leaf = load("shard.frame_cy")
+_leaf = load("tailrace.shard.frame_cy")
 check, index_entries, _admit = _leaf.check, _leaf.index_entries, _leaf.admit
 
 WALK_BYTES: Final = 1024 * 1024

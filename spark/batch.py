@@ -10,13 +10,13 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from spark.columns import BatchMaker
-from spark.options import InvalidOption, Options
-from spark.plan import make_plan
-from spark.reading import read_task, told
-from spark.slices import BadStream, BadStreams, Task
-from spark.source import open_source
-from spark.workers import settle
+from tailrace.spark.columns import BatchMaker
+from tailrace.spark.options import InvalidOption, Options
+from tailrace.spark.plan import make_plan
+from tailrace.spark.reading import read_task, told
+from tailrace.spark.slices import BadStream, BadStreams, Task
+from tailrace.spark.source import open_source
+from tailrace.spark.workers import settle
 
 
 def batch_maker(options: Options, schema: StructType) -> BatchMaker:

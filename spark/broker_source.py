@@ -16,16 +16,6 @@ from typing import Final
 
 import numpy as np
 
-from broker.protocol.places import From
-from shard.frame import SEQ_OFFSET
-from shard.leaves import load
-from shard.walk import fault_text
-from spark.broker_connection import BrokerConnection, Chunk, list_streams
-from spark.entries import ENTRY, Entries, no_entries
-from spark.frames import index_of
-from spark.patterns import is_exact, is_wanted, needs_listing
-from spark.slices import NO_IDENTITY, Slice
-from spark.source import Block, SourceOptions, Stamp, StreamRef
 from tailrace.errors import (
     BrokerClosing,
     BrokerError,
@@ -36,7 +26,17 @@ from tailrace.errors import (
     SeqFault,
     StreamBehind,
 )
+from tailrace.protocol.places import From
 from tailrace.reading import RESUMED
+from tailrace.shard.frame import SEQ_OFFSET
+from tailrace.shard.leaves import load
+from tailrace.shard.walk import fault_text
+from tailrace.spark.broker_connection import BrokerConnection, Chunk, list_streams
+from tailrace.spark.entries import ENTRY, Entries, no_entries
+from tailrace.spark.frames import index_of
+from tailrace.spark.patterns import is_exact, is_wanted, needs_listing
+from tailrace.spark.slices import NO_IDENTITY, Slice
+from tailrace.spark.source import Block, SourceOptions, Stamp, StreamRef
 
 LOG = logging.getLogger("tailrace.spark")
 ATTEMPTS_MAX: Final = 6
@@ -47,7 +47,7 @@ UNKNOWN_SHARD: Final = -1
 BOOT_BITS: Final = 48
 LOST: Final = (ConnectionLost, OperationTimeout, BrokerClosing)
 
-_check = load("shard.frame_cy").check
+_check = load("tailrace.shard.frame_cy").check
 
 
 class BrokerSource:

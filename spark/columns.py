@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.types as pt
 from numpy.typing import NDArray
 
-from shard.frame import HEADER_BYTES
-from spark.entries import Int64s, Table
-from spark.headers import HEADERS_TYPE, headers_array
-from spark.options import PayloadForm
-from spark.payloads import CORRUPT, Decoded, UnsupportedType, make_decoder, natural_type
-from spark.source import Block, StreamRef
+from tailrace.shard.frame import HEADER_BYTES
+from tailrace.spark.entries import Int64s, Table
+from tailrace.spark.headers import HEADERS_TYPE, headers_array
+from tailrace.spark.options import PayloadForm
+from tailrace.spark.payloads import CORRUPT, Decoded, UnsupportedType, make_decoder, natural_type
+from tailrace.spark.source import Block, StreamRef
 
 BATCH_ROWS: Final = 1 << 15
 BATCH_BYTES: Final = 16 << 20

@@ -10,9 +10,9 @@ from __future__ import annotations
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from spark.options import Options, parse_options
-from spark.payloads import CORRUPT
-from spark.workers import settle
+from tailrace.spark.options import Options, parse_options
+from tailrace.spark.payloads import CORRUPT
+from tailrace.spark.workers import settle
 
 NAME = "tailrace"
 COLUMNS = (
@@ -39,12 +39,12 @@ class TailraceDataSource(DataSource):
         return ddl(parse_options(self.options))
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from spark.batch import TailraceReader
+        from tailrace.spark.batch import TailraceReader
 
         return TailraceReader(parse_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        from spark.live import TailraceStreamReader
+        from tailrace.spark.live import TailraceStreamReader
 
         return TailraceStreamReader(parse_options(self.options), schema)
 

@@ -15,19 +15,19 @@ from typing import Final
 
 import numpy as np
 
-from shard.catalog import stream_names
-from shard.directory import open_data_dir
-from shard.errors import StreamCut
-from shard.frame import HEADER_BYTES, INDEX_ENTRY_BYTES, unpack_header
-from shard.header import HEADER_PAGE_BYTES, VALUE_MAX, HeaderFault, parse_index
-from shard.index import entry_offset, read_entry, seq_at
-from shard.reader import StreamReader, this_boot
-from shard.stream_files import StreamPaths, stream_paths
-from spark.entries import ENTRY, Entries, find_fault, no_entries
-from spark.frames import check_frames
-from spark.patterns import is_exact, is_wanted, needs_listing
-from spark.slices import Identity, Slice
-from spark.source import Block, SourceOptions, Stamp, StreamRef
+from tailrace.shard.catalog import stream_names
+from tailrace.shard.directory import open_data_dir
+from tailrace.shard.errors import StreamCut
+from tailrace.shard.frame import HEADER_BYTES, INDEX_ENTRY_BYTES, unpack_header
+from tailrace.shard.header import HEADER_PAGE_BYTES, VALUE_MAX, HeaderFault, parse_index
+from tailrace.shard.index import entry_offset, read_entry, seq_at
+from tailrace.shard.reader import StreamReader, this_boot
+from tailrace.shard.stream_files import StreamPaths, stream_paths
+from tailrace.spark.entries import ENTRY, Entries, find_fault, no_entries
+from tailrace.spark.frames import check_frames
+from tailrace.spark.patterns import is_exact, is_wanted, needs_listing
+from tailrace.spark.slices import Identity, Slice
+from tailrace.spark.source import Block, SourceOptions, Stamp, StreamRef
 
 INDEX_BLOCK_ENTRIES: Final = 1 << 16
 """Entries read at once where no frames are wanted: 1.5 MB, which stays in the processor's cache."""

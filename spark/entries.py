@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from shard.frame import HEADER_BYTES, INDEX_ENTRY_BYTES, MAX_FRAME_BYTES
-from shard.header import HEADER_PAGE_BYTES
+from tailrace.shard.frame import HEADER_BYTES, INDEX_ENTRY_BYTES, MAX_FRAME_BYTES
+from tailrace.shard.header import HEADER_PAGE_BYTES
 
 ENTRY: Final = np.dtype([("timestamp_us", "<u8"), ("offset", "<u8"), ("length", "<u4"), ("epoch", "<u4")])
 """`shard.frame.INDEX_ENTRY` as NumPy has it."""

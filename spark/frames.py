@@ -6,12 +6,12 @@ from typing import Final
 
 import numpy as np
 
-from shard.frame import HEADER, HEADER_BYTES
-from shard.leaves import load
-from shard.walk import fault_text
-from spark.entries import ENTRY, Entries, Fault, Int64s
+from tailrace.shard.frame import HEADER, HEADER_BYTES
+from tailrace.shard.leaves import load
+from tailrace.shard.walk import fault_text
+from tailrace.spark.entries import ENTRY, Entries, Fault, Int64s
 
-_leaf = load("shard.frame_cy")
+_leaf = load("tailrace.shard.frame_cy")
 _check, _index_entries = _leaf.check, _leaf.index_entries
 
 FRAME_HEADER: Final = np.dtype(

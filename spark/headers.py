@@ -7,8 +7,8 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from spark.entries import Int64s
 from tailrace.headers import unpack_headers
+from tailrace.spark.entries import Int64s
 
 HEADERS_TYPE: Final = pa.map_(pa.string(), pa.binary())
 

@@ -16,18 +16,18 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from shard.errors import StreamCut
-from spark.batch import TaskPartition, batch_maker
-from spark.columns import BatchMaker, Part, gather
-from spark.offsets import DataLoss, Mark, Offset, advance, is_same_stream, pack_offset, parse_offset
-from spark.options import InvalidOption, Options
-from spark.places import Range
-from spark.plan import is_unborn, resolve
-from spark.planning import cut, pack, rows_for
-from spark.reading import LOG, read_slice, told
-from spark.slices import NO_IDENTITY, BadStream, BadStreams, Slice
-from spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, StreamView, open_source
 from tailrace.errors import StreamBehind
+from tailrace.shard.errors import StreamCut
+from tailrace.spark.batch import TaskPartition, batch_maker
+from tailrace.spark.columns import BatchMaker, Part, gather
+from tailrace.spark.offsets import DataLoss, Mark, Offset, advance, is_same_stream, pack_offset, parse_offset
+from tailrace.spark.options import InvalidOption, Options
+from tailrace.spark.places import Range
+from tailrace.spark.plan import is_unborn, resolve
+from tailrace.spark.planning import cut, pack, rows_for
+from tailrace.spark.reading import LOG, read_slice, told
+from tailrace.spark.slices import NO_IDENTITY, BadStream, BadStreams, Slice
+from tailrace.spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, StreamView, open_source
 
 GONE: Final = "stream {!r} does not exist any more; the query has read it as far as it could"
 

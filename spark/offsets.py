@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
-from spark.slices import NO_IDENTITY, Identity
+from tailrace.spark.slices import NO_IDENTITY, Identity
 
 
 class Mark(NamedTuple):

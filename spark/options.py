@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, TypeVar, cast
 
-from spark.patterns import split_patterns
-from spark.places import EVERYTHING, Place, Range, parse_place
-from spark.source import SourceOptions
 from tailrace.address import parse_addresses
 from tailrace.errors import InvalidArgument
+from tailrace.spark.patterns import split_patterns
+from tailrace.spark.places import EVERYTHING, Place, Range, parse_place
+from tailrace.spark.source import SourceOptions
 
 T = TypeVar("T")
 PayloadForm: TypeAlias = Literal["binary", "utf8", "json", "msgpack"]

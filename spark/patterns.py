@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from shard.names import is_reserved
+from tailrace.shard.names import is_reserved
 
 WILDCARDS = "*?["
 

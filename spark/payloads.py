@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from spark.options import PayloadForm
+from tailrace.spark.options import PayloadForm
 
 CORRUPT: Final = "_corrupt"
 """The column of payloads that could not be decoded: their bytes, null where all is well."""

@@ -6,11 +6,11 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from shard.errors import StreamMissing
-from spark.places import EVERYTHING, Place, Range
-from spark.planning import ROWS_PER_TASK, cut, cut_aligned, pack, rows_for
-from spark.slices import BadStream, Slice, Task
-from spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, StreamView
+from tailrace.shard.errors import StreamMissing
+from tailrace.spark.places import EVERYTHING, Place, Range
+from tailrace.spark.planning import ROWS_PER_TASK, cut, cut_aligned, pack, rows_for
+from tailrace.spark.slices import BadStream, Slice, Task
+from tailrace.spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, StreamView
 
 
 class Plan(NamedTuple):

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
-from spark.slices import Slice, Task
-from spark.source import TimedView
+from tailrace.spark.slices import Slice, Task
+from tailrace.spark.source import TimedView
 
 ROWS_PER_TASK: Final = 2_000_000
 """At most; where there are fewer messages in all, each processor should have something to do."""

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pyarrow as pa
 
-from spark.columns import BatchMaker, Part, gather
-from spark.slices import BadStream, Slice
-from spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef
+from tailrace.spark.columns import BatchMaker, Part, gather
+from tailrace.spark.slices import BadStream, Slice
+from tailrace.spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef
 
 LOG = logging.getLogger("tailrace.spark")
 

@@ -63,7 +63,7 @@ def local_session(
     over those that are made here. `background`: Java and its Python tasks get only what no other process wants of the
     processors, so that a broker beside them is hardly slowed. Raises RuntimeError where there is no Java.
     """
-    from spark.datasource import TailraceDataSource
+    from tailrace.spark.datasource import TailraceDataSource
 
     os.environ["PYSPARK_PYTHON"] = sys.executable  # or its Python processes would be whatever `python3` is
     builder = session_builder(app, f"local[{cores}]", memory, {**_LOCAL_SETTINGS, **(settings or {})})

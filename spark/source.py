@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple, Protocol
 
-from shard.errors import StorageError
-from shard.names import InvalidName
-from spark.entries import Entries
-from spark.slices import Identity, Slice
 from tailrace.address import Address
 from tailrace.errors import ConnectFailed, ConnectionLost, OperationTimeout, TailraceError
+from tailrace.shard.errors import StorageError
+from tailrace.shard.names import InvalidName
+from tailrace.spark.entries import Entries
+from tailrace.spark.slices import Identity, Slice
 
 STREAM_ERRORS: Final = (StorageError, TailraceError, InvalidName, OSError)
 """What one stream that cannot be read may raise; the others are not concerned."""
@@ -119,9 +119,9 @@ class Source(Protocol):
 def open_source(options: SourceOptions) -> Source:
     """Raises DirectoryError; ConnectFailed and others of tailrace.errors."""
     if options.brokers:
-        from spark.broker_source import BrokerSource
+        from tailrace.spark.broker_source import BrokerSource
 
         return BrokerSource(options)
-    from spark.directory_source import DirectorySource
+    from tailrace.spark.directory_source import DirectorySource
 
     return DirectorySource(options)

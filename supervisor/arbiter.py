@@ -12,16 +12,16 @@ import signal
 import time
 from collections.abc import Callable
 
-from broker.board import Board
-from broker.control import ControlClosed, ControlMessage
-from broker.settings import Settings
-from broker.worker import CANNOT_BOOT
-from supervisor.backoff import count_death, delay_s
-from supervisor.crew import Crew, reap
-from supervisor.notify import Notifier
-from supervisor.process import Child, Stage
-from supervisor.rolling import Rolling
-from supervisor.signals import SignalQueue
+from tailrace.broker.board import Board
+from tailrace.broker.control import ControlClosed, ControlMessage
+from tailrace.broker.settings import Settings
+from tailrace.broker.worker import CANNOT_BOOT
+from tailrace.supervisor.backoff import count_death, delay_s
+from tailrace.supervisor.crew import Crew, reap
+from tailrace.supervisor.notify import Notifier
+from tailrace.supervisor.process import Child, Stage
+from tailrace.supervisor.rolling import Rolling
+from tailrace.supervisor.signals import SignalQueue
 
 log = logging.getLogger(__name__)
 

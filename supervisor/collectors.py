@@ -13,7 +13,7 @@ import psutil
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from broker.board import STATE_EMPTY, STATE_NAMES, STATE_READY, Board, SlotView
+from tailrace.broker.board import STATE_EMPTY, STATE_NAMES, STATE_READY, Board, SlotView
 
 _PROCESS_LABELS = ("role", "worker")
 

@@ -13,11 +13,11 @@ from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from broker.replication.rules import covers
-from broker.settings import Settings, SlaveRule, Spec, StreamPolicy, described_fields, spec_of
-from supervisor.config_lines import Lines
-from supervisor.config_relations import find_conflicts
-from supervisor.config_values import WrongValue, parse_value, show, suggest
+from tailrace.broker.replication.rules import covers
+from tailrace.broker.settings import Settings, SlaveRule, Spec, StreamPolicy, described_fields, spec_of
+from tailrace.supervisor.config_lines import Lines
+from tailrace.supervisor.config_relations import find_conflicts
+from tailrace.supervisor.config_values import WrongValue, parse_value, show, suggest
 
 FILE_MAX_BYTES = 1 << 20
 STREAM_SECTION, SLAVE_SECTION = "stream", "slave"

@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
 
-from broker.protocol.address import split_address
-from broker.protocol.errors import PeerError
-from broker.protocol.grammar import place
-from broker.replication.peers import PEERS_MAX, parse_peer
-from broker.settings import DAY_S, HOUR_S, MINUTE_S, Durability, Kind, Spec
-from shard.names import InvalidName, is_reserved, validate_name
+from tailrace.broker.replication.peers import PEERS_MAX, parse_peer
+from tailrace.broker.settings import DAY_S, HOUR_S, MINUTE_S, Durability, Kind, Spec
+from tailrace.protocol.address import split_address
+from tailrace.protocol.errors import PeerError
+from tailrace.protocol.grammar import place
+from tailrace.shard.names import InvalidName, is_reserved, validate_name
 
 BYTE_UNITS = {
     "B": 1,

@@ -14,9 +14,9 @@ import socket
 from collections.abc import Callable, Iterator
 from itertools import count
 
-from broker.board import STATE_EMPTY, STATE_STARTING, Board
-from broker.control import ControlChannel
-from supervisor.process import Child, Stage, fork_child
+from tailrace.broker.board import STATE_EMPTY, STATE_STARTING, Board
+from tailrace.broker.control import ControlChannel
+from tailrace.supervisor.process import Child, Stage, fork_child
 
 log = logging.getLogger(__name__)
 

@@ -21,14 +21,14 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from broker.board import Board
-from broker.metrics_export import sweep_dead_gauges
-from broker.settings import Settings
-from broker.version import program_version
-from shard import leaves
-from supervisor.collectors import BoardCollector, BuildCollector, DiskCollector, ProcessCollector, find_unready
-from supervisor.http_request import BadRequest, Page, Request, parse_request, render_answer, text_page
-from supervisor.textfile import TextfileCollector
+from tailrace.broker.board import Board
+from tailrace.broker.metrics_export import sweep_dead_gauges
+from tailrace.broker.settings import Settings
+from tailrace.broker.version import program_version
+from tailrace.shard import leaves
+from tailrace.supervisor.collectors import BoardCollector, BuildCollector, DiskCollector, ProcessCollector, find_unready
+from tailrace.supervisor.http_request import BadRequest, Page, Request, parse_request, render_answer, text_page
+from tailrace.supervisor.textfile import TextfileCollector
 
 log = logging.getLogger(__name__)
 

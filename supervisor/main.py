@@ -15,24 +15,24 @@ from typing import TypeVar
 
 import setproctitle
 
-from broker.board import Board
-from broker.control import ControlChannel
-from broker.metrics_export import make_directory, open_metrics, remove_directory
-from broker.protocol.errors import Code
-from broker.settings import Settings
-from broker.worker import EXIT_CANNOT_LOCK, EXIT_CANNOT_OPEN, WorkerBoot, run_worker
-from shard.directory import DataDirectory, data_dir_exists, make_data_dir, open_data_dir
-from shard.errors import DirectoryError, ShardLocked
-from shard.leaves import build
-from shard.lock import DirectoryLock
-from supervisor import http
-from supervisor.arbiter import Arbiter
-from supervisor.config import ConfigError
-from supervisor.crew import Crew
-from supervisor.listeners import CannotListen, open_listeners
-from supervisor.notify import Notifier
-from supervisor.process import Child, fork_child
-from supervisor.signals import SignalQueue
+from tailrace.broker.board import Board
+from tailrace.broker.control import ControlChannel
+from tailrace.broker.metrics_export import make_directory, open_metrics, remove_directory
+from tailrace.broker.settings import Settings
+from tailrace.broker.worker import EXIT_CANNOT_LOCK, EXIT_CANNOT_OPEN, WorkerBoot, run_worker
+from tailrace.protocol.errors import Code
+from tailrace.shard.directory import DataDirectory, data_dir_exists, make_data_dir, open_data_dir
+from tailrace.shard.errors import DirectoryError, ShardLocked
+from tailrace.shard.leaves import build
+from tailrace.shard.lock import DirectoryLock
+from tailrace.supervisor import http
+from tailrace.supervisor.arbiter import Arbiter
+from tailrace.supervisor.config import ConfigError
+from tailrace.supervisor.crew import Crew
+from tailrace.supervisor.listeners import CannotListen, open_listeners
+from tailrace.supervisor.notify import Notifier
+from tailrace.supervisor.process import Child, fork_child
+from tailrace.supervisor.signals import SignalQueue
 
 log = logging.getLogger(__name__)
 

@@ -19,8 +19,8 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
-from supervisor.crew import Crew
-from supervisor.process import Child, Stage
+from tailrace.supervisor.crew import Crew
+from tailrace.supervisor.process import Child, Stage
 
 log = logging.getLogger(__name__)
 

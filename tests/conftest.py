@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
-from shard.leaves import interpreted_wanted
+from tailrace.shard.leaves import interpreted_wanted
 
 # Each of the thousands of processes would compile all that it loads: that takes longer than all else a node does.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -76,15 +76,15 @@ ONCE = {
     ),
     "bench": (
         "tests/bench/",
-        "tests/broker/protocol/test_address.py",
-        "tests/broker/protocol/test_consuming",
-        "tests/broker/protocol/test_envelope.py",
-        "tests/broker/protocol/test_fields.py",
-        "tests/broker/protocol/test_grammar.py",
-        "tests/broker/protocol/test_replication",
-        "tests/broker/protocol/test_responses.py",
-        "tests/broker/protocol/test_sibling.py",
-        "tests/broker/protocol/test_telnet.py",
+        "tests/protocol/test_address.py",
+        "tests/protocol/test_consuming",
+        "tests/protocol/test_envelope.py",
+        "tests/protocol/test_fields.py",
+        "tests/protocol/test_grammar.py",
+        "tests/protocol/test_replication",
+        "tests/protocol/test_responses.py",
+        "tests/protocol/test_sibling.py",
+        "tests/protocol/test_telnet.py",
         "tests/broker/test_acceptor.py",
         "tests/broker/test_handover_anywhere.py",
         "tests/broker/test_heartbeat.py",
@@ -97,7 +97,7 @@ ONCE = {
         "tests/system/test_lifecycle.py",
         "tests/system/test_standstill.py",
         "tests/system/test_strangers.py",
-        "tests/tailrace/",
+        "tests/client/",
         "tests/tidy/",
     ),
     "spark": ("tests/spark/",),

@@ -10,7 +10,7 @@ from bench.load.ingest import Target
 from bench.load.limits import Deadline
 from bench.load.meter import Meter, Spent
 from bench.peers.base import Step
-from shard.header import HEADER_PAGE_BYTES
+from tailrace.shard.header import HEADER_PAGE_BYTES
 
 _BLOCK = bytes(range(256)) * 4096
 

@@ -13,9 +13,9 @@ import socket
 from bench.load.drain import READ_BYTES, drain, read, read_into
 from bench.load.limits import LoadError
 from bench.peers.base import SUBSCRIPTION, Peer
-from broker.protocol.envelope import HEAD, HEAD_BYTES
-from broker.protocol.messages import CHUNK_HEAD, Op
-from shard.frame import HEADER_BYTES, unpack_header
+from tailrace.protocol.envelope import HEAD, HEAD_BYTES
+from tailrace.protocol.messages import CHUNK_HEAD, Op
+from tailrace.shard.frame import HEADER_BYTES, unpack_header
 
 _SKIPPED = (Op.SUBSCRIBED, Op.PING, Op.PONG)
 _ENVELOPE_BYTES_MAX = 64 * 1024  # of any kind but CHUNK

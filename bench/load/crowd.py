@@ -17,7 +17,7 @@ from bench.load.ingest import Target
 from bench.load.limits import Deadline, LoadError, PeerClosed
 from bench.load.meter import ProcessTree, Spent
 from bench.peers.base import Peer, Step
-from broker.protocol.messages import CHUNK_HEAD
+from tailrace.protocol.messages import CHUNK_HEAD
 
 CONNECTIONS_A_SOURCE = 4_000  # connections from each of 127.0.0.1, 127.0.0.2, ...: each has ports of its own
 WARM_PART = 20  # one connection in so many is made before the others are measured

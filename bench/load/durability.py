@@ -11,9 +11,9 @@ from pathlib import Path
 from bench.load.dial import dialled
 from bench.load.limits import Deadline, LoadError
 from bench.peers.base import Peer, Step
-from shard.directory import open_data_dir
-from shard.header import INDEX_NEXT_SEQ, INDEX_SYNCED_SEQ, untagged
-from shard.stream_files import stream_paths
+from tailrace.shard.directory import open_data_dir
+from tailrace.shard.header import INDEX_NEXT_SEQ, INDEX_SYNCED_SEQ, untagged
+from tailrace.shard.stream_files import stream_paths
 
 ACKS = Step(b"ack on\r\n", b"ok ack on\r\n")
 RECEIVE_BYTES = 1 << 16

@@ -17,10 +17,10 @@ from typing import Protocol, Self
 
 from bench.load.limits import Deadline, LoadError
 from bench.load.noise import NICE
-from broker.protocol import messages as m
-from broker.protocol import replication as r
-from broker.protocol.places import From
-from shard.epochs import EpochStart
+from tailrace.protocol import messages as m
+from tailrace.protocol import replication as r
+from tailrace.protocol.places import From
+from tailrace.shard.epochs import EpochStart
 
 _AT_ONCE = 256
 _END_S = 5.0

@@ -112,7 +112,7 @@ def follow(session: Any, data: str, checkpoint: str, seen: Seen) -> Any:
 
 
 def main(data: str, checkpoint: str) -> None:
-    from spark.session import local_session
+    from tailrace.spark.session import local_session
 
     settings = {"spark.sql.streaming.numRecentProgressUpdates": str(BATCHES_KEPT)}
     session, seen = local_session("bench", cores=CORES, memory=MEMORY, settings=settings), Seen()

@@ -20,13 +20,13 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from bench.load.spark_data import DAY_START_US, make_data
-from shard.catalog import all_streams
-from shard.directory import open_data_dir
-from shard.frame import HEADER_BYTES
-from shard.header import HEADER_PAGE_BYTES
-from shard.stream_files import stream_paths
-from spark.entries import ENTRY
-from spark.rollup.day_plan import day_of
+from tailrace.shard.catalog import all_streams
+from tailrace.shard.directory import open_data_dir
+from tailrace.shard.frame import HEADER_BYTES
+from tailrace.shard.header import HEADER_PAGE_BYTES
+from tailrace.shard.stream_files import stream_paths
+from tailrace.spark.entries import ENTRY
+from tailrace.spark.rollup.day_plan import day_of
 
 SMALL: Final = (10, 5_000)
 PAYLOAD_BYTES: Final = 16
@@ -66,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name, (streams, messages) in (("small", SMALL), ("large", (said.streams, said.messages))):
         if not (said.directory / name).exists():
             make_data(said.directory / name, streams, messages, PAYLOAD_BYTES)
-    local = [sys.executable, "-m", "tailrace.command.main", "rollup", "--day", str(day_of(DAY_START_US))]
+    local = [sys.executable, "-m", "tailrace.cli.main", "rollup", "--day", str(day_of(DAY_START_US))]
     large = [*local, "--engine", "local", "--no-report", str(said.directory / "large"), str(said.directory / "tables")]
     commands = {
         "a small day, with its report": [*local, str(said.directory / "small"), str(said.directory / "small-tables")],

@@ -13,12 +13,12 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from spark.rollup.day_plan import day_of, plan_day
-from spark.rollup.job import Job, run_job
-from spark.rollup.reading import index_reader
-from spark.rollup.source import RollupDataSource
-from spark.rollup.spark_engine import SparkEngine
-from spark.source import SourceOptions, open_source
+from tailrace.spark.rollup.day_plan import day_of, plan_day
+from tailrace.spark.rollup.job import Job, run_job
+from tailrace.spark.rollup.reading import index_reader
+from tailrace.spark.rollup.source import RollupDataSource
+from tailrace.spark.rollup.spark_engine import SparkEngine
+from tailrace.spark.source import SourceOptions, open_source
 
 UNITS: Final = ("1m", "1h", "1d")
 

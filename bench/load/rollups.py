@@ -30,7 +30,7 @@ class Rollups:
         self._log = out.with_suffix(".log")
         day = datetime.now(UTC).date().isoformat()
         options = [str(data), str(out), "--day", day, "--no-report", "--background"]
-        self._command = [sys.executable, "-m", "tailrace.command.main", "rollup", *options]
+        self._command = [sys.executable, "-m", "tailrace.cli.main", "rollup", *options]
         self._process: subprocess.Popen[bytes] | None = None
         self.finished = 0
 

@@ -7,10 +7,10 @@ from typing import Final
 
 import numpy as np
 
-from shard.directory import make_data_dir
-from shard.frame import HEADER_BYTES
-from shard.header import read_boot_id
-from shard.log import StreamLog
+from tailrace.shard.directory import make_data_dir
+from tailrace.shard.frame import HEADER_BYTES
+from tailrace.shard.header import read_boot_id
+from tailrace.shard.log import StreamLog
 
 DAY_START_US: Final = 1_795_132_800_000_000
 """2026-11-20, 00:00 UTC."""

@@ -118,7 +118,7 @@ def prepare(kind: str, streams: int, messages: int, payload_bytes: int) -> Conte
 
 
 def _session() -> Any:
-    from spark.session import local_session
+    from tailrace.spark.session import local_session
 
     return local_session("bench", cores=CORES, memory=MEMORY)
 

@@ -9,9 +9,9 @@ import time
 
 from bench.load.limits import LoadError
 from bench.peers.base import PAYLOAD_MARK, Peer
-from broker.protocol.envelope import HEAD, HEAD_BYTES
-from broker.protocol.messages import CHUNK_HEAD, Op
-from shard.frame import HEADER_BYTES, unpack_header
+from tailrace.protocol.envelope import HEAD, HEAD_BYTES
+from tailrace.protocol.messages import CHUNK_HEAD, Op
+from tailrace.shard.frame import HEADER_BYTES, unpack_header
 
 STAMP_DIGITS = 19
 STAMP_BYTES = len(PAYLOAD_MARK) + STAMP_DIGITS

@@ -13,7 +13,7 @@ from bench.peers.spark import SparkSession
 from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
 from bench.peers.tailrace_nodes import TailraceNodes
-from shard.frame import HEADER_BYTES
+from tailrace.shard.frame import HEADER_BYTES
 
 SPARK_STREAMS = 8
 SPARK_KINDS = {

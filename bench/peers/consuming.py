@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from bench.peers.base import PAYLOAD_MARK, Puller
-from broker.protocol.consuming import GOT_HEAD, GOT_RANGE, GOT_RUN, FinishedRow, Get, Run
-from broker.protocol.envelope import HEAD, HEAD_BYTES
-from broker.protocol.messages import Op, pack
+from tailrace.protocol.consuming import GOT_HEAD, GOT_RANGE, GOT_RUN, FinishedRow, Get, Run
+from tailrace.protocol.envelope import HEAD, HEAD_BYTES
+from tailrace.protocol.messages import Op, pack
 
 BATCH: Final = 1_000
 """Messages of one request."""

@@ -12,7 +12,7 @@ from typing import Self
 
 from bench.peers.base import Peer, Site, Step, digits_total, shares
 from bench.slow_flush import under_slow_flush
-from shard.leaves import INTERPRETED_VARIABLE
+from tailrace.shard.leaves import INTERPRETED_VARIABLE
 
 # What stands around the name, sequence number and payload of a delivered message; the time has 16 digits until 2286.
 _MESSAGE_AROUND = len(b"msg   ") + 16 + len(b"  |\r\n")
@@ -129,4 +129,4 @@ def tailrace_command(data: Path, port: int, metrics_port: int, workers: int) -> 
 def _launcher() -> list[str]:
     """The installed command of this interpreter's environment, or the module where there is none."""
     script = Path(sys.executable).with_name("tailrace")
-    return [str(script)] if script.exists() else [sys.executable, "-m", "tailrace.command.main"]
+    return [str(script)] if script.exists() else [sys.executable, "-m", "tailrace.cli.main"]

@@ -8,10 +8,10 @@ from types import MappingProxyType
 from bench.peers.base import SUBSCRIPTION, Puller, Step
 from bench.peers.consuming import TailraceConsumers
 from bench.peers.tailrace import Tailrace
-from broker.protocol.consuming import FEATURE as CONSUMERS_FEATURE
-from broker.protocol.consuming import Consume, Consumed
-from broker.protocol.errors import Code
-from broker.protocol.messages import (
+from tailrace.protocol.consuming import FEATURE as CONSUMERS_FEATURE
+from tailrace.protocol.consuming import Consume, Consumed
+from tailrace.protocol.errors import Code
+from tailrace.protocol.messages import (
     VERSION,
     Ack,
     Failed,
@@ -27,11 +27,11 @@ from broker.protocol.messages import (
     pack,
     pack_publish,
 )
-from broker.protocol.places import FROM_NEW, From
-from shard.frame import HEADER_BYTES, pack_frame
-from shard.leaves import load
-from shard.names import shard_of
-from shard.numbering import write_numbering
+from tailrace.protocol.places import FROM_NEW, From
+from tailrace.shard.frame import HEADER_BYTES, pack_frame
+from tailrace.shard.leaves import load
+from tailrace.shard.names import shard_of
+from tailrace.shard.numbering import write_numbering
 
 # An end that no clock has come to, and what is said to it when the stream's owner has been asked.
 _LATER = ("time", 1 << 62)
@@ -40,7 +40,7 @@ _NOT_YET = Failed(
 )
 _HELLO = pack(Hello(VERSION, (), "bench"))
 _PRODUCER = b"sixteen bytes id"
-_mark_run = load("shard.run_cy").mark_run
+_mark_run = load("tailrace.shard.run_cy").mark_run
 _PUBLISHED_BYTES = len(pack(Published(0, ((0, 0, 0),))))
 
 

@@ -10,9 +10,9 @@ from bench.peers.base import Site, Step
 from bench.peers.programs import OWN_MODULES, run_together
 from bench.peers.tailrace import tailrace_command
 from bench.peers.tailrace_binary import TailraceBinary, handle_of
-from broker.protocol.envelope import HEAD_BYTES
-from broker.protocol.messages import PUBLISHED_HEAD, Ack, pack_publish, pack_published
-from shard.frame import pack_frame
+from tailrace.protocol.envelope import HEAD_BYTES
+from tailrace.protocol.messages import PUBLISHED_HEAD, Ack, pack_publish, pack_published
+from tailrace.shard.frame import pack_frame
 
 NODES_MAX = 3
 _SETTLE_NAME = "b.999998"  # of a stream that no row uses

@@ -10,7 +10,7 @@ from bench.peers.plain import BareSendfile
 from bench.rows.base import Measurement, Row, check_stored, cpu_us, generate, run_ingest
 from bench.scale import Scale
 from bench.server import Server
-from shard.frame import HEADER_BYTES
+from tailrace.shard.frame import HEADER_BYTES
 
 FILL_MESSAGES = 10_000  # of one feed, whatever the peer, so that all hold the same number of messages
 

@@ -20,7 +20,7 @@ from bench.rows.replay import fill, replay_messages
 from bench.scale import Scale
 from bench.server import Server
 from bench.statistics import quantile
-from shard.frame import HEADER_BYTES, INDEX_ENTRY_BYTES
+from tailrace.shard.frame import HEADER_BYTES, INDEX_ENTRY_BYTES
 
 HOP_RATE = 1_000
 _PROBE_S = 0.02

@@ -13,7 +13,7 @@ from bench.rows.base import Measurement, Row, cpu_us
 from bench.scale import Scale
 from bench.server import Server
 from bench.statistics import median
-from shard.frame import HEADER_BYTES, INDEX_ENTRY_BYTES
+from tailrace.shard.frame import HEADER_BYTES, INDEX_ENTRY_BYTES
 
 REPEATS: Final = 3
 """Of each question, after one that is not counted."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from broker.consumers.ranges import Range, merged
-from broker.consumers.records import Record
-from broker.consumers.state import Consumer, Consumers, DeadLetter
-from broker.protocol.consuming import (
+from tailrace.broker.consumers.ranges import Range, merged
+from tailrace.broker.consumers.records import Record
+from tailrace.broker.consumers.state import Consumer, Consumers, DeadLetter
+from tailrace.broker.refused import Refused
+from tailrace.protocol.consuming import (
     ACK_WAIT_MAX_S,
     DELIVERIES_MAX,
     FAILED_MAX,
@@ -20,12 +21,11 @@ from broker.protocol.consuming import (
     FinishedRow,
     Run,
 )
-from broker.protocol.errors import Code
-from broker.protocol.names import CONSUMER_BYTES_MAX
-from broker.protocol.places import NUMBER_MAX
-from broker.refused import Refused
-from shard.epochs import EPOCH_MAX
-from shard.names import name_bytes_valid
+from tailrace.protocol.errors import Code
+from tailrace.protocol.names import CONSUMER_BYTES_MAX
+from tailrace.protocol.places import NUMBER_MAX
+from tailrace.shard.epochs import EPOCH_MAX
+from tailrace.shard.names import name_bytes_valid
 
 ACK_WAIT_MIN_US: Final = 1_000
 ACK_WAIT_MAX_US: Final = ACK_WAIT_MAX_S * 1_000_000
@@ -62,7 +62,7 @@ class Given(NamedTuple):
 class Ask(NamedTuple):
     """The arguments of a get. `finished`: first seq, last seq, epoch. `failed`: seq, epoch, reason.
 
-    Bounds are those of `broker.protocol.consuming`; beyond them it is refused. Where `max_messages` is 0, nothing is
+    Bounds are those of `protocol.consuming`; beyond them it is refused. Where `max_messages` is 0, nothing is
     given. `session`: which program of the member's name asks, 0 where that is not told. `asked_us`: when it came, 0
     for now; one that waits is decided about later.
     """
@@ -79,7 +79,7 @@ class Ask(NamedTuple):
 
 
 class Listed(NamedTuple):
-    """As `broker.protocol.consuming.Standing`, but for `lag_us`: the age of message `next_seq` is the caller's."""
+    """As `protocol.consuming.Standing`, but for `lag_us`: the age of message `next_seq` is the caller's."""
 
     name: bytes
     next_seq: int

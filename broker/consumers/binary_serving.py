@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from broker.consumers.serving import Gotten
-from broker.protocol import consuming as c
-from broker.protocol.messages import pack
-from broker.protocol.opcodes import Op
-from broker.refused import Refused
+from tailrace.broker.consumers.serving import Gotten
+from tailrace.broker.refused import Refused
+from tailrace.protocol import consuming as c
+from tailrace.protocol.messages import pack
+from tailrace.protocol.opcodes import Op
 
 if TYPE_CHECKING:
-    from broker.binary_client import BinaryClient
+    from tailrace.broker.binary_client import BinaryClient
 
 
 def consume(client: BinaryClient, message: c.Consume) -> None:

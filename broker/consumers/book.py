@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from broker.consumers import decide
-from broker.consumers.cursor_log import CursorLog
-from broker.consumers.look import LogLook
-from broker.owner import Owner
-from broker.replication.roles import history_of
-from shard.epochs import last_epoch
+from tailrace.broker.consumers import decide
+from tailrace.broker.consumers.cursor_log import CursorLog
+from tailrace.broker.consumers.look import LogLook
+from tailrace.broker.owner import Owner
+from tailrace.broker.replication.roles import history_of
+from tailrace.shard.epochs import last_epoch
 
 
 class Book:

@@ -16,12 +16,12 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from broker.consumers.decide import Ask, Given
-from broker.protocol.consuming import WAIT_MAX_MS
-from broker.protocol.errors import Code
-from broker.protocol.places import NUMBER_MAX
-from broker.refused import Refused
-from shard.header import VALUE_MAX
+from tailrace.broker.consumers.decide import Ask, Given
+from tailrace.broker.refused import Refused
+from tailrace.protocol.consuming import WAIT_MAX_MS
+from tailrace.protocol.errors import Code
+from tailrace.protocol.places import NUMBER_MAX
+from tailrace.shard.header import VALUE_MAX
 
 Args = list[Any]
 

@@ -7,10 +7,10 @@ from typing import Any, Final, TypeVar
 
 import msgpack
 
-from broker.consumers.consumer import Consumer, DeadLetter
-from broker.consumers.ranges import Run
-from broker.consumers.records import BadRecord, Begun, Ended, Kept, Open, Record, Row
-from shard.epochs import History
+from tailrace.broker.consumers.consumer import Consumer, DeadLetter
+from tailrace.broker.consumers.ranges import Run
+from tailrace.broker.consumers.records import BadRecord, Begun, Ended, Kept, Open, Record, Row
+from tailrace.shard.epochs import History
 
 PART_REST_BYTES: Final = 128 + 8
 """What a part has beside its rows: its kind, a name, the heads of its arrays."""

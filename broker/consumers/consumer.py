@@ -12,10 +12,10 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from broker.consumers.keys import Keys
-from broker.consumers.ranges import Range, Run, Runs
-from broker.consumers.records import BadRecord
-from shard.epochs import NEVER_SEQ, History, epoch_at
+from tailrace.broker.consumers.keys import Keys
+from tailrace.broker.consumers.ranges import Range, Run, Runs
+from tailrace.broker.consumers.records import BadRecord
+from tailrace.shard.epochs import NEVER_SEQ, History, epoch_at
 
 FLIGHT_MAX: Final = 65_536
 """Messages of one consumer that are in flight at once: a get gives no more than are missing to it."""

@@ -10,21 +10,21 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from broker.consumers.records import BadRecord, Begun, Ended, Record, pack, unpack
-from broker.consumers.state import Consumers
-from broker.open_stream import OpenStream
-from broker.owner import Owner
-from broker.protocol.errors import Code
-from broker.publish import Batch, Sink
-from broker.refused import Refused
-from broker.work import Nobody
-from shard.errors import StreamDamaged
-from shard.frame import pack_frame
-from shard.leaves import load
-from shard.log import StreamLog
-from shard.meta import Role
-from shard.names import InvalidName, cursor_name
-from shard.stream_files import stream_paths
+from tailrace.broker.consumers.records import BadRecord, Begun, Ended, Record, pack, unpack
+from tailrace.broker.consumers.state import Consumers
+from tailrace.broker.open_stream import OpenStream
+from tailrace.broker.owner import Owner
+from tailrace.broker.publish import Batch, Sink
+from tailrace.broker.refused import Refused
+from tailrace.broker.work import Nobody
+from tailrace.protocol.errors import Code
+from tailrace.shard.errors import StreamDamaged
+from tailrace.shard.frame import pack_frame
+from tailrace.shard.leaves import load
+from tailrace.shard.log import StreamLog
+from tailrace.shard.meta import Role
+from tailrace.shard.names import InvalidName, cursor_name
+from tailrace.shard.stream_files import stream_paths
 
 COMPACT_BYTES: Final = 1 << 20
 """Appended behind the last checkpoint before there is another, at least."""
@@ -33,7 +33,7 @@ COMPACT_FACTOR: Final = 4
 PART_BYTES: Final = 256 << 10
 """Of a checkpoint, in one message, about."""
 
-_parse = load("shard.frame_cy").parse
+_parse = load("tailrace.shard.frame_cy").parse
 
 
 class Checkpoint(NamedTuple):

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import msgpack
 
-from broker.consumers.consumer import DeadLetter
-from shard.frame import FLAG_PRODUCER, HEADER_BYTES, MAX_METADATA_BYTES, pack_frame, unpack_header
-from shard.numbering import write_numbering
+from tailrace.broker.consumers.consumer import DeadLetter
+from tailrace.shard.frame import FLAG_PRODUCER, HEADER_BYTES, MAX_METADATA_BYTES, pack_frame, unpack_header
+from tailrace.shard.numbering import write_numbering
 
 HEADERS_KEY: Final = "h"
 """Where a message's headers stand in its metadata, as the client writes them."""

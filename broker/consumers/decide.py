@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from broker.consumers.asked import (
+from tailrace.broker.consumers.asked import (
     Ask,
     Decision,
     Given,
@@ -28,15 +28,15 @@ from broker.consumers.asked import (
     require_seq,
     require_settings,
 )
-from broker.consumers.consumer import Consumer
-from broker.consumers.getting import get, on_line, present, rewind, since
-from broker.consumers.group import Look, followers
-from broker.consumers.ranges import Range, flat
-from broker.consumers.records import Buried, Created, Deleted, Record, Reset, Returned
-from broker.consumers.state import Consumers, DeadLetter
-from broker.protocol.consuming import CONSUMERS_MAX
-from broker.protocol.errors import Code
-from broker.refused import Refused
+from tailrace.broker.consumers.consumer import Consumer
+from tailrace.broker.consumers.getting import get, on_line, present, rewind, since
+from tailrace.broker.consumers.group import Look, followers
+from tailrace.broker.consumers.ranges import Range, flat
+from tailrace.broker.consumers.records import Buried, Created, Deleted, Record, Reset, Returned
+from tailrace.broker.consumers.state import Consumers, DeadLetter
+from tailrace.broker.refused import Refused
+from tailrace.protocol.consuming import CONSUMERS_MAX
+from tailrace.protocol.errors import Code
 
 __all__ = [
     "Ask",

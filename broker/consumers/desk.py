@@ -14,22 +14,22 @@ from collections.abc import Callable, Iterable
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-from broker.consumers import decide
-from broker.consumers.book import Book
-from broker.consumers.calls import told
-from broker.consumers.decide import Decision, Given
-from broker.consumers.post import Post
-from broker.consumers.waiters import Waiter, Waiters
-from broker.open_stream import Grown
-from broker.owner import Owner
-from broker.owner_calls import refusals
-from broker.protocol.errors import Code
-from broker.publish import Sink
-from broker.refused import Refused
-from broker.work import NOBODY, Asker
-from shard.errors import StorageError
-from shard.meta import Role
-from shard.names import CURSOR_PREFIX
+from tailrace.broker.consumers import decide
+from tailrace.broker.consumers.book import Book
+from tailrace.broker.consumers.calls import told
+from tailrace.broker.consumers.decide import Decision, Given
+from tailrace.broker.consumers.post import Post
+from tailrace.broker.consumers.waiters import Waiter, Waiters
+from tailrace.broker.open_stream import Grown
+from tailrace.broker.owner import Owner
+from tailrace.broker.owner_calls import refusals
+from tailrace.broker.publish import Sink
+from tailrace.broker.refused import Refused
+from tailrace.broker.work import NOBODY, Asker
+from tailrace.protocol.errors import Code
+from tailrace.shard.errors import StorageError
+from tailrace.shard.meta import Role
+from tailrace.shard.names import CURSOR_PREFIX
 
 log = logging.getLogger(__name__)
 

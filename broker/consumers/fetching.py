@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from broker.protocol import consuming as c
-from shard.files import read_all
-from shard.index import Run
-from shard.reader import StreamReader
+from tailrace.protocol import consuming as c
+from tailrace.shard.files import read_all
+from tailrace.shard.index import Run
+from tailrace.shard.reader import StreamReader
 
 
 class OtherMessages(Exception):

@@ -5,16 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from broker.consumers.asked import Ask, Decision, Given, failed_of, find, finished_of, require_name, require_room
-from broker.consumers.consumer import Consumer, DeadLetter, Member
-from broker.consumers.group import Look, Piece, again, choose, followers, own
-from broker.consumers.ranges import Range, flat, merged, unflat
-from broker.consumers.records import Line, Progress, Record
-from broker.consumers.state import Consumers
-from broker.consumers.terms import seqs_of_epoch, spans
-from broker.protocol.consuming import FailedRow, FinishedRow, Run
-from broker.protocol.errors import Code
-from broker.refused import Refused
+from tailrace.broker.consumers.asked import (
+    Ask,
+    Decision,
+    Given,
+    failed_of,
+    find,
+    finished_of,
+    require_name,
+    require_room,
+)
+from tailrace.broker.consumers.consumer import Consumer, DeadLetter, Member
+from tailrace.broker.consumers.group import Look, Piece, again, choose, followers, own
+from tailrace.broker.consumers.ranges import Range, flat, merged, unflat
+from tailrace.broker.consumers.records import Line, Progress, Record
+from tailrace.broker.consumers.state import Consumers
+from tailrace.broker.consumers.terms import seqs_of_epoch, spans
+from tailrace.broker.refused import Refused
+from tailrace.protocol.consuming import FailedRow, FinishedRow, Run
+from tailrace.protocol.errors import Code
 
 TOUCH_US: Final = 60_000_000
 """A get that changes nothing is logged nevertheless where the last record of its consumer is older."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, Protocol
 
-from broker.consumers.consumer import FLIGHT_MAX, Consumer
-from broker.consumers.keys import Keys
-from broker.consumers.ranges import Range, Run, merged
-from shard.epochs import NEVER_SEQ, History
+from tailrace.broker.consumers.consumer import FLIGHT_MAX, Consumer
+from tailrace.broker.consumers.keys import Keys
+from tailrace.broker.consumers.ranges import Range, Run, merged
+from tailrace.shard.epochs import NEVER_SEQ, History
 
 WINDOW: Final = 4_096
 """Messages that one get looks at, for those whose key is in flight at no other member."""

@@ -10,8 +10,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any, Final
 
-from broker.consumers.ranges import Range, Run, Runs
-from broker.protocol.consuming import FINISHED_MAX, FinishedRow
+from tailrace.broker.consumers.ranges import Range, Run, Runs
+from tailrace.protocol.consuming import FINISHED_MAX, FinishedRow
 
 RUNS_MAX: Final = FINISHED_MAX
 """Remembered of a connection. Beyond them the oldest are forgotten of what it got from another consumer longest ago."""

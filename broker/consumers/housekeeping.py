@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from broker.consumers.cursor_log import COMPACT_BYTES, Checkpoint, CheckpointFinder, read_records, trim_before
-from broker.consumers.records import BadRecord
-from broker.open_stream import OpenStream
-from broker.owner import Owner
-from broker.refused import Refused
-from shard.errors import StorageError
+from tailrace.broker.consumers.cursor_log import COMPACT_BYTES, Checkpoint, CheckpointFinder, read_records, trim_before
+from tailrace.broker.consumers.records import BadRecord
+from tailrace.broker.open_stream import OpenStream
+from tailrace.broker.owner import Owner
+from tailrace.broker.refused import Refused
+from tailrace.shard.errors import StorageError
 
 log = logging.getLogger(__name__)
 

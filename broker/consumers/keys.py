@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from broker.consumers.ranges import Range, Run
+from tailrace.broker.consumers.ranges import Range, Run
 
 
 class Keyed(Protocol):

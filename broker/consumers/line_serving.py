@@ -12,19 +12,19 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
-from broker.consumers.handed import Handed
-from broker.consumers.ranges import merged
-from broker.consumers.serving import Gotten, Serving
-from broker.protocol import answers
-from broker.protocol import commands as lines
-from broker.protocol import consuming as c
-from broker.protocol.errors import Code
-from broker.publish import Pending
-from broker.refused import Refused
-from shard.leaves import load
+from tailrace.broker.consumers.handed import Handed
+from tailrace.broker.consumers.ranges import merged
+from tailrace.broker.consumers.serving import Gotten, Serving
+from tailrace.broker.publish import Pending
+from tailrace.broker.refused import Refused
+from tailrace.protocol import answers
+from tailrace.protocol import commands as lines
+from tailrace.protocol import consuming as c
+from tailrace.protocol.errors import Code
+from tailrace.shard.leaves import load
 
 if TYPE_CHECKING:
-    from broker.line_client import LineClient
+    from tailrace.broker.line_client import LineClient
 
 COLUMNS: Final = (
     "consumer",
@@ -40,7 +40,7 @@ COLUMNS: Final = (
     "deliveries_max",
 )
 
-_text = load("broker.protocol.text_cy")
+_text = load("tailrace.protocol.text_cy")
 
 
 class LineServing(Serving):

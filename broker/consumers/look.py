@@ -7,9 +7,9 @@ from typing import Any, Final
 
 import msgpack
 
-from broker.consumers.dead_letter import HEADERS_KEY
-from shard.epochs import History
-from shard.log import StreamLog
+from tailrace.broker.consumers.dead_letter import HEADERS_KEY
+from tailrace.shard.epochs import History
+from tailrace.shard.log import StreamLog
 
 KEY_HEADER: Final = "key"
 """The header that says which messages are done one after the other."""

@@ -10,22 +10,22 @@ import logging
 from collections import OrderedDict
 from typing import Final, NamedTuple
 
-from broker.consumers import decide
-from broker.consumers.cursor_log import log_name, read_records
-from broker.consumers.desk import Desk
-from broker.consumers.housekeeping import Housekeeping
-from broker.consumers.look import LogLook
-from broker.consumers.records import BadRecord
-from broker.consumers.state import Consumers
-from broker.consumers.survey import MICROSECONDS, Rules, Survey, survey
-from broker.metrics import WorkerMetrics
-from broker.owner_calls import refusals
-from broker.protocol.errors import Code
-from broker.refused import Refused
-from broker.replication.roles import history_of
-from shard.log import StreamLog
-from shard.meta import Role
-from shard.names import CURSOR_PREFIX
+from tailrace.broker.consumers import decide
+from tailrace.broker.consumers.cursor_log import log_name, read_records
+from tailrace.broker.consumers.desk import Desk
+from tailrace.broker.consumers.housekeeping import Housekeeping
+from tailrace.broker.consumers.look import LogLook
+from tailrace.broker.consumers.records import BadRecord
+from tailrace.broker.consumers.state import Consumers
+from tailrace.broker.consumers.survey import MICROSECONDS, Rules, Survey, survey
+from tailrace.broker.metrics import WorkerMetrics
+from tailrace.broker.owner_calls import refusals
+from tailrace.broker.refused import Refused
+from tailrace.broker.replication.roles import history_of
+from tailrace.protocol.errors import Code
+from tailrace.shard.log import StreamLog
+from tailrace.shard.meta import Role
+from tailrace.shard.names import CURSOR_PREFIX
 
 log = logging.getLogger(__name__)
 

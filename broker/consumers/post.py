@@ -9,20 +9,20 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING, Final
 
-from broker.consumers import decide
-from broker.consumers.book import Book
-from broker.consumers.consumer import DeadLetter
-from broker.consumers.dead_letter import make_frame
-from broker.protocol.errors import Code
-from broker.publish import Batch
-from broker.refused import Refused
-from broker.work import NOBODY, Asker
-from shard.errors import StorageError
-from shard.frame import unpack_header
-from shard.names import dead_name
+from tailrace.broker.consumers import decide
+from tailrace.broker.consumers.book import Book
+from tailrace.broker.consumers.consumer import DeadLetter
+from tailrace.broker.consumers.dead_letter import make_frame
+from tailrace.broker.publish import Batch
+from tailrace.broker.refused import Refused
+from tailrace.broker.work import NOBODY, Asker
+from tailrace.protocol.errors import Code
+from tailrace.shard.errors import StorageError
+from tailrace.shard.frame import unpack_header
+from tailrace.shard.names import dead_name
 
 if TYPE_CHECKING:
-    from broker.consumers.desk import Desk
+    from tailrace.broker.consumers.desk import Desk
 
 log = logging.getLogger(__name__)
 

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgpack
 
-from broker.protocol.names import CONSUMER_BYTES_MAX
-from shard.epochs import NEVER_SEQ, EpochStart, History, make_history
+from tailrace.protocol.names import CONSUMER_BYTES_MAX
+from tailrace.shard.epochs import NEVER_SEQ, EpochStart, History, make_history
 
 Flat: TypeAlias = tuple[int, ...]
 """first seq, messages, first seq, messages, …"""

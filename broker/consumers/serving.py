@@ -13,17 +13,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from broker.connection import OUT_HIGH_BYTES
-from broker.consumers import fetching
-from broker.protocol import consuming as c
-from broker.protocol.errors import Code
-from broker.refused import Refused
-from broker.subscribing import storage_refusals
-from shard.errors import StreamCut, StreamMissing, Trimmed
+from tailrace.broker.connection import OUT_HIGH_BYTES
+from tailrace.broker.consumers import fetching
+from tailrace.broker.refused import Refused
+from tailrace.broker.subscribing import storage_refusals
+from tailrace.protocol import consuming as c
+from tailrace.protocol.errors import Code
+from tailrace.shard.errors import StreamCut, StreamMissing, Trimmed
 
 if TYPE_CHECKING:
-    from broker.client import Client
-    from broker.worker import Worker
+    from tailrace.broker.client import Client
+    from tailrace.broker.worker import Worker
 
 GETS_MAX: Final = 256
 """Gets of one connection that have no answer yet."""

@@ -10,11 +10,11 @@ import heapq
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from broker.consumers.checkpoint import Building, parts_of
-from broker.consumers.consumer import Consumer as Consumer
-from broker.consumers.consumer import DeadLetter as DeadLetter
-from broker.consumers.ranges import unflat
-from broker.consumers.records import (
+from tailrace.broker.consumers.checkpoint import Building, parts_of
+from tailrace.broker.consumers.consumer import Consumer as Consumer
+from tailrace.broker.consumers.consumer import DeadLetter as DeadLetter
+from tailrace.broker.consumers.ranges import unflat
+from tailrace.broker.consumers.records import (
     BadRecord,
     Begun,
     Buried,
@@ -29,7 +29,7 @@ from broker.consumers.records import (
     Reset,
     Returned,
 )
-from shard.epochs import NEVER_SEQ, History, parting_seq
+from tailrace.shard.epochs import NEVER_SEQ, History, parting_seq
 
 
 class Consumers:

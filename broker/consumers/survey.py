@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from broker.consumers.consumer import Consumer
-from broker.consumers.state import Consumers
-from broker.settings import StreamPolicy
-from shard.epochs import NEVER_SEQ
+from tailrace.broker.consumers.consumer import Consumer
+from tailrace.broker.consumers.state import Consumers
+from tailrace.broker.settings import StreamPolicy
+from tailrace.shard.epochs import NEVER_SEQ
 
 MICROSECONDS: Final = 1_000_000
 SOON: Final = 0.75

@@ -10,8 +10,8 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from operator import attrgetter
 
-from broker.consumers.ranges import Range
-from shard.epochs import NEVER_SEQ, History
+from tailrace.broker.consumers.ranges import Range
+from tailrace.shard.epochs import NEVER_SEQ, History
 
 _epoch = attrgetter("epoch")
 _first_seq = attrgetter("first_seq")

@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from broker.consumers import decide
-from broker.consumers.calls import MICROSECONDS, Args, Deed, read_deed, read_get, told
-from broker.consumers.cursor_log import log_name
-from broker.consumers.decide import Decision, Listed
-from broker.consumers.desk import DISABLED_TEXT, Answer, Desk, Done
-from broker.consumers.waiters import Waiter
-from broker.owner import REPLICAS_FULL_TEXT
-from broker.owner_calls import locate, refusals
-from broker.protocol.errors import Code
-from broker.refused import Refused
-from shard.log import StreamLog
-from shard.meta import Role
-from shard.names import is_reserved
+from tailrace.broker.consumers import decide
+from tailrace.broker.consumers.calls import MICROSECONDS, Args, Deed, read_deed, read_get, told
+from tailrace.broker.consumers.cursor_log import log_name
+from tailrace.broker.consumers.decide import Decision, Listed
+from tailrace.broker.consumers.desk import DISABLED_TEXT, Answer, Desk, Done
+from tailrace.broker.consumers.waiters import Waiter
+from tailrace.broker.owner import REPLICAS_FULL_TEXT
+from tailrace.broker.owner_calls import locate, refusals
+from tailrace.broker.refused import Refused
+from tailrace.protocol.errors import Code
+from tailrace.shard.log import StreamLog
+from tailrace.shard.meta import Role
+from tailrace.shard.names import is_reserved
 
 SLACK_US: Final = 1_000_000
 """By how much a member's get may be younger than its connection knows: it waits for its turn in two busy workers.

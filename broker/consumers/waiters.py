@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from broker.consumers.decide import Ask, Given
+from tailrace.broker.consumers.decide import Ask, Given
 
 TICK_S: Final = 0.05
 """How exactly their time is kept."""

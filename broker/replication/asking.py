@@ -12,12 +12,12 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from broker.owner import Owner
-from broker.replication import roles
-from broker.replication.companions import is_companion
-from broker.replication.uplink import Phase, Uplink
-from shard.meta import Role
-from shard.names import base_of, is_reserved
+from tailrace.broker.owner import Owner
+from tailrace.broker.replication import roles
+from tailrace.broker.replication.companions import is_companion
+from tailrace.broker.replication.uplink import Phase, Uplink
+from tailrace.shard.meta import Role
+from tailrace.shard.names import base_of, is_reserved
 
 log = logging.getLogger(__name__)
 

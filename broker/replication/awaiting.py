@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from broker.owner import Owner, Refused
-from broker.protocol.errors import Code
-from broker.publish import Batch
-from broker.replication.holders import Wait
-from broker.work import NOBODY, Asker
-from shard.errors import StorageError
-from shard.meta import Role
+from tailrace.broker.owner import Owner, Refused
+from tailrace.broker.publish import Batch
+from tailrace.broker.replication.holders import Wait
+from tailrace.broker.work import NOBODY, Asker
+from tailrace.protocol.errors import Code
+from tailrace.shard.errors import StorageError
+from tailrace.shard.meta import Role
 
 Args = list[Any]
 Done = Callable[[Any], None]

@@ -11,12 +11,12 @@ from typing import Any, Final, NamedTuple
 
 import msgpack
 
-from broker.protocol import consuming as c
-from broker.protocol.errors import Code, PeerError
-from broker.protocol.fields import CONTROL_BODY_MAX_BYTES, NUMBER_MAX, U32_MAX
-from broker.protocol.names import consumer_name
-from broker.refused import Refused
-from shard.names import NAME_BYTES_MAX
+from tailrace.broker.refused import Refused
+from tailrace.protocol import consuming as c
+from tailrace.protocol.errors import Code, PeerError
+from tailrace.protocol.fields import CONTROL_BODY_MAX_BYTES, NUMBER_MAX, U32_MAX
+from tailrace.protocol.names import consumer_name
+from tailrace.shard.names import NAME_BYTES_MAX
 
 Args = list[Any]
 Is = Callable[[Any], bool]

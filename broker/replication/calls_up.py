@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from broker.protocol.errors import Code, code_of
-from broker.protocol.messages import pack
-from broker.protocol.names import shown_text
-from broker.protocol.replication import Call, Returned
-from broker.refused import Refused
-from broker.replication.calls import CALLS_MAX, Args, pack_args, read_value
-from broker.replication.wire import WireClosed
+from tailrace.broker.refused import Refused
+from tailrace.broker.replication.calls import CALLS_MAX, Args, pack_args, read_value
+from tailrace.broker.replication.wire import WireClosed
+from tailrace.protocol.errors import Code, code_of
+from tailrace.protocol.messages import pack
+from tailrace.protocol.names import shown_text
+from tailrace.protocol.replication import Call, Returned
 
 Done = Callable[[Any | Refused], None]
 

@@ -11,14 +11,14 @@ from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from broker.owner import Owner, Refused
-from broker.protocol.messages import pack
-from broker.protocol.replication import NAMES_MAX, Names
-from shard.names import base_of, is_reserved
+from tailrace.broker.owner import Owner, Refused
+from tailrace.protocol.messages import pack
+from tailrace.protocol.replication import NAMES_MAX, Names
+from tailrace.shard.names import base_of, is_reserved
 
 if TYPE_CHECKING:
-    from broker.binary_client import BinaryClient
-    from broker.worker import Worker
+    from tailrace.broker.binary_client import BinaryClient
+    from tailrace.broker.worker import Worker
 
 Args = list[Any]
 

@@ -12,12 +12,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from broker.owner import Owner, Refused
-from broker.protocol.messages import pack
-from broker.protocol.replication import Claim, Claimed
-from broker.replication import roles
-from shard.errors import StorageError
-from shard.meta import Role, Upstream
+from tailrace.broker.owner import Owner, Refused
+from tailrace.broker.replication import roles
+from tailrace.protocol.messages import pack
+from tailrace.protocol.replication import Claim, Claimed
+from tailrace.shard.errors import StorageError
+from tailrace.shard.meta import Role, Upstream
 
 log = logging.getLogger(__name__)
 

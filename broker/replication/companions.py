@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from shard.meta import Role, StreamMeta
-from shard.names import base_of
+from tailrace.shard.meta import Role, StreamMeta
+from tailrace.shard.names import base_of
 
 
 class Companions:

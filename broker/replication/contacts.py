@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
-from shard.epochs import History
-from shard.meta import Contact, Role, StreamMeta, Upstream
+from tailrace.shard.epochs import History
+from tailrace.shard.meta import Contact, Role, StreamMeta, Upstream
 
 CONTACTS_MAX: Final = 32
 """Contacts of one stream; beyond it those are dropped that were not upstreams, and then the oldest."""

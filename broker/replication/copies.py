@@ -19,23 +19,23 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from functools import partial
 
-from broker.owner import OpenStream, Owner, Refused
-from broker.protocol.address import split_address
-from broker.protocol.errors import Code
-from broker.protocol.messages import Ended, Failed, Op, Unsubscribe, pack
-from broker.protocol.names import shown_text
-from broker.protocol.places import From
-from broker.protocol.replication import Follow, Followed, pack_held
-from broker.replication import lineage, roles
-from broker.replication.companions import is_companion
-from broker.replication.decide import BEHIND, PARTED, Do, Mine, Theirs, after_followed, fence_text
-from broker.replication.peers import may_lead
-from broker.replication.wire import WireClosed
-from shard.epochs import last_epoch
-from shard.errors import FramesRefused, StorageError
-from shard.log import StreamLog
-from shard.meta import Contact
-from shard.names import base_of
+from tailrace.broker.owner import OpenStream, Owner, Refused
+from tailrace.broker.replication import lineage, roles
+from tailrace.broker.replication.companions import is_companion
+from tailrace.broker.replication.decide import BEHIND, PARTED, Do, Mine, Theirs, after_followed, fence_text
+from tailrace.broker.replication.peers import may_lead
+from tailrace.broker.replication.wire import WireClosed
+from tailrace.protocol.address import split_address
+from tailrace.protocol.errors import Code
+from tailrace.protocol.messages import Ended, Failed, Op, Unsubscribe, pack
+from tailrace.protocol.names import shown_text
+from tailrace.protocol.places import From
+from tailrace.protocol.replication import Follow, Followed, pack_held
+from tailrace.shard.epochs import last_epoch
+from tailrace.shard.errors import FramesRefused, StorageError
+from tailrace.shard.log import StreamLog
+from tailrace.shard.meta import Contact
+from tailrace.shard.names import base_of
 
 log = logging.getLogger(__name__)
 

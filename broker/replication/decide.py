@@ -11,8 +11,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from shard.epochs import History, first_foreign, last_epoch
-from shard.header import VALUE_MAX
+from tailrace.shard.epochs import History, first_foreign, last_epoch
+from tailrace.shard.header import VALUE_MAX
 
 FOLLOWING: Final = "following"
 PARTED: Final = "parted"

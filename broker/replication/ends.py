@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.owner import OpenStream, Owner, Refused
-from broker.protocol.replication import End
-from broker.replication import roles
-from shard.epochs import epoch_at
-from shard.errors import StorageError
+from tailrace.broker.owner import OpenStream, Owner, Refused
+from tailrace.broker.replication import roles
+from tailrace.protocol.replication import End
+from tailrace.shard.epochs import epoch_at
+from tailrace.shard.errors import StorageError
 
 Args = list[Any]
 

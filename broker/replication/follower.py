@@ -13,26 +13,26 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broker.cursor import Cursor
-from broker.owner import Refused
-from broker.protocol import replication as r
-from broker.protocol.address import split_address
-from broker.protocol.errors import Code
-from broker.protocol.messages import Ended, pack
-from broker.protocol.opcodes import Op
-from broker.protocol.places import From
-from broker.replication import lineage, status
-from broker.replication.calls import CALLS_MAX, pack_value, read_args
-from broker.replication.holders import NODES_MAX
-from broker.replication.lineage import Lineage
-from broker.replication.peers import may_lead
-from broker.subscribing import storage_refusals
-from shard.epochs import History, epoch_at
-from shard.errors import StorageError
-from shard.frame import IndexEntry
+from tailrace.broker.cursor import Cursor
+from tailrace.broker.owner import Refused
+from tailrace.broker.replication import lineage, status
+from tailrace.broker.replication.calls import CALLS_MAX, pack_value, read_args
+from tailrace.broker.replication.holders import NODES_MAX
+from tailrace.broker.replication.lineage import Lineage
+from tailrace.broker.replication.peers import may_lead
+from tailrace.broker.subscribing import storage_refusals
+from tailrace.protocol import replication as r
+from tailrace.protocol.address import split_address
+from tailrace.protocol.errors import Code
+from tailrace.protocol.messages import Ended, pack
+from tailrace.protocol.opcodes import Op
+from tailrace.protocol.places import From
+from tailrace.shard.epochs import History, epoch_at
+from tailrace.shard.errors import StorageError
+from tailrace.shard.frame import IndexEntry
 
 if TYPE_CHECKING:
-    from broker.binary_client import BinaryClient
+    from tailrace.broker.binary_client import BinaryClient
 
 log = logging.getLogger(__name__)
 

@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterable, Sized
 from itertools import count
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from broker.owner import Refused
-from broker.protocol import sibling
-from broker.protocol.sibling import HeldRow
-from broker.replication import lineage
-from broker.replication.lineage import LINEAGES_MAX, Lineage
-from broker.replication.node_file import FOLLOWERS_MAX
-from shard.meta import Role
+from tailrace.broker.owner import Refused
+from tailrace.broker.replication import lineage
+from tailrace.broker.replication.lineage import LINEAGES_MAX, Lineage
+from tailrace.broker.replication.node_file import FOLLOWERS_MAX
+from tailrace.protocol import sibling
+from tailrace.protocol.sibling import HeldRow
+from tailrace.shard.meta import Role
 
 if TYPE_CHECKING:
-    from broker.link import Link
-    from broker.replication.follower import Follower, Following
-    from broker.worker import Worker
+    from tailrace.broker.link import Link
+    from tailrace.broker.replication.follower import Follower, Following
+    from tailrace.broker.worker import Worker
 
 log = logging.getLogger(__name__)
 

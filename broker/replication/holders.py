@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from typing import NamedTuple, TypeAlias
 
-from broker.publish import Batch
+from tailrace.broker.publish import Batch
 
 NODES_MAX = 256
 """Nodes below this one that are known of one stream; what more of them say is not counted."""

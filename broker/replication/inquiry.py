@@ -6,14 +6,14 @@ import select
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from broker.protocol import messages as m
-from broker.protocol import replication as r
-from broker.protocol.messages import pack
-from broker.replication.wire import Address, Chunks, Wire, WireClosed, numeric_address
-from broker.version import program_version
+from tailrace.broker.replication.wire import Address, Chunks, Wire, WireClosed, numeric_address
+from tailrace.broker.version import program_version
+from tailrace.protocol import messages as m
+from tailrace.protocol import replication as r
+from tailrace.protocol.messages import pack
 
 if TYPE_CHECKING:
-    from broker.worker import Worker
+    from tailrace.broker.worker import Worker
 
 Heard = Callable[["Inquiry", "r.Told | str"], None]
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.owner import OpenStream, Owner
-from broker.replication.holders import Holders
-from broker.replication.uplink import Phase
-from shard.log import StreamLog
+from tailrace.broker.owner import OpenStream, Owner
+from tailrace.broker.replication.holders import Holders
+from tailrace.broker.replication.uplink import Phase
+from tailrace.shard.log import StreamLog
 
 if TYPE_CHECKING:
-    from broker.replication.uplinks import Uplinks
+    from tailrace.broker.replication.uplinks import Uplinks
 
 UP = "up"
 Field = int | str

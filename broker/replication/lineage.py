@@ -9,13 +9,13 @@ import logging
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from broker.owner import Owner, Refused
-from broker.protocol.address import join_address
-from broker.protocol.errors import Code
-from broker.replication import roles
-from shard.epochs import EpochStart, History
-from shard.errors import StorageError
-from shard.names import base_of
+from tailrace.broker.owner import Owner, Refused
+from tailrace.broker.replication import roles
+from tailrace.protocol.address import join_address
+from tailrace.protocol.errors import Code
+from tailrace.shard.epochs import EpochStart, History
+from tailrace.shard.errors import StorageError
+from tailrace.shard.names import base_of
 
 log = logging.getLogger(__name__)
 

@@ -8,18 +8,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.protocol.replication import CLAIMS, LINKS_MAX, Link
-from broker.replication.uplink import Phase
-from broker.timers import now_us
-from shard.errors import StorageError
-from shard.meta import Role
-from shard.names import is_reserved
+from tailrace.broker.replication.uplink import Phase
+from tailrace.broker.timers import now_us
+from tailrace.protocol.replication import CLAIMS, LINKS_MAX, Link
+from tailrace.shard.errors import StorageError
+from tailrace.shard.meta import Role
+from tailrace.shard.names import is_reserved
 
 if TYPE_CHECKING:
-    from broker.owner import Owner
-    from broker.replication.copies import Copy
-    from broker.replication.follower import Following
-    from broker.worker import Worker
+    from tailrace.broker.owner import Owner
+    from tailrace.broker.replication.copies import Copy
+    from tailrace.broker.replication.follower import Following
+    from tailrace.broker.worker import Worker
 
 UP = "up"
 CLAIMED_PLACE = ("seq", 0)

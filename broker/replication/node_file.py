@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from broker.protocol.address import join_address, split_address
-from broker.replication.rules import RULES_MAX, Rule
-from shard.errors import DirectoryError
-from shard.files import Among, replace_file
-from shard.meta import PLACE_KINDS, Upstream
-from shard.names import name_bytes_valid
+from tailrace.broker.replication.rules import RULES_MAX, Rule
+from tailrace.protocol.address import join_address, split_address
+from tailrace.shard.errors import DirectoryError
+from tailrace.shard.files import Among, replace_file
+from tailrace.shard.meta import PLACE_KINDS, Upstream
+from tailrace.shard.names import name_bytes_valid
 
 NODE_FILE: Final = "replication.json"
 FILE_BYTES_MAX: Final = 4 << 20

@@ -10,7 +10,7 @@ import ipaddress
 from collections.abc import Iterable
 from typing import Final, TypeAlias
 
-from broker.protocol.address import split_address
+from tailrace.protocol.address import split_address
 
 PEERS_MAX: Final = 256
 """Entries of the list."""

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Final
 
-from broker.protocol.sibling import HeldRow
-from broker.publish import Batch
-from broker.replication.holders import Held, Holders, Wait
+from tailrace.broker.publish import Batch
+from tailrace.broker.replication.holders import Held, Holders, Wait
+from tailrace.protocol.sibling import HeldRow
 
 CUT_TEXT: Final = "logged here, and then set aside: another node is the stream's master"
 LEFT_TEXT: Final = "logged, but the worker that waited for other nodes to hold it is being replaced"

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from broker.syncer import Job, Syncable
-from shard.files import Replacements
+from tailrace.broker.syncer import Job, Syncable
+from tailrace.shard.files import Replacements
 
 log = logging.getLogger(__name__)
 

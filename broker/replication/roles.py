@@ -12,11 +12,18 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, TypeAlias
 
-from broker.owner import OpenStream, Owner, Refused
-from broker.protocol.errors import Code
-from broker.replication.companions import is_companion
-from broker.replication.contacts import are_related, confirmed, outstanding, unconfirmed, with_contacts, with_former
-from shard.epochs import (
+from tailrace.broker.owner import OpenStream, Owner, Refused
+from tailrace.broker.replication.companions import is_companion
+from tailrace.broker.replication.contacts import (
+    are_related,
+    confirmed,
+    outstanding,
+    unconfirmed,
+    with_contacts,
+    with_former,
+)
+from tailrace.protocol.errors import Code
+from tailrace.shard.epochs import (
     DEFAULT_HISTORY,
     EPOCHS_MAX,
     EpochStart,
@@ -27,9 +34,9 @@ from shard.epochs import (
     make_history,
     reconcile,
 )
-from shard.errors import StorageError
-from shard.meta import Contact, Role, StreamMeta, Upstream
-from shard.names import CURSOR_PREFIX, base_of
+from tailrace.shard.errors import StorageError
+from tailrace.shard.meta import Contact, Role, StreamMeta, Upstream
+from tailrace.shard.names import CURSOR_PREFIX, base_of
 
 log = logging.getLogger(__name__)
 

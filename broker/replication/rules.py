@@ -11,11 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from broker.protocol.address import split_address
-from broker.protocol.grammar import place
-from broker.settings import SlaveRule
-from shard.meta import Upstream
-from shard.names import is_reserved
+from tailrace.broker.settings import SlaveRule
+from tailrace.protocol.address import split_address
+from tailrace.protocol.grammar import place
+from tailrace.shard.meta import Upstream
+from tailrace.shard.names import is_reserved
 
 RULES_MAX: Final = 1_000
 """Rules of commands that a node keeps; each is tried in turn when a stream's role is asked for."""

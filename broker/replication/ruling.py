@@ -12,16 +12,16 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NamedTuple
 
-from broker.owner import ROLE_UNWRITTEN_TEXT, Owner, Refused
-from broker.protocol.errors import Code
-from broker.replication import roles
-from broker.replication.companions import is_companion
-from broker.replication.node_file import NodeFile
-from broker.replication.rules import Rule, TooManyRules, covers
-from broker.work import Work
-from shard.errors import DirectoryError, StorageError
-from shard.meta import Role, Upstream
-from shard.names import is_reserved
+from tailrace.broker.owner import ROLE_UNWRITTEN_TEXT, Owner, Refused
+from tailrace.broker.replication import roles
+from tailrace.broker.replication.companions import is_companion
+from tailrace.broker.replication.node_file import NodeFile
+from tailrace.broker.replication.rules import Rule, TooManyRules, covers
+from tailrace.broker.work import Work
+from tailrace.protocol.errors import Code
+from tailrace.shard.errors import DirectoryError, StorageError
+from tailrace.shard.meta import Role, Upstream
+from tailrace.shard.names import is_reserved
 
 log = logging.getLogger(__name__)
 

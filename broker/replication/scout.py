@@ -11,18 +11,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from broker.owner import Refused
-from broker.protocol.address import join_address, split_address
-from broker.protocol.errors import Code
-from broker.protocol.names import shown_text
-from broker.protocol.replication import ASKED_STREAMS_MAX, Ask, End, Link, Told
-from broker.replication import status
-from broker.replication.inquiry import Inquiry
-from broker.replication.peers import is_loopback
-from shard.meta import Role
+from tailrace.broker.owner import Refused
+from tailrace.broker.replication import status
+from tailrace.broker.replication.inquiry import Inquiry
+from tailrace.broker.replication.peers import is_loopback
+from tailrace.protocol.address import join_address, split_address
+from tailrace.protocol.errors import Code
+from tailrace.protocol.names import shown_text
+from tailrace.protocol.replication import ASKED_STREAMS_MAX, Ask, End, Link, Told
+from tailrace.shard.meta import Role
 
 if TYPE_CHECKING:
-    from broker.worker import Worker
+    from tailrace.broker.worker import Worker
 
 log = logging.getLogger(__name__)
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from broker.owner import Refused
-from broker.protocol.replication import ENDS_MAX, Ask, End, Told
-from broker.replication import links
+from tailrace.broker.owner import Refused
+from tailrace.broker.replication import links
+from tailrace.protocol.replication import ENDS_MAX, Ask, End, Told
 
 if TYPE_CHECKING:
-    from broker.worker import Worker
+    from tailrace.broker.worker import Worker
 
 
 def gather(worker: Worker, ask: Ask, done: Callable[[Told | Refused], None]) -> None:

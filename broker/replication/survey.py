@@ -12,15 +12,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from broker.metrics import MAX_NODES, OTHER, SlaveMeasures
-from broker.replication.holders import Holders
-from broker.replication.lag import NO_LAG, Lag, lag_of
-from broker.replication.uplink import Phase
-from broker.timers import now_us
-from shard.errors import StorageError
+from tailrace.broker.metrics import MAX_NODES, OTHER, SlaveMeasures
+from tailrace.broker.replication.holders import Holders
+from tailrace.broker.replication.lag import NO_LAG, Lag, lag_of
+from tailrace.broker.replication.uplink import Phase
+from tailrace.broker.timers import now_us
+from tailrace.shard.errors import StorageError
 
 if TYPE_CHECKING:
-    from broker.worker import Worker
+    from tailrace.broker.worker import Worker
 
 SLICE_S = 0.005  # of a tick
 

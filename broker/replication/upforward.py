@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from broker.protocol.errors import Code, code_of
-from broker.protocol.messages import Ack, Buffer, Failed, Published, pack_publish
-from broker.publish import Batch, Frames
+from tailrace.broker.publish import Batch, Frames
+from tailrace.protocol.errors import Code, code_of
+from tailrace.protocol.messages import Ack, Buffer, Failed, Published, pack_publish
 
 
 class Sends(Protocol):

@@ -17,24 +17,24 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Protocol
 
-from broker.owner import Owner
-from broker.poller import Poller
-from broker.protocol import messages as m
-from broker.protocol import replication as r
-from broker.protocol.address import join_address
-from broker.protocol.errors import Code, PeerError
-from broker.protocol.messages import Op, pack
-from broker.protocol.names import node_id, shown_text
-from broker.publish import Batch
-from broker.replication.calls_up import CallsUp
-from broker.replication.claims import Claims
-from broker.replication.copies import Copies, Later, SetAside
-from broker.replication.upforward import UpForward
-from broker.replication.wire import Address, Chunks, Wire, WireClosed, look_up, numeric_address
-from broker.routes import Route
-from broker.settings import Settings
-from broker.version import program_version
-from shard.names import base_of
+from tailrace.broker.owner import Owner
+from tailrace.broker.poller import Poller
+from tailrace.broker.publish import Batch
+from tailrace.broker.replication.calls_up import CallsUp
+from tailrace.broker.replication.claims import Claims
+from tailrace.broker.replication.copies import Copies, Later, SetAside
+from tailrace.broker.replication.upforward import UpForward
+from tailrace.broker.replication.wire import Address, Chunks, Wire, WireClosed, look_up, numeric_address
+from tailrace.broker.routes import Route
+from tailrace.broker.settings import Settings
+from tailrace.broker.version import program_version
+from tailrace.protocol import messages as m
+from tailrace.protocol import replication as r
+from tailrace.protocol.address import join_address
+from tailrace.protocol.errors import Code, PeerError
+from tailrace.protocol.messages import Op, pack
+from tailrace.protocol.names import node_id, shown_text
+from tailrace.shard.names import base_of
 
 log = logging.getLogger(__name__)
 

@@ -11,23 +11,23 @@ import select
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from broker.owner import OpenStream, Refused
-from broker.protocol.errors import Code
-from broker.publish import Batch
-from broker.replication import roles
-from broker.replication.asking import Asking
-from broker.replication.copies import Copy
-from broker.replication.rules import Rules
-from broker.replication.uplink import COMPLAINT_S, Lookup, Surroundings, Uplink
-from broker.replication.watched import Watched
-from broker.replication.wire import Address
-from broker.syncer import Job, Syncer
-from broker.work import NOBODY
-from shard.errors import StorageError
-from shard.meta import Role
+from tailrace.broker.owner import OpenStream, Refused
+from tailrace.broker.publish import Batch
+from tailrace.broker.replication import roles
+from tailrace.broker.replication.asking import Asking
+from tailrace.broker.replication.copies import Copy
+from tailrace.broker.replication.rules import Rules
+from tailrace.broker.replication.uplink import COMPLAINT_S, Lookup, Surroundings, Uplink
+from tailrace.broker.replication.watched import Watched
+from tailrace.broker.replication.wire import Address
+from tailrace.broker.syncer import Job, Syncer
+from tailrace.broker.work import NOBODY
+from tailrace.protocol.errors import Code
+from tailrace.shard.errors import StorageError
+from tailrace.shard.meta import Role
 
 if TYPE_CHECKING:
-    from broker.worker import Worker
+    from tailrace.broker.worker import Worker
 
 log = logging.getLogger(__name__)
 

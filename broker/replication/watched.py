@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from broker.replication.companions import is_companion
-from broker.replication.rules import Rule
+from tailrace.broker.replication.companions import is_companion
+from tailrace.broker.replication.rules import Rule
 
 Where: TypeAlias = tuple[str, int]
 """Of an upstream: its host and port."""

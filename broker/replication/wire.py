@@ -14,11 +14,11 @@ import socket
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple, TypeAlias
 
-from broker.protocol.binary import ClientCodec
-from broker.protocol.errors import PeerError
-from broker.protocol.features import REPLICATION
-from broker.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, Chunk, Op, Response
-from broker.protocol.outgoing import Buffer, Outgoing
+from tailrace.protocol.binary import ClientCodec
+from tailrace.protocol.errors import PeerError
+from tailrace.protocol.features import REPLICATION
+from tailrace.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, Chunk, Op, Response
+from tailrace.protocol.outgoing import Buffer, Outgoing
 
 # Of one read; fewer while messages are very small and many.
 RECEIVE_BYTES, RECEIVE_MIN_BYTES = 1 << 20, 16 << 10

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from spark.rollup.merge import Identity
+from tailrace.spark.rollup.merge import Identity
 
 _SAME: Final = ["stream", "start", "first_seq", "last_seq", "messages", "bytes", "gaps", "gap_sum_us"]
 _IDENTITY: Final = list(Identity._fields)

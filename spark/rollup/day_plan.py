@@ -11,13 +11,13 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from shard.errors import StreamDamaged
-from spark.plan import is_unborn
-from spark.rollup.frame_view import FrameViews
-from spark.rollup.kernel import DAY_US
-from spark.rollup.units import TASK_ROWS, WHOLE_ROWS_MAX, Task, Unit, cut_units, pack
-from spark.slices import BadStream, Slice, show_stream_id
-from spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, TimedView
+from tailrace.shard.errors import StreamDamaged
+from tailrace.spark.plan import is_unborn
+from tailrace.spark.rollup.frame_view import FrameViews
+from tailrace.spark.rollup.kernel import DAY_US
+from tailrace.spark.rollup.units import TASK_ROWS, WHOLE_ROWS_MAX, Task, Unit, cut_units, pack
+from tailrace.spark.slices import BadStream, Slice, show_stream_id
+from tailrace.spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, TimedView
 
 EPOCH_DAY: Final = date(1970, 1, 1)
 

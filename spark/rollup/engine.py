@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from spark.rollup.tasks import TaskResult, Work
-from spark.rollup.units import Task
+from tailrace.spark.rollup.tasks import TaskResult, Work
+from tailrace.spark.rollup.units import Task
 
 LOCAL_MESSAGES_MAX: Final = 1_000_000_000
 """Messages of a day, 24 GB of index, that the local engine rolls up if no engine is named. It takes longer days, too,

@@ -6,12 +6,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from shard.catalog import all_streams
-from shard.directory import DataDirectory
-from shard.errors import StorageError
-from shard.names import is_reserved
-from shard.reader import StreamReader
-from shard.retention import MICROSECONDS, RetentionPolicy
+from tailrace.shard.catalog import all_streams
+from tailrace.shard.directory import DataDirectory
+from tailrace.shard.errors import StorageError
+from tailrace.shard.names import is_reserved
+from tailrace.shard.reader import StreamReader
+from tailrace.shard.retention import MICROSECONDS, RetentionPolicy
 
 HORIZON_S: Final = 86_400
 

@@ -7,16 +7,16 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
-from shard.directory import DataDirectory
-from shard.frame import unpack_header
-from shard.leaves import load
-from shard.reader import StreamReader
-from spark.slices import Identity
-from spark.source import StreamRef, TimedView
+from tailrace.shard.directory import DataDirectory
+from tailrace.shard.frame import unpack_header
+from tailrace.shard.leaves import load
+from tailrace.shard.reader import StreamReader
+from tailrace.spark.slices import Identity
+from tailrace.spark.source import StreamRef, TimedView
 
 FrameViews = Callable[[StreamRef], AbstractContextManager[TimedView]]
 
-_check: Final = load("shard.frame_cy").check
+_check: Final = load("tailrace.shard.frame_cy").check
 
 
 class FrameView:

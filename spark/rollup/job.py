@@ -15,18 +15,18 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.dataset as ds
 
-from shard.directory import open_data_dir
-from spark.options import parse_options
-from spark.patterns import is_wanted
-from spark.rollup.copies import find_copies
-from spark.rollup.day_plan import DayPlan, plan_day
-from spark.rollup.engine import ChooseEngine, Show
-from spark.rollup.frame_view import frame_views
-from spark.rollup.merge import KEPT_FROM_MAX, Identity, Kept, file_name, write_merged
-from spark.rollup.nodes import NodeRow, State, stage_node
-from spark.rollup.store import NODES, TABLES, Store, staged_table
-from spark.rollup.tasks import TaskResult, Work
-from spark.source import open_source
+from tailrace.shard.directory import open_data_dir
+from tailrace.spark.options import parse_options
+from tailrace.spark.patterns import is_wanted
+from tailrace.spark.rollup.copies import find_copies
+from tailrace.spark.rollup.day_plan import DayPlan, plan_day
+from tailrace.spark.rollup.engine import ChooseEngine, Show
+from tailrace.spark.rollup.frame_view import frame_views
+from tailrace.spark.rollup.merge import KEPT_FROM_MAX, Identity, Kept, file_name, write_merged
+from tailrace.spark.rollup.nodes import NodeRow, State, stage_node
+from tailrace.spark.rollup.store import NODES, TABLES, Store, staged_table
+from tailrace.spark.rollup.tasks import TaskResult, Work
+from tailrace.spark.source import open_source
 
 LOG = logging.getLogger("tailrace.rollup")
 

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from spark.entries import Int64s
-from spark.rollup.quantile import NO_VALUE, group_quantiles
+from tailrace.spark.entries import Int64s
+from tailrace.spark.rollup.quantile import NO_VALUE, group_quantiles
 
 MINUTE_US: Final = 60_000_000
 HOUR_US: Final = 60 * MINUTE_US

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from spark.entries import Int64s
-from spark.rollup.kernel import WIDTHS_US, Messages, Rows, Segment, merge_rows, roll_up_plain, side_by_side
-from spark.rollup.quantile import NO_VALUE, quantiles_in_passes
+from tailrace.spark.entries import Int64s
+from tailrace.spark.rollup.kernel import WIDTHS_US, Messages, Rows, Segment, merge_rows, roll_up_plain, side_by_side
+from tailrace.spark.rollup.quantile import NO_VALUE, quantiles_in_passes
 
 Blocks = Callable[[], Iterator[Segment]]
 

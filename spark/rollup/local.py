@@ -11,10 +11,10 @@ from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from typing import Final
 
-from spark.rollup.engine import EngineError, Show
-from spark.rollup.tasks import TaskResult, Work, write_task
-from spark.rollup.units import Task
-from spark.source import STREAM_ERRORS
+from tailrace.spark.rollup.engine import EngineError, Show
+from tailrace.spark.rollup.tasks import TaskResult, Work, write_task
+from tailrace.spark.rollup.units import Task
+from tailrace.spark.source import STREAM_ERRORS
 
 WORKERS_MAX: Final = 8
 """Processes at most. Each holds `spark.rollup.units.WHOLE_ROWS_MAX` messages at most, which is about 400 MB."""

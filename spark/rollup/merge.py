@@ -22,12 +22,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from spark.entries import Int64s
-from spark.rollup.kernel import LEVELS, WIDTHS_US, Rows, merge_rows
-from spark.rollup.quantile import NO_VALUE
-from spark.rollup.store import TABLES, staged_table
-from spark.rollup.table import TABLE_SCHEMA, to_batch, to_table_rows
-from spark.rollup.tasks import TableFile
+from tailrace.spark.entries import Int64s
+from tailrace.spark.rollup.kernel import LEVELS, WIDTHS_US, Rows, merge_rows
+from tailrace.spark.rollup.quantile import NO_VALUE
+from tailrace.spark.rollup.store import TABLES, staged_table
+from tailrace.spark.rollup.table import TABLE_SCHEMA, to_batch, to_table_rows
+from tailrace.spark.rollup.tasks import TableFile
 
 FILE_ROWS: Final = 5_000_000
 """About as many rows of a merged table go into one file."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry, Gauge, write_to_textfile
 from prometheus_client.parser import text_string_to_metric_families
 
-from spark.rollup.day_plan import day_start_us
+from tailrace.spark.rollup.day_plan import day_start_us
 
 LAST_SUCCESS = "tailrace_rollup_last_success_timestamp_seconds"
 

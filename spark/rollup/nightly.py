@@ -8,19 +8,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from shard.directory import open_data_dir
-from shard.errors import DirectoryError
-from shard.files import replace_file
-from shard.frame import HEADER_BYTES
-from spark.rollup.engine import ChooseEngine, Show
-from spark.rollup.forecast import PolicyOf, Removal, forecast
-from spark.rollup.job import Job, Note, Outcome, run_job
-from spark.rollup.metrics import RunFigures, write_metrics
-from spark.rollup.nodes import commit_missing
-from spark.rollup.report import Told, render
-from spark.rollup.store import Store
-from spark.rollup.summary import STREAMS_SHOWN, read_day_bytes, summarize
 from tailrace.errors import TailraceError
+from tailrace.shard.directory import open_data_dir
+from tailrace.shard.errors import DirectoryError
+from tailrace.shard.files import replace_file
+from tailrace.shard.frame import HEADER_BYTES
+from tailrace.spark.rollup.engine import ChooseEngine, Show
+from tailrace.spark.rollup.forecast import PolicyOf, Removal, forecast
+from tailrace.spark.rollup.job import Job, Note, Outcome, run_job
+from tailrace.spark.rollup.metrics import RunFigures, write_metrics
+from tailrace.spark.rollup.nodes import commit_missing
+from tailrace.spark.rollup.report import Told, render
+from tailrace.spark.rollup.store import Store
+from tailrace.spark.rollup.summary import STREAMS_SHOWN, read_day_bytes, summarize
 
 KEPT_SHOWN: Final = 10
 

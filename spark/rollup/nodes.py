@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from spark.rollup.store import NODES, Store, staged_table
+from tailrace.spark.rollup.store import NODES, Store, staged_table
 
 State = Literal["whole", "partly", "missing"]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from spark.rollup.summary import DayTotal, Minute
+from tailrace.spark.rollup.summary import DayTotal, Minute
 
 WIDTH: Final = 900
 HEIGHT: Final = 240

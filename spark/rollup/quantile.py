@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from spark.entries import Int64s
+from tailrace.spark.entries import Int64s
 
 PERCENTS: Final = (50, 99)
 NO_VALUE: Final = (1 << 63) - 1

@@ -10,13 +10,13 @@ from typing import Final, NamedTuple
 
 import pyarrow as pa
 
-from shard.errors import StreamDamaged
-from spark.rollup.kernel import NO_GAP, Segment, roll_up
-from spark.rollup.large import roll_up_in_blocks
-from spark.rollup.table import note_batch, to_batch
-from spark.rollup.units import WHOLE_ROWS_MAX, Task, Unit, is_too_large
-from spark.slices import Slice
-from spark.source import CONNECTION_ERRORS, STREAM_ERRORS, SliceReader, Source
+from tailrace.shard.errors import StreamDamaged
+from tailrace.spark.rollup.kernel import NO_GAP, Segment, roll_up
+from tailrace.spark.rollup.large import roll_up_in_blocks
+from tailrace.spark.rollup.table import note_batch, to_batch
+from tailrace.spark.rollup.units import WHOLE_ROWS_MAX, Task, Unit, is_too_large
+from tailrace.spark.slices import Slice
+from tailrace.spark.source import CONNECTION_ERRORS, STREAM_ERRORS, SliceReader, Source
 
 PACK_ROWS: Final = 256 * 1024
 """Messages of small streams that go through the kernel together: few enough to stay in the processor's cache."""

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from jinja2 import Environment, StrictUndefined
 
-from spark.rollup import plots
-from spark.rollup.forecast import Removal
-from spark.rollup.plots import show_seconds
-from spark.rollup.summary import Summary
+from tailrace.spark.rollup import plots
+from tailrace.spark.rollup.forecast import Removal
+from tailrace.spark.rollup.plots import show_seconds
+from tailrace.spark.rollup.summary import Summary
 
 TEMPLATE = "report.html"
 NOTES_SHOWN = 50
@@ -31,7 +31,7 @@ def render(
     """The page. `removals` is None where nobody knows the configuration; `node` is where the streams are."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"size": show_size, "count": show_count, "gap": _show_gap}
-    template = environment.from_string(files("spark.rollup").joinpath(TEMPLATE).read_text("utf-8"))
+    template = environment.from_string(files("tailrace.spark.rollup").joinpath(TEMPLATE).read_text("utf-8"))
     return template.render(
         summary=summary,
         charts=_charts(summary),

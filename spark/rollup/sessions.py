@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from spark.session import local_session, session_builder
+from tailrace.spark.session import local_session, session_builder
 
 LOCAL: Final = "local"
 APP: Final = "tailrace rollup"
@@ -27,7 +27,7 @@ def make_session(
 
     Raises RuntimeError where there is no Java.
     """
-    from spark.rollup.source import RollupDataSource
+    from tailrace.spark.rollup.source import RollupDataSource
 
     if master == LOCAL:
         session = local_session(APP, cores=cores, memory=memory, settings=dict(settings or {}), background=background)

@@ -12,13 +12,13 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from shard.errors import StorageError
-from spark.rollup.day_plan import read_tasks
-from spark.rollup.tasks import Work, write_task
-from spark.rollup.units import Task
-from spark.source import SourceOptions
-from spark.workers import settle
 from tailrace.address import Address
+from tailrace.shard.errors import StorageError
+from tailrace.spark.rollup.day_plan import read_tasks
+from tailrace.spark.rollup.tasks import Work, write_task
+from tailrace.spark.rollup.units import Task
+from tailrace.spark.source import SourceOptions
+from tailrace.spark.workers import settle
 
 NAME: Final = "tailrace_rollup"
 _SCHEMA: Final = pa.schema([("result", pa.string())])

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from pyspark.errors import PySparkException
 
-from spark.rollup.day_plan import write_tasks
-from spark.rollup.engine import EngineError, Show
-from spark.rollup.source import NAME, to_options
-from spark.rollup.tasks import TaskResult, Work
-from spark.rollup.units import Task
+from tailrace.spark.rollup.day_plan import write_tasks
+from tailrace.spark.rollup.engine import EngineError, Show
+from tailrace.spark.rollup.source import NAME, to_options
+from tailrace.spark.rollup.tasks import TaskResult, Work
+from tailrace.spark.rollup.units import Task
 
 POLL_S: Final = 0.25
 

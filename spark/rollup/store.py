@@ -31,7 +31,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from shard.files import sync_directory, sync_file_system
+from tailrace.shard.files import sync_directory, sync_file_system
 
 TABLES: Final = {"minute": "minutes", "hour": "hours", "day": "days"}
 """The table of each level."""

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from spark.rollup.store import Snapshot, Store
+from tailrace.spark.rollup.store import Snapshot, Store
 
 GROWTH_DAYS: Final = 30
 STREAMS_SHOWN: Final = 15

@@ -8,9 +8,9 @@ from typing import Final, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark.entries import Int64s
-from spark.rollup.kernel import Rows
-from spark.rollup.quantile import NO_VALUE
+from tailrace.spark.entries import Int64s
+from tailrace.spark.rollup.kernel import Rows
+from tailrace.spark.rollup.quantile import NO_VALUE
 
 NOTE: Final = "note"
 """The level of a row that is no result but something to be told, so that the tables need no column for it: `stream` is

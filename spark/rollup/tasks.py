@@ -17,12 +17,12 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from shard.directory import open_data_dir
-from spark.rollup.reading import Read, index_reader, run_task
-from spark.rollup.table import NOTE, TABLE_SCHEMA, parse_note, to_table_rows
-from spark.rollup.units import Task
-from spark.rollup.verify import frame_reader
-from spark.source import SourceOptions, open_source
+from tailrace.shard.directory import open_data_dir
+from tailrace.spark.rollup.reading import Read, index_reader, run_task
+from tailrace.spark.rollup.table import NOTE, TABLE_SCHEMA, parse_note, to_table_rows
+from tailrace.spark.rollup.units import Task
+from tailrace.spark.rollup.verify import frame_reader
+from tailrace.spark.source import SourceOptions, open_source
 
 ROW_GROUP_ROWS: Final = 1 << 17
 """Rows of a file that are held before they are written: about 25 MB."""

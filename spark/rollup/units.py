@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Final, NamedTuple, Protocol
 
-from spark.rollup.kernel import HOUR_US, LEVELS, MINUTE_US, WIDTHS_US
-from spark.slices import Slice
+from tailrace.spark.rollup.kernel import HOUR_US, LEVELS, MINUTE_US, WIDTHS_US
+from tailrace.spark.slices import Slice
 
 WHOLE_ROWS_MAX: Final = 6_000_000
 """Messages that a task holds at one time: about 40 bytes each."""

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import numpy as np
 
-from shard.directory import DataDirectory
-from shard.errors import StreamCut, StreamDamaged
-from shard.export import Bad, Bounds, read_section, stream_section
-from shard.reader import StreamReader
-from shard.stream_files import stream_paths
-from shard.walk import Run
-from spark.frames import index_of
-from spark.rollup.frame_view import frame_time
-from spark.rollup.kernel import NO_GAP, Segment
-from spark.slices import Slice
+from tailrace.shard.directory import DataDirectory
+from tailrace.shard.errors import StreamCut, StreamDamaged
+from tailrace.shard.export import Bad, Bounds, read_section, stream_section
+from tailrace.shard.reader import StreamReader
+from tailrace.shard.stream_files import stream_paths
+from tailrace.shard.walk import Run
+from tailrace.spark.frames import index_of
+from tailrace.spark.rollup.frame_view import frame_time
+from tailrace.spark.rollup.kernel import NO_GAP, Segment
+from tailrace.spark.slices import Slice
 
 
 def frame_reader(data: DataDirectory) -> Callable[[Slice], Iterator[Segment]]:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from bench.build import build_under, mapped_leaves, running_build
-from shard.leaves import INTERPRETED_VARIABLE, LEAF_MODULES, build
+from tailrace.shard.leaves import INTERPRETED_VARIABLE, LEAF_MODULES, build
 
 TAG = "cpython-311-x86_64-linux-gnu.so"
 

@@ -15,7 +15,7 @@ FLUSH_MS = 30
 _TIMED = """
 import mmap, os, sys, threading, time
 from pathlib import Path
-from shard.files import sync_file_system
+from tailrace.shard.files import sync_file_system
 
 fd = os.open(sys.argv[1], os.O_RDWR)
 mapping = mmap.mmap(fd, 4096)

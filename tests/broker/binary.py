@@ -4,15 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.protocol.binary import ClientCodec
-from broker.protocol.messages import Ack, Chunk, Hello, Message, Open, Response, Subscribe, Welcome, pack, pack_publish
-from broker.protocol.places import From
-from broker.protocol.replication import FEATURE
-from shard.frame import pack_frame
-from shard.leaves import load
+from tailrace.protocol.binary import ClientCodec
+from tailrace.protocol.messages import (
+    Ack,
+    Chunk,
+    Hello,
+    Message,
+    Open,
+    Response,
+    Subscribe,
+    Welcome,
+    pack,
+    pack_publish,
+)
+from tailrace.protocol.places import From
+from tailrace.protocol.replication import FEATURE
+from tailrace.shard.frame import pack_frame
+from tailrace.shard.leaves import load
 from tests.broker.world import World
 
-_parse = load("shard.frame_cy").parse
+_parse = load("tailrace.shard.frame_cy").parse
 
 FROM_START = From("seq", 0)
 

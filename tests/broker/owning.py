@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.metrics import WorkerMetrics
-from broker.owner import Owner
-from broker.protocol.errors import Code
-from broker.publish import Batch
-from broker.settings import Durability, Settings, StreamPolicy
-from broker.work import NOBODY, Asker
-from shard.directory import data_dir_exists, make_data_dir, open_data_dir
-from shard.frame import pack_frame
+from tailrace.broker.metrics import WorkerMetrics
+from tailrace.broker.owner import Owner
+from tailrace.broker.publish import Batch
+from tailrace.broker.settings import Durability, Settings, StreamPolicy
+from tailrace.broker.work import NOBODY, Asker
+from tailrace.protocol.errors import Code
+from tailrace.shard.directory import data_dir_exists, make_data_dir, open_data_dir
+from tailrace.shard.frame import pack_frame
 
 BOOT = "0123456789abcdef0123456789abcdef"
 SHARDS = 4

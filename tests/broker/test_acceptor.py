@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from broker import acceptor as acceptor_module
-from broker.acceptor import format_peer
-from broker.board import STATE_DRAINING
-from broker.replication.peers import is_loopback
+from tailrace.broker import acceptor as acceptor_module
+from tailrace.broker.acceptor import format_peer
+from tailrace.broker.board import STATE_DRAINING
+from tailrace.broker.replication.peers import is_loopback
 from tests.broker.world import Peer, World, world
 
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.affinity import FEW_SUBSCRIBERS, PATIENCE_S, SKEW_CONNECTIONS, STAY_S
-from broker.board import STATE_DRAINING
-from broker.connection import Pause
-from broker.publish import Pending
-from broker.router import WINDOW_MESSAGES
+from tailrace.broker.affinity import FEW_SUBSCRIBERS, PATIENCE_S, SKEW_CONNECTIONS, STAY_S
+from tailrace.broker.board import STATE_DRAINING
+from tailrace.broker.connection import Pause
+from tailrace.broker.publish import Pending
+from tailrace.broker.router import WINDOW_MESSAGES
 from tests.broker.world import Peer, World, world
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.aging import AWAY_S, CLOCK_FILE, JUMP_S, AgingClock, since_boot_us
+from tailrace.broker.aging import AWAY_S, CLOCK_FILE, JUMP_S, AgingClock, since_boot_us
 
 WAIT_S = 3_600.0
 YEAR_S = 365 * 86_400.0

@@ -9,21 +9,21 @@ from pathlib import Path
 
 import pytest
 
-from broker.client import ANSWERS_PENDING_MAX
-from broker.connection import Pause
-from broker.protocol import messages as m
-from broker.protocol.messages import Ack, Op
-from broker.protocol.places import From
-from broker.refused import Refused
-from broker.version import program_version
-from broker.worker import PONG_PAUSE_S, PONG_PAUSES_MAX, Worker
-from shard.frame import pack_frame
-from shard.leaves import load
-from shard.numbering import write_numbering
+from tailrace.broker.client import ANSWERS_PENDING_MAX
+from tailrace.broker.connection import Pause
+from tailrace.broker.refused import Refused
+from tailrace.broker.version import program_version
+from tailrace.broker.worker import PONG_PAUSE_S, PONG_PAUSES_MAX, Worker
+from tailrace.protocol import messages as m
+from tailrace.protocol.messages import Ack, Op
+from tailrace.protocol.places import From
+from tailrace.shard.frame import pack_frame
+from tailrace.shard.leaves import load
+from tailrace.shard.numbering import write_numbering
 from tests.broker.binary import FROM_START, BinaryPeer
 from tests.broker.world import World, world
 
-mark_run = load("shard.run_cy").mark_run
+mark_run = load("tailrace.shard.run_cy").mark_run
 
 PATIENCE_S = 10.0
 
@@ -294,7 +294,7 @@ def test_a_subscription_to_what_is_new_begins_between_two_publishes(
     node: World, where: int, turn_work_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also where this turn has no time left for opening streams, and the owner is another worker."""
-    monkeypatch.setattr("broker.work.TURN_WORK_S", turn_work_s)
+    monkeypatch.setattr("tailrace.broker.work.TURN_WORK_S", turn_work_s)
     peer = BinaryPeer(node, 0)
     name = node.name(where)
     peer.open(name)
@@ -563,7 +563,7 @@ def test_answers_to_pings_are_gathered_until_anything_else_comes(node: World, mo
     for most in (5, PONG_PAUSES_MAX):
         node.settle()  # nothing else is to be seen to
         pauses.clear()
-        monkeypatch.setattr("broker.worker.time.sleep", follow)
+        monkeypatch.setattr("tailrace.broker.worker.time.sleep", follow)
         say(peers[1], m.Pong())
         node.workers[0].turn()
         monkeypatch.undo()

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.binary_client import BinaryClient
-from broker.protocol import messages as m
-from broker.protocol.places import From
-from shard.frame import pack_frame
+from tailrace.broker.binary_client import BinaryClient
+from tailrace.protocol import messages as m
+from tailrace.protocol.places import From
+from tailrace.shard.frame import pack_frame
 from tests.broker.binary import BinaryPeer
 from tests.broker.world import World, world
 

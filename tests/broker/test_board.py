@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from broker.board import STATE_READY, Board
+from tailrace.broker.board import STATE_READY, Board
 
 
 def test_what_a_forked_process_writes_is_read_here() -> None:

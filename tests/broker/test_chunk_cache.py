@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from typing import NamedTuple
 
-from broker.chunk_cache import ENTRY_BYTES, ChunkCache
+from tailrace.broker.chunk_cache import ENTRY_BYTES, ChunkCache
 
 KILO = 1_024 - ENTRY_BYTES  # a chunk that costs 1 KiB
 

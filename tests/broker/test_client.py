@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.client import READ_BYTES_MAX, READ_BYTES_SCATTERED_MAX, Client
-from broker.protocol.binary import ClientCodec
-from broker.protocol.messages import Failed, Subscribe, pack
-from broker.protocol.places import From
-from broker.router import NEW_STREAMS
+from tailrace.broker.client import READ_BYTES_MAX, READ_BYTES_SCATTERED_MAX, Client
+from tailrace.broker.router import NEW_STREAMS
+from tailrace.protocol.binary import ClientCodec
+from tailrace.protocol.messages import Failed, Subscribe, pack
+from tailrace.protocol.places import From
 from tests.broker.binary import BinaryPeer
 from tests.broker.world import Peer, World, world
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.protocol import commands as c
-from broker.protocol.grammar import VERBS
-from broker.replication.node_file import NodeFile, read_node_file, write_node_file
-from broker.replication.rules import RULES_MAX, Rule
-from broker.subscribing import first_seq_of
-from shard.meta import Upstream
-from shard.reader import StreamReader
-from shard.stream_files import stream_paths
+from tailrace.broker.replication.node_file import NodeFile, read_node_file, write_node_file
+from tailrace.broker.replication.rules import RULES_MAX, Rule
+from tailrace.broker.subscribing import first_seq_of
+from tailrace.protocol import commands as c
+from tailrace.protocol.grammar import VERBS
+from tailrace.shard.meta import Upstream
+from tailrace.shard.reader import StreamReader
+from tailrace.shard.stream_files import stream_paths
 from tests.broker.world import World, world
 from tests.shard.helpers import BOOT, append, open_log
 
@@ -78,7 +78,7 @@ def test_a_subscription_begins_behind_what_was_published_before_it(
     node: World, where: int, turn_work_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And before what is published after it, also where this turn has no time for opening streams."""
-    monkeypatch.setattr("broker.work.TURN_WORK_S", turn_work_s)
+    monkeypatch.setattr("tailrace.broker.work.TURN_WORK_S", turn_work_s)
     there = node.name(where)
     peer = node.connect(0)
     peer.send(f"pub {there} |1", f"sub {there} new", f"pub {there} |2", f"unsub {there}", f"pub {there} |3")
@@ -294,7 +294,7 @@ def test_many_masters_are_ended_at_once(node: World) -> None:
 
 def test_many_streams_are_changed_turn_by_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The neighbours are served meanwhile."""
-    monkeypatch.setattr("broker.replication.ruling.PROGRESS_S", 0.0)
+    monkeypatch.setattr("tailrace.broker.replication.ruling.PROGRESS_S", 0.0)
     with world(tmp_path) as node:
         for number in range(50):
             node.fill(f"log.{number}", [b"x"])
@@ -302,7 +302,7 @@ def test_many_streams_are_changed_turn_by_turn(tmp_path: Path, monkeypatch: pyte
         peer, neighbour = node.connect(), node.connect()
         node.ask(neighbour, "ack on")
         node.ask(peer, f"slave {NOWHERE} log.* 0")
-        monkeypatch.setattr("broker.work.TURN_WORK_S", 0.0)
+        monkeypatch.setattr("tailrace.broker.work.TURN_WORK_S", 0.0)
         peer.send("promote log.*")
         served = 0
         while not peer.lines and served < 40:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.connection import OUT_HIGH_BYTES, Connection, Pause
-from broker.protocol.errors import Code
-from broker.protocol.messages import Ping, Pong
+from tailrace.broker.connection import OUT_HIGH_BYTES, Connection, Pause
+from tailrace.protocol.errors import Code
+from tailrace.protocol.messages import Ping, Pong
 from tests.broker.binary import BinaryPeer
 from tests.broker.test_client import codes, speak
 from tests.broker.world import Peer, World, world

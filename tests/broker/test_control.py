@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from broker.control import ControlChannel, ControlClosed
+from tailrace.broker.control import ControlChannel, ControlClosed
 
 
 def test_messages_keep_their_borders_and_descriptors_travel() -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from broker.failed_syncs import LOOKS_A_TICK, RETRIES_A_TICK, RETRY_MAX_S, RETRY_MIN_S, FailedSyncs
+from tailrace.broker.failed_syncs import LOOKS_A_TICK, RETRIES_A_TICK, RETRY_MAX_S, RETRY_MIN_S, FailedSyncs
 
 
 def test_a_stream_that_was_found_is_tried_at_once_and_takes_nothing_meanwhile() -> None:

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.cursor import Cursor, Delivery, Feed, Park
-from broker.fanout import FanOut
-from broker.metrics import Traffic
-from broker.owner import Growth
-from broker.protocol.errors import Code
-from broker.readers import Readers
-from broker.rendering import Rendering, Renderings
-from shard.directory import make_data_dir
-from shard.log import StreamLog
+from tailrace.broker.cursor import Cursor, Delivery, Feed, Park
+from tailrace.broker.fanout import FanOut
+from tailrace.broker.metrics import Traffic
+from tailrace.broker.owner import Growth
+from tailrace.broker.readers import Readers
+from tailrace.broker.rendering import Rendering, Renderings
+from tailrace.protocol.errors import Code
+from tailrace.shard.directory import make_data_dir
+from tailrace.shard.log import StreamLog
 from tests.shard.helpers import BOOT, batch, open_log
 
 CHUNK_BYTES = 4_096

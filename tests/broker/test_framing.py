@@ -9,9 +9,9 @@ from typing import cast
 
 import pytest
 
-from broker import framing
-from broker.cursor import Cursor, Feed, Subscriber
-from broker.framing import (
+from tailrace.broker import framing
+from tailrace.broker.cursor import Cursor, Feed, Subscriber
+from tailrace.broker.framing import (
     CHUNKS_AT_ONCE,
     NEAR_BYTES,
     SENDFILE_MIN_BYTES,
@@ -20,13 +20,13 @@ from broker.framing import (
     FrameChunks,
     head_fields,
 )
-from broker.owner import Growth
-from broker.protocol.messages import CHUNK_HEAD, Op
-from broker.readers import Readers
-from shard.directory import make_data_dir
-from shard.errors import StreamCut, StreamDamaged, Trimmed
-from shard.files import read_all
-from shard.log import StreamLog
+from tailrace.broker.owner import Growth
+from tailrace.broker.readers import Readers
+from tailrace.protocol.messages import CHUNK_HEAD, Op
+from tailrace.shard.directory import make_data_dir
+from tailrace.shard.errors import StreamCut, StreamDamaged, Trimmed
+from tailrace.shard.files import read_all
+from tailrace.shard.log import StreamLog
 from tests.shard.helpers import BOOT, batch, open_log
 
 NAME = b"stream"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.protocol import consuming as c
-from broker.protocol.messages import Ack
-from broker.protocol.places import From
+from tailrace.protocol import consuming as c
+from tailrace.protocol.messages import Ack
+from tailrace.protocol.places import From
 from tests.broker.binary import BinaryPeer
 from tests.broker.consumers.owning import Member
 from tests.broker.world import World, world

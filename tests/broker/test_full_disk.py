@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.full_disk import INTERVAL_S, FullDiskLog
-from shard.errors import StorageFull
+from tailrace.broker.full_disk import INTERVAL_S, FullDiskLog
+from tailrace.shard.errors import StorageFull
 
 
 def test_one_warning_a_minute_tells_stream_and_space(

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from broker import handover
-from broker.publish import Pending
+from tailrace.broker import handover
+from tailrace.broker.publish import Pending
 from tests.broker.world import Peer, World, world
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from broker import handover
-from broker.protocol.binary import ClientCodec
-from broker.protocol.messages import (
+from tailrace.broker import handover
+from tailrace.protocol.binary import ClientCodec
+from tailrace.protocol.messages import (
     Ack,
     Chunk,
     Credit,
@@ -31,15 +31,15 @@ from broker.protocol.messages import (
     pack,
     pack_publish,
 )
-from broker.protocol.places import From
-from shard.frame import pack_frame
-from shard.leaves import load
+from tailrace.protocol.places import From
+from tailrace.shard.frame import pack_frame
+from tailrace.shard.leaves import load
 from tests.broker.world import Peer, World, world
 
 SEED_VARIABLE = "TAILRACE_TEST_SEED"
 TURNS_MAX = 200
 
-_parse = load("shard.frame_cy").parse
+_parse = load("tailrace.shard.frame_cy").parse
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from broker.heartbeat import TICKS_AN_INTERVAL, TOUCHES_A_TICK, Heartbeats, Wheel
+from tailrace.broker.heartbeat import TICKS_AN_INTERVAL, TOUCHES_A_TICK, Heartbeats, Wheel
 
 INTERVAL_S = 30.0
 TICK_S = INTERVAL_S / TICKS_AN_INTERVAL

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.client import READ_BYTES_LEAST, READ_BYTES_MAX, READ_BYTES_MIN
-from broker.connection import OUT_HIGH_BYTES, Pause
-from broker.line_client import _streams_of
-from broker.protocol.commands import Ping, Staged
-from broker.publish import Pending
+from tailrace.broker.client import READ_BYTES_LEAST, READ_BYTES_MAX, READ_BYTES_MIN
+from tailrace.broker.connection import OUT_HIGH_BYTES, Pause
+from tailrace.broker.line_client import _streams_of
+from tailrace.broker.publish import Pending
+from tailrace.protocol.commands import Ping, Staged
 from tests.broker.world import world
 
 
@@ -60,7 +60,7 @@ def test_reads_are_as_small_as_what_they_ask_for_is_expensive(tmp_path: Path, mo
         peer = node.connect()
         client = node.client_of(peer)
         for work_s, nbytes in ((0.0, READ_BYTES_LEAST), (60.0, READ_BYTES_MIN)):
-            monkeypatch.setattr("broker.client.READ_WORK_S", work_s)
+            monkeypatch.setattr("tailrace.broker.client.READ_WORK_S", work_s)
             peer.send_raw(b"ping\r\n" * 8_000)
             node.settle()
             assert client._read_bytes == nbytes

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.link import LOST_FD, Link, LinkClosed
-from broker.protocol.envelope import pack_envelope
+from tailrace.broker.link import LOST_FD, Link, LinkClosed
+from tailrace.protocol.envelope import pack_envelope
 
 BODY_MAX_BYTES = 64 << 20
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.metrics import MAX_LABEL_VALUES, OTHER, TIME_BOUNDS_S, Tally, Timing, WorkerMetrics
+from tailrace.broker.metrics import MAX_LABEL_VALUES, OTHER, TIME_BOUNDS_S, Tally, Timing, WorkerMetrics
 
 
 class Sink:

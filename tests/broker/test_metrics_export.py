@@ -18,9 +18,9 @@ from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker import metrics_export
-from broker.metrics import MAX_LABEL_VALUES, MAX_NODES, OTHER, SlaveMeasures, WorkerMetrics
-from broker.metrics_export import (
+from tailrace.broker import metrics_export
+from tailrace.broker.metrics import MAX_LABEL_VALUES, MAX_NODES, OTHER, SlaveMeasures, WorkerMetrics
+from tailrace.broker.metrics_export import (
     FILE_BYTES,
     LANES_MAX,
     PrometheusSink,

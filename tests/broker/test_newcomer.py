@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from broker.binary_client import BinaryClient
-from broker.line_client import LineClient
-from broker.newcomer import Newcomer
-from broker.protocol.errors import Code
-from broker.protocol.messages import Failed, Hello, Welcome
+from tailrace.broker.binary_client import BinaryClient
+from tailrace.broker.line_client import LineClient
+from tailrace.broker.newcomer import Newcomer
+from tailrace.protocol.errors import Code
+from tailrace.protocol.messages import Failed, Hello, Welcome
 from tests.broker.binary import BinaryPeer
 from tests.broker.world import world
 

@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 
-from broker import numbered
-from broker.numbered import is_numbered
-from broker.owner import Owner
-from broker.protocol.errors import Code
-from broker.publish import Batch
-from broker.replication import roles
-from broker.settings import Durability
-from shard.leaves import load
-from shard.log import StreamLog
-from shard.meta import Role, StreamMeta
-from shard.numbering import write_numbering
-from shard.producer_file import producers_path
+from tailrace.broker import numbered
+from tailrace.broker.numbered import is_numbered
+from tailrace.broker.owner import Owner
+from tailrace.broker.publish import Batch
+from tailrace.broker.replication import roles
+from tailrace.broker.settings import Durability
+from tailrace.protocol.errors import Code
+from tailrace.shard.leaves import load
+from tailrace.shard.log import StreamLog
+from tailrace.shard.meta import Role, StreamMeta
+from tailrace.shard.numbering import write_numbering
+from tailrace.shard.producer_file import producers_path
 from tests.broker.owning import Clock, Sink, batch, make_owner, policies
 
 ME = b"producer"
-mark_run = load("shard.run_cy").mark_run
+mark_run = load("tailrace.shard.run_cy").mark_run
 
 
 def run(number: int, *payloads: bytes, name: bytes = b"s", producer_id: bytes = ME, sink: Sink | None = None) -> Batch:
@@ -49,7 +49,7 @@ def payloads(owner: Owner, name: bytes = b"s") -> list[bytes]:
     log = owner.open[name].log
     found = []
     for piece in log.walk(log.first_seq):
-        found += [row[5] for row in load("shard.frame_cy").parse(piece.frames, 0, len(piece.frames), True)]
+        found += [row[5] for row in load("tailrace.shard.frame_cy").parse(piece.frames, 0, len(piece.frames), True)]
     return found
 
 

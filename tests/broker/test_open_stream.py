@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.open_stream import OpenStream
-from broker.settings import DEFAULT_POLICY
-from shard.log import StreamLog
+from tailrace.broker.open_stream import OpenStream
+from tailrace.broker.settings import DEFAULT_POLICY
+from tailrace.shard.log import StreamLog
 from tests.broker.owning import BOOT, batch
 
 

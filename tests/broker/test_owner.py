@@ -6,16 +6,16 @@ from pathlib import Path
 
 import pytest
 
-from broker import owner as owner_module
-from broker.owner import FRESH_BYTES_MAX, LOCK_PATIENCE_S, Growth, OpenStream, Owner, Refused
-from broker.protocol.errors import Code
-from broker.publish import Batch
-from broker.replication.node_file import NodeFile, write_node_file
-from broker.replication.rules import Rule
-from broker.settings import Durability
-from shard.errors import FramesRefused, ShardLocked
-from shard.meta import Role, StreamMeta, Upstream, read_meta, write_meta
-from shard.stream_files import stream_paths
+from tailrace.broker import owner as owner_module
+from tailrace.broker.owner import FRESH_BYTES_MAX, LOCK_PATIENCE_S, Growth, OpenStream, Owner, Refused
+from tailrace.broker.publish import Batch
+from tailrace.broker.replication.node_file import NodeFile, write_node_file
+from tailrace.broker.replication.rules import Rule
+from tailrace.broker.settings import Durability
+from tailrace.protocol.errors import Code
+from tailrace.shard.errors import FramesRefused, ShardLocked
+from tailrace.shard.meta import Role, StreamMeta, Upstream, read_meta, write_meta
+from tailrace.shard.stream_files import stream_paths
 from tests.broker.owning import Sink, batch, make_owner, policies, publish
 from tests.broker.replication.upstream import Original
 
@@ -144,7 +144,7 @@ def test_damaged_metadata_makes_its_stream_refuse(tmp_path: Path) -> None:
 def test_shards_have_one_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     owner = make_owner(tmp_path / "data", slot=0, slots=2)
     other = make_owner(tmp_path / "data", slot=1, slots=2)
-    monkeypatch.setattr("broker.owner.LOCK_PATIENCE_S", 0.0)
+    monkeypatch.setattr("tailrace.broker.owner.LOCK_PATIENCE_S", 0.0)
     with pytest.raises(ShardLocked):
         make_owner(tmp_path / "data", slot=1, slots=2)
     assert LOCK_PATIENCE_S > 1, "a predecessor that leaves is waited for"
@@ -173,7 +173,7 @@ def test_a_disk_that_refuses_is_an_answer(tmp_path: Path, monkeypatch: pytest.Mo
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr("shard.log._pwrite", fail)
+        patch.setattr("tailrace.shard.log._pwrite", fail)
         code, text = publish(owner, b"s").refusals[0]
     assert code is Code.UNAVAILABLE
     assert "Input/output error" in text and "nothing of it was logged" in text
@@ -404,7 +404,7 @@ def test_under_always_it_is_on_the_disk_before_it_waits_for_others(tmp_path: Pat
 
 
 def test_too_many_that_wait_are_refused_before_they_are_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.replication.holders.WAITS_MAX", 2)
+    monkeypatch.setattr("tailrace.broker.replication.holders.WAITS_MAX", 2)
     owner = make_owner(tmp_path / "data")
     sinks = [publish_replicated(owner, 1) for _ in range(3)]
     assert [len(sink.refusals) for sink in sinks] == [0, 0, 1]
@@ -424,7 +424,7 @@ def test_who_waits_for_other_nodes_is_told_when_the_shards_are_given_up(tmp_path
 
 
 def test_publishes_that_wait_for_other_nodes_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.replication.holders.WAITS_MAX", 2)
+    monkeypatch.setattr("tailrace.broker.replication.holders.WAITS_MAX", 2)
     owner = make_owner(tmp_path)
     sinks = [Sink() for _ in range(3)]
     for sink in sinks:

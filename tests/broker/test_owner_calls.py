@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from broker.owner import Owner, Refused
-from broker.owner_calls import STREAMS_ROWS_MAX, call, disk_bytes
-from broker.protocol.errors import Code
-from shard.header import HEADER_PAGE_BYTES
-from shard.meta import Role
-from shard.stream_files import stream_paths
+from tailrace.broker.owner import Owner, Refused
+from tailrace.broker.owner_calls import STREAMS_ROWS_MAX, call, disk_bytes
+from tailrace.protocol.errors import Code
+from tailrace.shard.header import HEADER_PAGE_BYTES
+from tailrace.shard.meta import Role
+from tailrace.shard.stream_files import stream_paths
 from tests.broker.owning import Clock, make_owner, publish
 
 
@@ -52,7 +52,7 @@ def test_a_role_that_cannot_be_written_down_stays_as_it_was(tmp_path: Path, monk
     def fail(*_args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("broker.owner.write_meta", fail)
+    monkeypatch.setattr("tailrace.broker.owner.write_meta", fail)
     assert refusal(owner, "unmaster", b"s") is Code.FULL
     assert owner.role(b"s") is Role.MASTER
     owner.release()
@@ -106,7 +106,7 @@ def test_streams_by_prefix_without_opening_any(tmp_path: Path, monkeypatch: pyte
     owner.close_logs()
     assert sorted(call(owner, "streams", [b"a"])) == [[b"a1", "master", 1], [b"a2", "master", 1]]
     assert len(call(owner, "streams", [b""])) == 3 and not owner.open
-    monkeypatch.setattr("broker.owner_calls.STREAMS_ROWS_MAX", 2)
+    monkeypatch.setattr("tailrace.broker.owner_calls.STREAMS_ROWS_MAX", 2)
     assert refusal(owner, "streams", b"") is Code.OVERLOADED
     assert STREAMS_ROWS_MAX > 2
     owner.release()
@@ -129,7 +129,7 @@ def test_a_disk_that_refuses_is_an_answer(tmp_path: Path, monkeypatch: pytest.Mo
     def fail(*_args: object) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("shard.log.seq_at", fail)
+    monkeypatch.setattr("tailrace.shard.log.seq_at", fail)
     assert refusal(owner, "trim", b"s", ["time", 5], False) is Code.UNAVAILABLE
     owner.release()
 

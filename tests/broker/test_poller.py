@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.poller import Poller
+from tailrace.broker.poller import Poller
 
 
 @pytest.fixture

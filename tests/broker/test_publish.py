@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from broker.protocol.errors import Code
-from broker.publish import Batch, Pending, Publication
-from broker.work import NOBODY, Asker, Nobody
-from shard.frame import pack_frame
+from tailrace.broker.publish import Batch, Pending, Publication
+from tailrace.broker.work import NOBODY, Asker, Nobody
+from tailrace.protocol.errors import Code
+from tailrace.shard.frame import pack_frame
 
 
 def frames(*payloads: bytes) -> bytearray:

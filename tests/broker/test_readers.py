@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.readers import Readers
-from shard.directory import DataDirectory, make_data_dir
-from shard.errors import StreamMissing
+from tailrace.broker.readers import Readers
+from tailrace.shard.directory import DataDirectory, make_data_dir
+from tailrace.shard.errors import StreamMissing
 from tests.shard.helpers import BOOT, append, open_log
 
 

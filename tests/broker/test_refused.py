@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from broker.protocol.errors import Code
-from broker.refused import Refused
+from tailrace.broker.refused import Refused
+from tailrace.protocol.errors import Code
 
 
 def test_a_refusal_says_why() -> None:

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.owner import Growth
-from broker.readers import Readers
-from broker.rendering import Rendering, Renderings, message_ends
-from shard.directory import make_data_dir
-from shard.errors import StreamDamaged, Trimmed
-from shard.log import StreamLog
+from tailrace.broker.owner import Growth
+from tailrace.broker.readers import Readers
+from tailrace.broker.rendering import Rendering, Renderings, message_ends
+from tailrace.shard.directory import make_data_dir
+from tailrace.shard.errors import StreamDamaged, Trimmed
+from tailrace.shard.log import StreamLog
 from tests.shard.helpers import BOOT, batch, open_log
 
 NAME = b"stream"

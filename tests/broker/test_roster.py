@@ -9,14 +9,14 @@ from typing import NoReturn
 
 import pytest
 
-from broker import handover, roster
-from broker.connection import LINGER_S, Connection, Pause
-from broker.protocol import messages as m
-from broker.protocol import replication as r
-from broker.protocol.messages import Ack, Hello, Subscribe, pack
-from broker.protocol.places import From
-from broker.publish import Pending
-from broker.worker import Phase, Worker
+from tailrace.broker import handover, roster
+from tailrace.broker.connection import LINGER_S, Connection, Pause
+from tailrace.broker.publish import Pending
+from tailrace.broker.worker import Phase, Worker
+from tailrace.protocol import messages as m
+from tailrace.protocol import replication as r
+from tailrace.protocol.messages import Ack, Hello, Subscribe, pack
+from tailrace.protocol.places import From
 from tests.broker.binary import FROM_START, BinaryPeer
 from tests.broker.world import Peer, World, world
 

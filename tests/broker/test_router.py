@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from broker import router as router_module
-from broker.metrics import Traffic
-from broker.owner import Refused
-from broker.protocol.commands import Staged
-from broker.protocol.errors import Code
-from broker.publish import Batch, FramePublication, Pending
-from broker.router import BATCHES_A_BEAT, FORWARD_BYTES, SEND_FIRST_STREAMS, WINDOW_MESSAGES, Router
-from broker.routes import Route
-from broker.work import Nobody
-from shard.frame import pack_frame
+from tailrace.broker import router as router_module
+from tailrace.broker.metrics import Traffic
+from tailrace.broker.owner import Refused
+from tailrace.broker.publish import Batch, FramePublication, Pending
+from tailrace.broker.router import BATCHES_A_BEAT, FORWARD_BYTES, SEND_FIRST_STREAMS, WINDOW_MESSAGES, Router
+from tailrace.broker.routes import Route
+from tailrace.broker.work import Nobody
+from tailrace.protocol.commands import Staged
+from tailrace.protocol.errors import Code
+from tailrace.shard.frame import pack_frame
 from tests.broker.world import World, world
 
 

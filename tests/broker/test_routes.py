@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from broker.protocol.errors import Code
-from broker.routes import OVERLOAD_FACTOR, Route
+from tailrace.broker.routes import OVERLOAD_FACTOR, Route
+from tailrace.protocol.errors import Code
 
 
 @dataclass

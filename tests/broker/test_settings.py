@@ -6,7 +6,7 @@ from dataclasses import FrozenInstanceError, fields
 
 import pytest
 
-from broker.settings import (
+from tailrace.broker.settings import (
     DEFAULT_POLICY,
     Durability,
     Kind,

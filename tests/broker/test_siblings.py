@@ -9,18 +9,18 @@ from unittest.mock import Mock
 
 import pytest
 
-from broker.protocol import messages as m
-from broker.protocol import replication as r
-from broker.protocol import sibling
-from broker.protocol.envelope import HEAD_BYTES
-from broker.protocol.errors import Code
-from broker.protocol.messages import Ack
-from broker.publish import Batch
-from broker.refused import Refused
-from broker.router import CALL_BYTES, Call
-from broker.siblings import Forwarded
-from broker.worker import Phase
-from shard.frame import pack_frame
+from tailrace.broker.publish import Batch
+from tailrace.broker.refused import Refused
+from tailrace.broker.router import CALL_BYTES, Call
+from tailrace.broker.siblings import Forwarded
+from tailrace.broker.worker import Phase
+from tailrace.protocol import messages as m
+from tailrace.protocol import replication as r
+from tailrace.protocol import sibling
+from tailrace.protocol.envelope import HEAD_BYTES
+from tailrace.protocol.errors import Code
+from tailrace.protocol.messages import Ack
+from tailrace.shard.frame import pack_frame
 from tests.broker.binary import FROM_START, BinaryPeer
 from tests.broker.world import World, world
 

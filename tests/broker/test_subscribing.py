@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.owner import Refused
-from broker.protocol.commands import Subscribe
-from broker.protocol.errors import Code
-from broker.protocol.places import From
-from broker.subscribing import storage_refusals
-from shard.errors import StreamDamaged, StreamMissing
+from tailrace.broker.owner import Refused
+from tailrace.broker.subscribing import storage_refusals
+from tailrace.protocol.commands import Subscribe
+from tailrace.protocol.errors import Code
+from tailrace.protocol.places import From
+from tailrace.shard.errors import StreamDamaged, StreamMissing
 from tests.broker.world import World, world
 
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker import syncer as syncer_module
-from broker.syncer import GROUP_DIRTY_BYTES_EACH, GROUP_MAX, THREADS_MAX, Outcome, Request, Syncer
+from tailrace.broker import syncer as syncer_module
+from tailrace.broker.syncer import GROUP_DIRTY_BYTES_EACH, GROUP_MAX, THREADS_MAX, Outcome, Request, Syncer
 
 PATIENCE_S = 20.0
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.timers import Timers
+from tailrace.broker.timers import Timers
 
 
 def test_tasks_run_at_their_intervals_and_late_ones_once() -> None:

@@ -8,20 +8,20 @@ from pathlib import Path
 
 import pytest
 
-from broker.consumers.desk import Desk
-from broker.consumers.patrol import Patrol
-from broker.owner import Owner
-from broker.owner_calls import call
-from broker.protocol.errors import Code
-from broker.settings import Durability, StreamPolicy
-from broker.syncer import Outcome, Request, Syncable
-from broker.upkeep import Punch, Upkeep
-from shard.diverged import diverged_path
-from shard.errors import StorageError
-from shard.files import FileSystem
-from shard.header import HEADER_PAGE_BYTES, STATE_CLOSED, parse_index
-from shard.log import FOLIO_MAX_BYTES
-from shard.stream_files import stream_paths
+from tailrace.broker.consumers.desk import Desk
+from tailrace.broker.consumers.patrol import Patrol
+from tailrace.broker.owner import Owner
+from tailrace.broker.owner_calls import call
+from tailrace.broker.settings import Durability, StreamPolicy
+from tailrace.broker.syncer import Outcome, Request, Syncable
+from tailrace.broker.upkeep import Punch, Upkeep
+from tailrace.protocol.errors import Code
+from tailrace.shard.diverged import diverged_path
+from tailrace.shard.errors import StorageError
+from tailrace.shard.files import FileSystem
+from tailrace.shard.header import HEADER_PAGE_BYTES, STATE_CLOSED, parse_index
+from tailrace.shard.log import FOLIO_MAX_BYTES
+from tailrace.shard.stream_files import stream_paths
 from tests.broker.owning import Clock, Sink, make_owner, policies, publish
 
 READY_FD = os.open(os.devnull, os.O_RDONLY)

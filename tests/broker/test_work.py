@@ -7,14 +7,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from broker.client import NODE_HELD_UP_MAX
-from broker.connection import Pause
-from broker.protocol import messages as m
-from broker.protocol import sibling
-from broker.protocol.errors import Code
-from broker.router import Forward
-from broker.siblings import PARTLY_ROWS, PARTLY_S
-from broker.work import NOBODY, Work
+from tailrace.broker.client import NODE_HELD_UP_MAX
+from tailrace.broker.connection import Pause
+from tailrace.broker.router import Forward
+from tailrace.broker.siblings import PARTLY_ROWS, PARTLY_S
+from tailrace.broker.work import NOBODY, Work
+from tailrace.protocol import messages as m
+from tailrace.protocol import sibling
+from tailrace.protocol.errors import Code
 from tests.broker.binary import BinaryPeer
 from tests.broker.world import World, world
 
@@ -55,7 +55,7 @@ class Bench:
 
 @pytest.fixture
 def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
-    monkeypatch.setattr("broker.work.TURN_WORK_S", 2.0)
+    monkeypatch.setattr("tailrace.broker.work.TURN_WORK_S", 2.0)
     return Bench()
 
 
@@ -91,14 +91,14 @@ def test_steps_of_a_stream_keep_their_order_whoever_asks(bench: Bench) -> None:
 
 
 def test_a_long_step_ends_the_turn_and_each_turn_does_one(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.work.TURN_WORK_S", 0.0)
+    monkeypatch.setattr("tailrace.broker.work.TURN_WORK_S", 0.0)
     bench.ask(NOBODY, b"s", "1")
     bench.ask(NOBODY, b"s", "2")
     assert bench.done == [] and bench.turn() == ["1"] and bench.turn() == ["2"]
 
 
 def test_a_turn_goes_on_while_nobody_else_wants_anything(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.work.TURN_WORK_MAX_S", 5.0)
+    monkeypatch.setattr("tailrace.broker.work.TURN_WORK_MAX_S", 5.0)
     bench.turn()
     for number in range(20):
         bench.work.later(b"s%d" % number, (NOBODY,), lambda: bench.ask(NOBODY, b"t", "x"))
@@ -143,7 +143,7 @@ def test_what_waits_is_given_back(bench: Bench) -> None:
 @pytest.fixture
 def one_a_turn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each turn does one step."""
-    monkeypatch.setattr("broker.work.TURN_WORK_S", 0.0)
+    monkeypatch.setattr("tailrace.broker.work.TURN_WORK_S", 0.0)
 
 
 def turns(node: World, count: int) -> None:
@@ -209,7 +209,7 @@ def test_forwarded_streams_that_are_made_one_by_one_are_answered_together(
         told.append(len(rows))
         return pack(number, rows)
 
-    monkeypatch.setattr("broker.siblings.PARTLY_S", 60.0)
+    monkeypatch.setattr("tailrace.broker.siblings.PARTLY_S", 60.0)
     monkeypatch.setattr(sibling, "pack_partly", counted)
     with world(tmp_path, 2, affinity=False) as node:
         names = [name for name in map("s{}".format, range(1_000)) if node.owner_of(name) == 1][: 2 * PARTLY_ROWS + 9]

@@ -14,17 +14,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from broker.board import STATE_DRAINING, STATE_EMPTY, STATE_READY, Board
-from broker.chunk_cache import DROP_EVERY_S
-from broker.client import READ_BYTES_MAX
-from broker.control import ControlChannel, ControlMessage
-from broker.framing import FrameChunk
-from broker.metrics import WorkerMetrics
-from broker.protocol import sibling
-from broker.protocol.messages import Ended
-from broker.protocol.places import From
-from broker.settings import Durability, Settings, StreamPolicy
-from broker.worker import (
+from tailrace.broker.board import STATE_DRAINING, STATE_EMPTY, STATE_READY, Board
+from tailrace.broker.chunk_cache import DROP_EVERY_S
+from tailrace.broker.client import READ_BYTES_MAX
+from tailrace.broker.control import ControlChannel, ControlMessage
+from tailrace.broker.framing import FrameChunk
+from tailrace.broker.metrics import WorkerMetrics
+from tailrace.broker.settings import Durability, Settings, StreamPolicy
+from tailrace.broker.worker import (
     EXIT_CANNOT_OPEN,
     GATHERED_MAX_BYTES,
     IDLE_S,
@@ -37,8 +34,11 @@ from broker.worker import (
     WorkerBoot,
     run_worker,
 )
-from shard.directory import data_dir_exists, make_data_dir, open_data_dir
-from shard.frame import pack_frame
+from tailrace.protocol import sibling
+from tailrace.protocol.messages import Ended
+from tailrace.protocol.places import From
+from tailrace.shard.directory import data_dir_exists, make_data_dir, open_data_dir
+from tailrace.shard.frame import pack_frame
 from tests.broker import world as nodes
 from tests.broker.binary import BinaryPeer
 from tests.broker.owning import BOOT, SHARDS, Sink, batch, publish
@@ -183,8 +183,8 @@ def test_a_turn_of_publishes_to_many_streams_reads_on(
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch, bytes_max: int, turns: int
 ) -> None:
     """One append a stream, not one for each read; up to a bound."""
-    monkeypatch.setattr("broker.worker.GATHERED_MAX_BYTES", bytes_max)
-    monkeypatch.setattr("broker.router.NEW_STREAMS", 100)
+    monkeypatch.setattr("tailrace.broker.worker.GATHERED_MAX_BYTES", bytes_max)
+    monkeypatch.setattr("tailrace.broker.router.NEW_STREAMS", 100)
     world = make()
     with world.connect() as client:
         world.ask(client, b"ping")
@@ -199,7 +199,7 @@ def test_a_turn_that_makes_many_streams_does_not_read_on(
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its batches are of one message each, and the memory of very many would never be free again."""
-    monkeypatch.setattr("broker.router.NEW_STREAMS", 99)
+    monkeypatch.setattr("tailrace.broker.router.NEW_STREAMS", 99)
     world = make()
     counted, router = world.worker.metrics, world.worker.router
     with world.connect() as client:
@@ -460,7 +460,7 @@ def test_the_loop_does_not_wait_long_for_a_helper_thread(monkeypatch: pytest.Mon
     """One that computes holds the interpreter for 5 ms by default, at each system call of the loop."""
     for changed in ("signal.signal", "setproctitle.setproctitle", "faulthandler.enable"):
         monkeypatch.setattr(changed, Mock())
-    monkeypatch.setattr("broker.worker.Worker", Mock(return_value=Mock(start=Mock(side_effect=OSError))))
+    monkeypatch.setattr("tailrace.broker.worker.Worker", Mock(return_value=Mock(start=Mock(side_effect=OSError))))
     before_s = sys.getswitchinterval()
     try:
         assert run_worker(Mock()) == EXIT_CANNOT_OPEN

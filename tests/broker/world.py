@@ -17,19 +17,19 @@ from unittest.mock import Mock
 
 import pytest
 
-from broker import worker as worker_module
-from broker.binary_client import BinaryClient
-from broker.board import Board
-from broker.client import Client
-from broker.connection import Connection
-from broker.control import ControlChannel
-from broker.line_client import LineClient
-from broker.metrics import WorkerMetrics
-from broker.newcomer import Newcomer
-from broker.settings import Settings
-from broker.worker import Worker, WorkerBoot
-from shard.directory import make_data_dir
-from shard.names import shard_of
+from tailrace.broker import worker as worker_module
+from tailrace.broker.binary_client import BinaryClient
+from tailrace.broker.board import Board
+from tailrace.broker.client import Client
+from tailrace.broker.connection import Connection
+from tailrace.broker.control import ControlChannel
+from tailrace.broker.line_client import LineClient
+from tailrace.broker.metrics import WorkerMetrics
+from tailrace.broker.newcomer import Newcomer
+from tailrace.broker.settings import Settings
+from tailrace.broker.worker import Worker, WorkerBoot
+from tailrace.shard.directory import make_data_dir
+from tailrace.shard.names import shard_of
 
 SHARDS = 8
 BOOT = "a boot of the machine"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.settings import Settings
+from tailrace.broker.settings import Settings
 from tests.deploy.test_service import ROOT, Unit, analyze, help_of
 
 DEPLOY = ROOT / "deploy"

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.settings import Settings
-from supervisor import arbiter
+from tailrace.broker.settings import Settings
+from tailrace.supervisor import arbiter
 
 ROOT = Path(__file__).resolve().parents[2]
 UNIT = ROOT / "deploy" / "tailrace.service"
@@ -45,7 +45,7 @@ def analyze(*arguments: str | Path) -> str:
 
 def help_of(command: str) -> str:
     """What `tailrace COMMAND --help` says."""
-    program = [sys.executable, "-m", "tailrace.command.main", command, "--help"]
+    program = [sys.executable, "-m", "tailrace.cli.main", command, "--help"]
     return subprocess.run(program, capture_output=True, text=True, timeout=60, check=True).stdout
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from supervisor import listeners
+from tailrace.supervisor import listeners
 
 CONF = Path(__file__).resolve().parents[2] / "deploy" / "sysctl.d" / "90-tailrace.conf"
 PROC = Path("/proc/sys")

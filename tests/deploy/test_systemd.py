@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from shard.leaves import interpreted_wanted
+from tailrace.shard.leaves import interpreted_wanted
 
 ROOT = Path(__file__).resolve().parents[2]
 BOX = Path(__file__).with_name("systemd_box.sh")

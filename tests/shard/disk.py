@@ -17,10 +17,10 @@ from typing import Any
 
 import pytest
 
-from shard.diverged import TITLE_BYTES
-from shard.files import NEW_SUFFIX
-from shard.header import HEADER_PAGE_BYTES
-from shard.log import StreamLog
+from tailrace.shard.diverged import TITLE_BYTES
+from tailrace.shard.files import NEW_SUFFIX
+from tailrace.shard.header import HEADER_PAGE_BYTES
+from tailrace.shard.log import StreamLog
 
 CALLS = ("pwrite", "fsync", "fdatasync", "ftruncate", "rename", "unlink")
 

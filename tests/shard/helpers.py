@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from shard.diverged import DivergedTail, read_tails
-from shard.frame import HEADER_BYTES, pack_frame, unpack_header
-from shard.log import StreamLog
-from shard.reader import StreamReader
-from shard.stream_files import StreamPaths, stream_paths
-from shard.walk import check
+from tailrace.shard.diverged import DivergedTail, read_tails
+from tailrace.shard.frame import HEADER_BYTES, pack_frame, unpack_header
+from tailrace.shard.log import StreamLog
+from tailrace.shard.reader import StreamReader
+from tailrace.shard.stream_files import StreamPaths, stream_paths
+from tailrace.shard.walk import check
 
 BOOT = "a boot of the machine"
 LATER_BOOT = "the next boot of the machine"

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shard.admission import End, admit_pieces
-from shard.errors import FramesRefused
-from shard.header import VALUE_MAX
-from shard.leaves import load
+from tailrace.shard.admission import End, admit_pieces
+from tailrace.shard.errors import FramesRefused
+from tailrace.shard.header import VALUE_MAX
+from tailrace.shard.leaves import load
 from tests.shard.helpers import batch
 
-leaf = load("shard.frame_cy")
+leaf = load("tailrace.shard.frame_cy")
 BEGIN = End(0, 4_096, 0, 0)
 
 

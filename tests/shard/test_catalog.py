@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from shard.catalog import all_streams, count_streams, list_shard, stream_names
-from shard.directory import make_data_dir
-from shard.lock import ShardLock
-from shard.meta import Role, StreamMeta, write_meta
-from shard.names import file_stem
+from tailrace.shard.catalog import all_streams, count_streams, list_shard, stream_names
+from tailrace.shard.directory import make_data_dir
+from tailrace.shard.lock import ShardLock
+from tailrace.shard.meta import Role, StreamMeta, write_meta
+from tailrace.shard.names import file_stem
 from tests.shard.helpers import filled
 
 NAMES = ["25", "a/b", "..", "größe", "x.content", "x.indx", "x.torn", "LOCK", "ü" * 100, "$own", "%41"]

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from shard import check as check_module
-from shard import walk
-from shard.check import FAULTS_MAX, check_data, check_stream
-from shard.directory import make_data_dir
-from shard.epochs import EpochStart
-from shard.header import INDEX_NEXT_SEQ, tagged
-from shard.log import StreamLog
-from shard.meta import Role, StreamMeta, meta_path, write_meta
-from shard.report import StreamReport
+from tailrace.shard import check as check_module
+from tailrace.shard import walk
+from tailrace.shard.check import FAULTS_MAX, check_data, check_stream
+from tailrace.shard.directory import make_data_dir
+from tailrace.shard.epochs import EpochStart
+from tailrace.shard.header import INDEX_NEXT_SEQ, tagged
+from tailrace.shard.log import StreamLog
+from tailrace.shard.meta import Role, StreamMeta, meta_path, write_meta
+from tailrace.shard.report import StreamReport
 from tests.shard.helpers import BOOT, LATER_BOOT, NAME, append, filled, flip, open_log, overwrite
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from shard import _cython_shim as shim
-from shard import leaves
+from tailrace.shard import _cython_shim as shim
+from tailrace.shard import leaves
 
 DIRECTIVES = ("boundscheck", "wraparound", "cdivision", "initializedcheck", "nonecheck", "overflowcheck", "infer_types",
               "binding", "profile", "exceptval")  # fmt: skip

@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from shard.check import check_stream
-from shard.errors import StreamDamaged
-from shard.header import HEADER_PAGE_BYTES
-from shard.reader import StreamReader
+from tailrace.shard.check import check_stream
+from tailrace.shard.errors import StreamDamaged
+from tailrace.shard.header import HEADER_PAGE_BYTES
+from tailrace.shard.reader import StreamReader
 from tests.shard.helpers import BOOT, NAME, append, cut, filled, flip, open_log, overwrite, payloads
 
 MESSAGES = 5

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from shard import directory
-from shard.directory import data_dir_exists, make_data_dir, open_data_dir
-from shard.errors import DirectoryError
+from tailrace.shard import directory
+from tailrace.shard.directory import data_dir_exists, make_data_dir, open_data_dir
+from tailrace.shard.errors import DirectoryError
 
 
 def test_made_once_opened_often(tmp_path: Path) -> None:

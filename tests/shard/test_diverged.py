@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from shard import diverged
-from shard.diverged import TITLE_BYTES, DivergedTail, Tail, diverged_path, keep_diverged
-from shard.epochs import EPOCH_MAX
-from shard.errors import TailsDamaged
-from shard.frame import MAX_FRAME_BYTES
-from shard.header import VALUE_MAX
-from shard.stream_files import stream_paths
+from tailrace.shard import diverged
+from tailrace.shard.diverged import TITLE_BYTES, DivergedTail, Tail, diverged_path, keep_diverged
+from tailrace.shard.epochs import EPOCH_MAX
+from tailrace.shard.errors import TailsDamaged
+from tailrace.shard.frame import MAX_FRAME_BYTES
+from tailrace.shard.header import VALUE_MAX
+from tailrace.shard.stream_files import stream_paths
 from tests.shard.helpers import flip, list_tails
 
 TAIL = Tail(5, 7, 1, 2, 1_000, 2_000, 8)

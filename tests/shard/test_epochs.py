@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from shard.epochs import (
+from tailrace.shard.epochs import (
     DEFAULT_HISTORY,
     EPOCH_MAX,
     EPOCHS_MAX,

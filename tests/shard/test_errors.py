@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from shard.errors import (
+from tailrace.shard.errors import (
     FramesRefused,
     MetaDamaged,
     ShardLocked,

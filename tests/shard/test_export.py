@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard import walk
-from shard.diverged import TITLE_BYTES
-from shard.errors import StreamCut, TailsDamaged, Trimmed
-from shard.export import (
+from tailrace.shard import walk
+from tailrace.shard.diverged import TITLE_BYTES
+from tailrace.shard.errors import StreamCut, TailsDamaged, Trimmed
+from tailrace.shard.export import (
     END,
     Bad,
     Bounds,
@@ -22,13 +22,13 @@ from shard.export import (
     stream_section,
     torn_sections,
 )
-from shard.leaves import load
-from shard.mend import repair
-from shard.reader import StreamReader
-from shard.walk import Run
+from tailrace.shard.leaves import load
+from tailrace.shard.mend import repair
+from tailrace.shard.reader import StreamReader
+from tailrace.shard.walk import Run
 from tests.shard.helpers import BOOT, NAME, append, batch, filled, flip, open_log, overwrite
 
-leaf = load("shard.frame_cy")
+leaf = load("tailrace.shard.frame_cy")
 ALL = [b"message %d" % i for i in range(10)]  # 41 bytes each, at 1000, 1010, ... µs
 FRAME = 41
 

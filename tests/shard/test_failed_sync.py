@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from shard import rewrite
-from shard.check import check_stream
-from shard.errors import MessagesLost, StreamCut
-from shard.index import entry_offset
-from shard.log import StreamLog
-from shard.mend import rebuild_index
-from shard.reader import StreamReader
-from shard.stream_files import stream_paths
-from shard.synced import is_sync_failed, mark_closed_synced, mark_unsynced_failed
+from tailrace.shard import rewrite
+from tailrace.shard.check import check_stream
+from tailrace.shard.errors import MessagesLost, StreamCut
+from tailrace.shard.index import entry_offset
+from tailrace.shard.log import StreamLog
+from tailrace.shard.mend import rebuild_index
+from tailrace.shard.reader import StreamReader
+from tailrace.shard.stream_files import stream_paths
+from tailrace.shard.synced import is_sync_failed, mark_closed_synced, mark_unsynced_failed
 from tests.shard.helpers import BOOT, LATER_BOOT, NAME, append, filled, flip, open_log, read_messages
 
 

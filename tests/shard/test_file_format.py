@@ -10,11 +10,11 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from shard import diverged
-from shard.diverged import TITLE_BYTES, DivergedTail, Tail
-from shard.epochs import EpochStart
-from shard.frame import HEADER, HEADER_BYTES, INDEX_ENTRY, FrameHeader, IndexEntry
-from shard.header import (
+from tailrace.shard import diverged
+from tailrace.shard.diverged import TITLE_BYTES, DivergedTail, Tail
+from tailrace.shard.epochs import EpochStart
+from tailrace.shard.frame import HEADER, HEADER_BYTES, INDEX_ENTRY, FrameHeader, IndexEntry
+from tailrace.shard.header import (
     CONTENT_END_OFFSET,
     CONTENT_FIRST_OFFSET,
     CONTENT_FIRST_SEQ,
@@ -43,8 +43,8 @@ from shard.header import (
     parse_index,
     tagged,
 )
-from shard.meta import META_MAGIC, Contact, Role, StreamMeta, crc32c, meta_path, write_meta
-from shard.producer_file import HEAD, PRODUCERS_MAGIC, Checkpoint
+from tailrace.shard.meta import META_MAGIC, Contact, Role, StreamMeta, crc32c, meta_path, write_meta
+from tailrace.shard.producer_file import HEAD, PRODUCERS_MAGIC, Checkpoint
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "file-format.md").read_text()
 KINDS = {"I": "u32", "Q": "u64", "H": "u16"}

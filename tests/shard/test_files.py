@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shard import files
-from shard.files import (
+from tailrace.shard import files
+from tailrace.shard.files import (
     PIECES_MAX,
     FileSystem,
     Replacements,

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from shard.frame import MAX_FRAME_BYTES, MAX_METADATA_BYTES, pack_frame, unpack_header
+from tailrace.shard.frame import MAX_FRAME_BYTES, MAX_METADATA_BYTES, pack_frame, unpack_header
 
 
 def test_a_frame_is_header_metadata_payload() -> None:

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shard.frame import HEADER_BYTES, INDEX_ENTRY, MAX_FRAME_BYTES, pack_frame, unpack_header
-from shard.leaves import load, load_source
+from tailrace.shard.frame import HEADER_BYTES, INDEX_ENTRY, MAX_FRAME_BYTES, pack_frame, unpack_header
+from tailrace.shard.leaves import load, load_source
 
-LEAF = "shard.frame_cy"
+LEAF = "tailrace.shard.frame_cy"
 LOADED = load(LEAF)
 SOURCE = load_source(LEAF)
 

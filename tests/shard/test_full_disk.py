@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from shard.check import check_stream
-from shard.errors import StorageFull, StreamCut
-from shard.log import StreamLog
-from shard.reader import StreamReader
+from tailrace.shard.check import check_stream
+from tailrace.shard.errors import StorageFull, StreamCut
+from tailrace.shard.log import StreamLog
+from tailrace.shard.reader import StreamReader
 from tests.shard.helpers import BOOT, LATER_BOOT, NAME, append, batch, messages_of, open_log, payloads
 
 DISK_BYTES = 2 * 1024 * 1024

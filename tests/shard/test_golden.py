@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from shard.catalog import stream_names
-from shard.check import check_stream
-from shard.mend import rebuild_index
-from shard.reader import StreamReader
+from tailrace.shard.catalog import stream_names
+from tailrace.shard.check import check_stream
+from tailrace.shard.mend import rebuild_index
+from tailrace.shard.reader import StreamReader
 from tests.shard.helpers import BOOT, LATER_BOOT, Message, append, messages_of, open_log, read_messages
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from shard.files import FileSystem
-from shard.group_sync import sync_together
-from shard.log import StreamLog
+from tailrace.shard.files import FileSystem
+from tailrace.shard.group_sync import sync_together
+from tailrace.shard.log import StreamLog
 from tests.shard.helpers import append, open_log
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from shard.growth import STEP_BYTES_MAX, STEP_BYTES_MIN, UNRESERVED_BYTES, Extent
+from tailrace.shard.growth import STEP_BYTES_MAX, STEP_BYTES_MIN, UNRESERVED_BYTES, Extent
 
 Reserved = list[tuple[int, int]]
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard.header import (
+from tailrace.shard.header import (
     CONTENT_MAGIC,
     HEADER_PAGE_BYTES,
     INDEX_CUTS,

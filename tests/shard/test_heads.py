@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from shard.frame import pack_frame
-from shard.heads import read_metadata
-from shard.log import StreamLog
+from tailrace.shard.frame import pack_frame
+from tailrace.shard.heads import read_metadata
+from tailrace.shard.log import StreamLog
 
 
 @pytest.fixture

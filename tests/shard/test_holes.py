@@ -2,9 +2,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shard.header import CONTENT_FIRST_OFFSET
-from shard.holes import unpunched_seq
-from shard.stream_files import stream_paths
+from tailrace.shard.header import CONTENT_FIRST_OFFSET
+from tailrace.shard.holes import unpunched_seq
+from tailrace.shard.stream_files import stream_paths
 from tests.shard.helpers import NAME, append, flip, open_log
 
 

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard.frame import INDEX_ENTRY, IndexEntry
-from shard.header import HEADER_PAGE_BYTES
-from shard.index import Run, cut, entry_offset, read_entry, seq_at
+from tailrace.shard.frame import INDEX_ENTRY, IndexEntry
+from tailrace.shard.header import HEADER_PAGE_BYTES
+from tailrace.shard.index import Run, cut, entry_offset, read_entry, seq_at
 
 BASE = 40
 

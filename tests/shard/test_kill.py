@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from shard.check import check_stream
-from shard.errors import StreamCut, StreamMissing, Trimmed
-from shard.leaves import load
-from shard.reader import StreamReader
+from tailrace.shard.check import check_stream
+from tailrace.shard.errors import StreamCut, StreamMissing, Trimmed
+from tailrace.shard.leaves import load
+from tailrace.shard.reader import StreamReader
 from tests.shard.helpers import BOOT, NAME, list_tails, messages_of, open_log, read_messages
 
 OWNER = """
@@ -44,7 +44,7 @@ while True:
 """
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 30
-leaf = load("shard.frame_cy")
+leaf = load("tailrace.shard.frame_cy")
 check = leaf.check
 
 

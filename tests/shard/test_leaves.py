@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from shard import _cython_shim as shim
-from shard import leaves
+from tailrace.shard import _cython_shim as shim
+from tailrace.shard import leaves
 
 ROOT = Path(leaves.__file__).resolve().parents[1]
 
@@ -55,15 +55,17 @@ def test_a_source_sees_the_shim(name: str) -> None:
 
 def test_a_name_that_is_no_leaf_is_refused() -> None:
     for load in (leaves.load, leaves.load_source):
-        with pytest.raises(ValueError, match=r"'shard\.log' is not a leaf; the leaves are shard\.frame_cy"):
-            load("shard.log")
+        with pytest.raises(
+            ValueError, match=r"'tailrace\.shard\.log' is not a leaf; the leaves are tailrace\.shard\.frame_cy"
+        ):
+            load("tailrace.shard.log")
 
 
 @pytest.mark.parametrize("name", leaves.LEAF_MODULES)
 @pytest.mark.parametrize("interpreted", [False, True])
 def test_the_environment_decides(name: str, interpreted: bool) -> None:
     code = (
-        f"from shard.leaves import load; leaf = load({name!r});"
+        f"from tailrace.shard.leaves import load; leaf = load({name!r});"
         f"import {name} as same; print(leaf is same, leaf.is_compiled())"
     )
     expected = compiled_path(name) is not None and not interpreted
@@ -78,14 +80,14 @@ def test_a_leaf_imports_without_cython(name: str) -> None:
         "leaf = util.module_from_spec(spec); spec.loader.exec_module(leaf);"
         "print(leaf.is_compiled(), leaf.cython.__name__)"
     )
-    assert run_python(code, interpreted=True) == "False shard._cython_shim"
+    assert run_python(code, interpreted=True) == "False tailrace.shard._cython_shim"
 
 
 def test_build_names_what_is_loaded() -> None:
     compiled = [bool(leaves.load(name).is_compiled()) for name in leaves.LEAF_MODULES]
     expected = "compiled" if all(compiled) else "mixed" if any(compiled) else "interpreted"
     assert leaves.build() == expected
-    assert run_python("from shard.leaves import build; print(build())", interpreted=True) == "interpreted"
+    assert run_python("from tailrace.shard.leaves import build; print(build())", interpreted=True) == "interpreted"
 
 
 def test_mixed_builds_are_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,7 +100,12 @@ def test_mixed_builds_are_called_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_program_says_which_build_it_is() -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "shard.leaves"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-m", "tailrace.shard.leaves"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
     )
     words = {True: "compiled", False: "interpreted"}
     assert done.stdout.splitlines() == [

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from shard.errors import ShardLocked
-from shard.lock import DirectoryLock, ShardLock
+from tailrace.shard.errors import ShardLocked
+from tailrace.shard.lock import DirectoryLock, ShardLock
 
 
 def test_a_second_holder_is_told_the_first_ones_pid(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_a_second_holder_is_told_the_first_ones_pid(tmp_path: Path) -> None:
 
 def test_a_dead_holder_holds_nothing(tmp_path: Path) -> None:
     code = (
-        "import os; from pathlib import Path; from shard.lock import ShardLock\n"
+        "import os; from pathlib import Path; from tailrace.shard.lock import ShardLock\n"
         f"ShardLock(Path({str(tmp_path)!r})).acquire(); os._exit(3)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 3
@@ -35,7 +35,8 @@ def test_a_dead_holder_holds_nothing(tmp_path: Path) -> None:
 
 def test_another_process_is_kept_out(tmp_path: Path) -> None:
     code = (
-        "from pathlib import Path; from shard.errors import ShardLocked; from shard.lock import ShardLock\n"
+        "from pathlib import Path\nfrom tailrace.shard.errors import ShardLocked\n"
+        "from tailrace.shard.lock import ShardLock\n"
         f"try: ShardLock(Path({str(tmp_path)!r})).acquire()\n"
         "except ShardLocked as error: print(error.holder_pid)"
     )

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from shard import log as log_module
-from shard.check import check_stream
-from shard.errors import StorageFull, StreamMissing
-from shard.frame import IndexEntry, pack_frame
-from shard.growth import UNRESERVED_BYTES
-from shard.header import CONTENT_END_OFFSET, INDEX_NEXT_SEQ
-from shard.log import StreamLog
-from shard.mend import rebuild_index
-from shard.names import InvalidName, file_stem
-from shard.reader import StreamReader
+from tailrace.shard import log as log_module
+from tailrace.shard.check import check_stream
+from tailrace.shard.errors import StorageFull, StreamMissing
+from tailrace.shard.frame import IndexEntry, pack_frame
+from tailrace.shard.growth import UNRESERVED_BYTES
+from tailrace.shard.header import CONTENT_END_OFFSET, INDEX_NEXT_SEQ
+from tailrace.shard.log import StreamLog
+from tailrace.shard.mend import rebuild_index
+from tailrace.shard.names import InvalidName, file_stem
+from tailrace.shard.reader import StreamReader
 from tests.shard.helpers import (
     BOOT,
     LATER_BOOT,

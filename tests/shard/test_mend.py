@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from shard import mend as mend_module
-from shard.check import check_stream
-from shard.epochs import EpochStart
-from shard.errors import StorageFull, StreamDamaged, StreamMissing
-from shard.header import CONTENT_END_OFFSET, HEADER_PAGE_BYTES, INDEX_FIRST_SEQ, tagged
-from shard.leaves import load
-from shard.mend import mend_meta, rebuild_index, repair
-from shard.meta import Role, StreamMeta, Upstream, meta_path, read_meta, write_meta
-from shard.report import StreamReport
+from tailrace.shard import mend as mend_module
+from tailrace.shard.check import check_stream
+from tailrace.shard.epochs import EpochStart
+from tailrace.shard.errors import StorageFull, StreamDamaged, StreamMissing
+from tailrace.shard.header import CONTENT_END_OFFSET, HEADER_PAGE_BYTES, INDEX_FIRST_SEQ, tagged
+from tailrace.shard.leaves import load
+from tailrace.shard.mend import mend_meta, rebuild_index, repair
+from tailrace.shard.meta import Role, StreamMeta, Upstream, meta_path, read_meta, write_meta
+from tailrace.shard.report import StreamReport
 from tests.shard.helpers import (
     BOOT,
     LATER_BOOT,
@@ -140,7 +140,7 @@ def test_frames_that_were_never_committed_do_not_come_back(tmp_path: Path, lost:
     end = log.end_offset
     log.abandon()
     ghost = batch([b"ghost", b"ghost"])
-    load("shard.frame_cy").stamp(ghost, 10, 1_000, 1, end)
+    load("tailrace.shard.frame_cy").stamp(ghost, 10, 1_000, 1, end)
     with open(tmp_path / "stream.content", "ab") as file:
         file.write(ghost)
     if lost:

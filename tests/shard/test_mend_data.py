@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from shard.check import check_data
-from shard.directory import DataDirectory, make_data_dir
-from shard.errors import ShardLocked
-from shard.lock import DirectoryLock, ShardLock
-from shard.mend_data import mend_data
-from shard.report import MendReport, StreamReport
+from tailrace.shard.check import check_data
+from tailrace.shard.directory import DataDirectory, make_data_dir
+from tailrace.shard.errors import ShardLocked
+from tailrace.shard.lock import DirectoryLock, ShardLock
+from tailrace.shard.mend_data import mend_data
+from tailrace.shard.report import MendReport, StreamReport
 from tests.shard.helpers import BOOT, filled, flip, payloads
 
 

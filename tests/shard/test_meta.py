@@ -5,9 +5,9 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from shard.epochs import DEFAULT_HISTORY, EPOCH_MAX, EPOCHS_MAX, EpochStart
-from shard.errors import MetaDamaged
-from shard.meta import (
+from tailrace.shard.epochs import DEFAULT_HISTORY, EPOCH_MAX, EPOCHS_MAX, EpochStart
+from tailrace.shard.errors import MetaDamaged
+from tailrace.shard.meta import (
     HOST_BYTES_MAX,
     META_BYTES_MAX,
     META_MAGIC,

@@ -18,16 +18,16 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from shard.check import check_stream
-from shard.errors import StreamCut
-from shard.header import HEADER_PAGE_BYTES
-from shard.leaves import load
-from shard.log import StreamLog
-from shard.mend import rebuild_index
-from shard.reader import StreamReader
+from tailrace.shard.check import check_stream
+from tailrace.shard.errors import StreamCut
+from tailrace.shard.header import HEADER_PAGE_BYTES
+from tailrace.shard.leaves import load
+from tailrace.shard.log import StreamLog
+from tailrace.shard.mend import rebuild_index
+from tailrace.shard.reader import StreamReader
 from tests.shard.helpers import NAME, Message, batch, messages_of, open_log, overwrite
 
-stamp = load("shard.frame_cy").stamp
+stamp = load("tailrace.shard.frame_cy").stamp
 payload = st.binary(max_size=40) | st.integers(0, 9_000).map(lambda size: b"x" * size)
 payloads_of = st.lists(payload, min_size=1, max_size=8)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard.names import (
+from tailrace.shard.names import (
     CURSOR_PREFIX,
     DEAD_SUFFIX,
     InvalidName,

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from shard import newborn
-from shard.check import check_stream
-from shard.errors import StreamDamaged, StreamMissing
-from shard.header import HEADER_PAGE_BYTES, boot_word, parse_index
-from shard.mend import rebuild_index
-from shard.newborn import Left, left_of_newborn
-from shard.place import place_word
-from shard.stream_files import StreamPaths, stream_paths
+from tailrace.shard import newborn
+from tailrace.shard.check import check_stream
+from tailrace.shard.errors import StreamDamaged, StreamMissing
+from tailrace.shard.header import HEADER_PAGE_BYTES, boot_word, parse_index
+from tailrace.shard.mend import rebuild_index
+from tailrace.shard.newborn import Left, left_of_newborn
+from tailrace.shard.place import place_word
+from tailrace.shard.stream_files import StreamPaths, stream_paths
 from tests.shard.helpers import BOOT, LATER_BOOT, NAME, append, cut, filled, flip, open_log, overwrite, payloads
 
 PAGE = bytes(HEADER_PAGE_BYTES)

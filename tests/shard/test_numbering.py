@@ -3,8 +3,8 @@ from __future__ import annotations
 import msgpack
 import pytest
 
-from shard.frame import RUN_METADATA_BYTES
-from shard.numbering import ID_BYTES_MAX, NUMBER_MAX, read_numbering, write_numbering
+from tailrace.shard.frame import RUN_METADATA_BYTES
+from tailrace.shard.numbering import ID_BYTES_MAX, NUMBER_MAX, read_numbering, write_numbering
 
 
 def test_the_numbering_in_metadata() -> None:

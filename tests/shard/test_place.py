@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from shard import place
-from shard.place import place_word
+from tailrace.shard import place
+from tailrace.shard.place import place_word
 from tests.system.mounts import CannotMount, mounted
 
 

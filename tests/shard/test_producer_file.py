@@ -10,18 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shard import producer_file
-from shard.frame import pack_frame
-from shard.leaves import load
-from shard.log import StreamLog
-from shard.numbering import read_numbering, write_numbering
-from shard.producer_file import producers_path, read, rebuild, save
-from shard.producers import Kind, Producers, Run
-from shard.walk import Run as WalkRun
+from tailrace.shard import producer_file
+from tailrace.shard.frame import pack_frame
+from tailrace.shard.leaves import load
+from tailrace.shard.log import StreamLog
+from tailrace.shard.numbering import read_numbering, write_numbering
+from tailrace.shard.producer_file import producers_path, read, rebuild, save
+from tailrace.shard.producers import Kind, Producers, Run
+from tailrace.shard.walk import Run as WalkRun
 from tests.shard.helpers import LATER_BOOT, NAME, append, batch, open_log
 
 DAY = 86_400_000_000
-mark_run = load("shard.run_cy").mark_run
+mark_run = load("tailrace.shard.run_cy").mark_run
 
 
 def publish(log: StreamLog, producer_id: bytes, number: int, messages: int, at: int = 1_000) -> Run:
@@ -211,7 +211,7 @@ def _copied(log: StreamLog, directory: Path) -> tuple[StreamLog, Path]:
 def _numbers(log: StreamLog) -> dict[bytes, list[int]]:
     found: dict[bytes, list[int]] = {}
     for run in log.walk(log.first_seq) if log.next_seq else ():
-        for _, _, messages, metadata in load("shard.run_cy").find_flagged(run.frames, 0, len(run.frames)):
+        for _, _, messages, metadata in load("tailrace.shard.run_cy").find_flagged(run.frames, 0, len(run.frames)):
             name, number = read_numbering(metadata)
             found.setdefault(name, []).extend(range(number, number + messages))
     return found

@@ -6,8 +6,8 @@ import tracemalloc
 
 import pytest
 
-from shard.producer_memory import ProducerMemory
-from shard.producers import PRODUCER_BYTES, RUN_BYTES, Kind, Producers, Run
+from tailrace.shard.producer_memory import ProducerMemory
+from tailrace.shard.producers import PRODUCER_BYTES, RUN_BYTES, Kind, Producers, Run
 
 DAY_US = 86_400 * 1_000_000
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgpack
 import pytest
 
-from shard import producers as p
-from shard.producers import Judgement, Kind, Producers, Run
+from tailrace.shard import producers as p
+from tailrace.shard.producers import Judgement, Kind, Producers, Run
 
 DAY = 86_400_000_000
 

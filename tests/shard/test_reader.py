@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from shard.errors import StreamCut, StreamDamaged, StreamMissing, Trimmed
-from shard.frame import INDEX_ENTRY, IndexEntry
-from shard.header import INDEX_NEXT_SEQ
-from shard.newborn import Left, left_of_newborn
-from shard.reader import StreamReader, this_boot
-from shard.stream_files import StreamPaths
+from tailrace.shard.errors import StreamCut, StreamDamaged, StreamMissing, Trimmed
+from tailrace.shard.frame import INDEX_ENTRY, IndexEntry
+from tailrace.shard.header import INDEX_NEXT_SEQ
+from tailrace.shard.newborn import Left, left_of_newborn
+from tailrace.shard.reader import StreamReader, this_boot
+from tailrace.shard.stream_files import StreamPaths
 from tests.shard.helpers import (
     BOOT,
     LATER_BOOT,
@@ -127,7 +127,7 @@ def test_a_stream_that_is_made_in_this_very_moment_is_no_damage(
         os.rename(hidden, paths.index_file)
         return left_of_newborn(paths, boot)
 
-    monkeypatch.setattr("shard.reader.left_of_newborn", unborn)
+    monkeypatch.setattr("tailrace.shard.reader.left_of_newborn", unborn)
     reader = open_reader(tmp_path)
     assert reader.next_seq() == 3
     reader.close()

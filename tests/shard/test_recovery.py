@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from shard import walk
-from shard.errors import StreamDamaged
-from shard.frame import INDEX_ENTRY_BYTES, pack_frame
-from shard.header import (
+from tailrace.shard import walk
+from tailrace.shard.errors import StreamDamaged
+from tailrace.shard.frame import INDEX_ENTRY_BYTES, pack_frame
+from tailrace.shard.header import (
     CONTENT_END_OFFSET,
     CONTENT_FIRST_OFFSET,
     CONTENT_FIRST_SEQ,
@@ -21,7 +21,7 @@ from shard.header import (
     INDEX_SYNCED_SEQ,
     tagged,
 )
-from shard.leaves import load
+from tailrace.shard.leaves import load
 from tests.shard.helpers import (
     LATER_BOOT,
     append,
@@ -35,7 +35,7 @@ from tests.shard.helpers import (
     read_messages,
 )
 
-stamp = load("shard.frame_cy").stamp
+stamp = load("tailrace.shard.frame_cy").stamp
 
 
 def crashed(directory: Path, *, synced: int = 3, unsynced: int = 2) -> None:

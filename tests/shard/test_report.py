@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shard.report import Fault, MendReport, StreamReport
+from tailrace.shard.report import Fault, MendReport, StreamReport
 
 
 def test_a_report_with_faults_is_not_ok() -> None:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from shard.log import StreamLog
-from shard.retention import RetentionPolicy, retention_seq
+from tailrace.shard.log import StreamLog
+from tailrace.shard.retention import RetentionPolicy, retention_seq
 from tests.shard.helpers import append, open_log
 
 NOW_US = 100_000_000

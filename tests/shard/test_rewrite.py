@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from shard import rewrite
-from shard.files import read_all
-from shard.header import HEADER_PAGE_BYTES
-from shard.rewrite import PIECE_BYTES, require_on_disk, write_again
+from tailrace.shard import rewrite
+from tailrace.shard.files import read_all
+from tailrace.shard.header import HEADER_PAGE_BYTES
+from tailrace.shard.rewrite import PIECE_BYTES, require_on_disk, write_again
 
 
 def test_the_bytes_are_written_in_whole_pieces_and_the_header_page_is_left_alone(

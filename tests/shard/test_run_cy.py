@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shard.frame import pack_frame
-from shard.leaves import load, load_source
+from tailrace.shard.frame import pack_frame
+from tailrace.shard.leaves import load, load_source
 
-LEAF = "shard.run_cy"
+LEAF = "tailrace.shard.run_cy"
 LOADED = load(LEAF)
 SOURCE = load_source(LEAF)
-stamp = load("shard.frame_cy").stamp
+stamp = load("tailrace.shard.frame_cy").stamp
 
 frames_of = st.lists(
     st.builds(

@@ -9,16 +9,16 @@ from pathlib import Path
 
 import pytest
 
-from shard.check import check_stream
-from shard.diverged import DivergedTail, Tail, keep_diverged
-from shard.errors import StorageFull, StreamCut, StreamMissing, TailsDamaged
-from shard.frame import HEADER_BYTES, unpack_header
-from shard.header import HEADER_PAGE_BYTES, INDEX_CUTS, INDEX_NEXT_SEQ, tagged
-from shard.index import Run
-from shard.leaves import load
-from shard.log import StreamLog
-from shard.reader import StreamReader
-from shard.stream_files import StreamPaths
+from tailrace.shard.check import check_stream
+from tailrace.shard.diverged import DivergedTail, Tail, keep_diverged
+from tailrace.shard.errors import StorageFull, StreamCut, StreamMissing, TailsDamaged
+from tailrace.shard.frame import HEADER_BYTES, unpack_header
+from tailrace.shard.header import HEADER_PAGE_BYTES, INDEX_CUTS, INDEX_NEXT_SEQ, tagged
+from tailrace.shard.index import Run
+from tailrace.shard.leaves import load
+from tailrace.shard.log import StreamLog
+from tailrace.shard.reader import StreamReader
+from tailrace.shard.stream_files import StreamPaths
 from tests.shard.disk import Disk, Killed
 from tests.shard.helpers import (
     BOOT,
@@ -35,7 +35,7 @@ from tests.shard.helpers import (
     read_messages,
 )
 
-stamp = load("shard.frame_cy").stamp
+stamp = load("tailrace.shard.frame_cy").stamp
 OLD = [b"message %d" % i for i in range(10)]
 NEW = [b"another %d" % i for i in range(10)]
 DIVERGED = f"{NAME}.diverged"
@@ -67,7 +67,7 @@ def tails(directory: Path) -> list[DivergedTail]:
 def payloads_in(directory: Path, kept: DivergedTail) -> list[bytes]:
     """The payloads of a tail, its frames verified."""
     data = (directory / DIVERGED).read_bytes()[kept.offset : kept.offset + kept.tail.nbytes]
-    frames = load("shard.frame_cy").parse(data, 0, len(data), True)
+    frames = load("tailrace.shard.frame_cy").parse(data, 0, len(data), True)
     assert [frame[0] for frame in frames] == list(range(kept.tail.first_seq, kept.tail.next_seq))
     return [frame[5] for frame in frames]
 
@@ -213,7 +213,7 @@ def test_a_log_that_changed_meanwhile_is_not_cut(
         change(log)
         return keep_diverged(paths, content_fd, offset, tail)
 
-    monkeypatch.setattr("shard.log.keep_diverged", changing)
+    monkeypatch.setattr("tailrace.shard.log.keep_diverged", changing)
     with pytest.raises(ValueError, match="was changed while its tail was set aside: it is not cut"):
         log.set_aside(6)
     log.close()

@@ -7,14 +7,14 @@ from unittest.mock import Mock
 
 import pytest
 
-from shard import files
-from shard.catalog import stream_names
-from shard.errors import StorageFull, StreamDamaged, StreamMissing
-from shard.files import write_all
-from shard.header import HEADER_PAGE_BYTES, STATE_OPEN, boot_word
-from shard.names import file_stem
-from shard.place import place_word
-from shard.stream_files import create_pair, open_pair, stream_paths
+from tailrace.shard import files
+from tailrace.shard.catalog import stream_names
+from tailrace.shard.errors import StorageFull, StreamDamaged, StreamMissing
+from tailrace.shard.files import write_all
+from tailrace.shard.header import HEADER_PAGE_BYTES, STATE_OPEN, boot_word
+from tailrace.shard.names import file_stem
+from tailrace.shard.place import place_word
+from tailrace.shard.stream_files import create_pair, open_pair, stream_paths
 from tests.shard.helpers import BOOT, NAME, cut, filled, open_log
 
 LONG = "ü" * 100

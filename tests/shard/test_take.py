@@ -12,17 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shard import log as log_module
-from shard.check import check_stream
-from shard.errors import FramesRefused, StorageFull
-from shard.frame import FLAGS_OFFSET
-from shard.header import HEADER_PAGE_BYTES, VALUE_MAX
-from shard.leaves import load
-from shard.log import StreamLog
-from shard.reader import StreamReader
+from tailrace.shard import log as log_module
+from tailrace.shard.check import check_stream
+from tailrace.shard.errors import FramesRefused, StorageFull
+from tailrace.shard.frame import FLAGS_OFFSET
+from tailrace.shard.header import HEADER_PAGE_BYTES, VALUE_MAX
+from tailrace.shard.leaves import load
+from tailrace.shard.log import StreamLog
+from tailrace.shard.reader import StreamReader
 from tests.shard.helpers import BOOT, LATER_BOOT, NAME, append, batch, open_log, payloads, read_messages
 
-stamp = load("shard.frame_cy").stamp
+stamp = load("tailrace.shard.frame_cy").stamp
 
 
 @pytest.fixture

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from shard import torn
-from shard.errors import StorageFull
-from shard.torn import data_end, keep_torn
+from tailrace.shard import torn
+from tailrace.shard.errors import StorageFull
+from tailrace.shard.torn import data_end, keep_torn
 
 
 def opened(tmp_path: Path, data: bytes) -> int:

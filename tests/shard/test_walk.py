@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from shard import walk as walk_module
-from shard.frame import pack_frame
-from shard.leaves import load
-from shard.walk import FrameWalk, fault_text, frame_seq, looks_torn
+from tailrace.shard import walk as walk_module
+from tailrace.shard.frame import pack_frame
+from tailrace.shard.leaves import load
+from tailrace.shard.walk import FrameWalk, fault_text, frame_seq, looks_torn
 
-stamp = load("shard.frame_cy").stamp
+stamp = load("tailrace.shard.frame_cy").stamp
 START = 100
 
 

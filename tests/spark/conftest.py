@@ -29,7 +29,7 @@ def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> 
 @pytest.fixture(scope="session")
 def session() -> Iterator[Any]:
     """A Spark session with the data source registered. Starting it takes some seconds."""
-    from spark.session import local_session
+    from tailrace.spark.session import local_session
 
     settings = {
         "spark.sql.shuffle.partitions": "1",

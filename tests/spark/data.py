@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from shard.directory import DataDirectory, make_data_dir, open_data_dir
-from shard.frame import HEADER_BYTES, pack_frame, unpack_header
-from shard.header import HEADER_PAGE_BYTES, parse_content, read_boot_id
-from shard.log import StreamLog
-from shard.stream_files import stream_paths
+from tailrace.shard.directory import DataDirectory, make_data_dir, open_data_dir
+from tailrace.shard.frame import HEADER_BYTES, pack_frame, unpack_header
+from tailrace.shard.header import HEADER_PAGE_BYTES, parse_content, read_boot_id
+from tailrace.shard.log import StreamLog
+from tailrace.shard.stream_files import stream_paths
 
 SHARDS = 4
 DAY_US = 86_400_000_000

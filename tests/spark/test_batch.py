@@ -11,11 +11,11 @@ import pytest
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from spark.batch import TailraceReader
-from spark.columns import FAULT, WrongSchema
-from spark.datasource import TailraceDataSource
-from spark.options import InvalidOption, parse_options
-from spark.slices import BadStreams
+from tailrace.spark.batch import TailraceReader
+from tailrace.spark.columns import FAULT, WrongSchema
+from tailrace.spark.datasource import TailraceDataSource
+from tailrace.spark.options import InvalidOption, parse_options
+from tailrace.spark.slices import BadStreams
 from tests.spark.data import make_directory, plain, rows_of
 
 SCHEMA = StructType(
@@ -63,7 +63,7 @@ def test_nothing_to_read_is_one_partition_of_nothing(path: str) -> None:
 
 
 def test_the_plan_is_a_snapshot(path: str) -> None:
-    from shard.directory import open_data_dir
+    from tailrace.shard.directory import open_data_dir
     from tests.spark.data import START_US, append, open_log
 
     reader = reader_of(path)

@@ -15,12 +15,12 @@ import pytest
 from pyspark.sql import functions as sql
 
 import tailrace
-from shard.header import HEADER_PAGE_BYTES
-from spark.columns import SCHEMA, BatchMaker
-from spark.plan import make_plan
-from spark.reading import read_task
-from spark.source import Source, SourceOptions, open_source
 from tailrace.address import Address
+from tailrace.shard.header import HEADER_PAGE_BYTES
+from tailrace.spark.columns import SCHEMA, BatchMaker
+from tailrace.spark.plan import make_plan
+from tailrace.spark.reading import read_task
+from tailrace.spark.source import Source, SourceOptions, open_source
 from tests.system.node import Node, running, wait_for
 
 NAMES = ("orders.a", "orders.b", "orders.c")

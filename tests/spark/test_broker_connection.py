@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from broker.protocol import messages as m
-from broker.protocol.binary import ServerCodec
-from broker.protocol.places import From
-from shard.frame import pack_frame
-from spark import broker_connection
-from spark.broker_connection import BrokerConnection, parse_listing
 from tailrace.address import Address
 from tailrace.errors import BrokerError, BrokerFault, ConnectFailed, ConnectionLost, Denied, OperationTimeout
+from tailrace.protocol import messages as m
+from tailrace.protocol.binary import ServerCodec
+from tailrace.protocol.places import From
+from tailrace.shard.frame import pack_frame
+from tailrace.spark import broker_connection
+from tailrace.spark.broker_connection import BrokerConnection, parse_listing
 
 FRAMES = pack_frame(b"one") + pack_frame(b"two")
 WELCOME = m.pack(m.Welcome(1, (), "test/1", "n", 0, {}))

@@ -6,19 +6,19 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from shard.directory import DataDirectory
-from shard.frame import pack_frame
-from shard.leaves import load
-from spark.broker_connection import Chunk
-from spark.broker_source import BrokerSource, take_apart
-from spark.directory_source import DirectorySource
-from spark.entries import Entries
-from spark.places import Place, Range
-from spark.plan import make_plan
-from spark.slices import Slice, Task
-from spark.source import Source, SourceOptions
 from tailrace.address import Address
 from tailrace.errors import ConnectFailed, DamagedMessage, SeqFault, StreamBehind
+from tailrace.shard.directory import DataDirectory
+from tailrace.shard.frame import pack_frame
+from tailrace.shard.leaves import load
+from tailrace.spark.broker_connection import Chunk
+from tailrace.spark.broker_source import BrokerSource, take_apart
+from tailrace.spark.directory_source import DirectorySource
+from tailrace.spark.entries import Entries
+from tailrace.spark.places import Place, Range
+from tailrace.spark.plan import make_plan
+from tailrace.spark.slices import Slice, Task
+from tailrace.spark.source import Source, SourceOptions
 from tests.spark.data import START_US, make_directory, plain
 from tests.spark.rollup.test_frame_view import set_time
 from tests.system.node import Node
@@ -26,7 +26,7 @@ from tests.system.node import Node
 MINUTE_US = 60_000_000
 LARGE = 60_000  # messages of the stream that takes many chunks: 8 MB
 
-_stamp = load("shard.frame_cy").stamp
+_stamp = load("tailrace.shard.frame_cy").stamp
 
 
 @pytest.fixture(scope="module")

@@ -5,13 +5,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from spark.columns import FAULT, SCHEMA, BatchMaker, Part, WrongSchema, gather
-from spark.entries import no_entries
-from spark.options import PayloadForm
-from spark.payloads import CORRUPT
-from spark.plan import make_plan
-from spark.source import Block, Source, SourceOptions, StreamRef, open_source
 from tailrace.headers import pack_headers
+from tailrace.spark.columns import FAULT, SCHEMA, BatchMaker, Part, WrongSchema, gather
+from tailrace.spark.entries import no_entries
+from tailrace.spark.options import PayloadForm
+from tailrace.spark.payloads import CORRUPT
+from tailrace.spark.plan import make_plan
+from tailrace.spark.source import Block, Source, SourceOptions, StreamRef, open_source
 from tests.spark.data import START_US, Sent, make_directory, plain
 
 

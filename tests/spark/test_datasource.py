@@ -13,11 +13,11 @@ import pyspark_tailrace
 from bench.load.live import Seen, follow
 from bench.load.spark_data import make_data, stream_name
 from bench.load.spark_server import FILES, PARQUET, Context
-from shard.directory import DataDirectory, open_data_dir
-from spark.batch import TailraceReader
-from spark.datasource import ddl
-from spark.options import parse_options
 from tailrace.headers import pack_headers
+from tailrace.shard.directory import DataDirectory, open_data_dir
+from tailrace.spark.batch import TailraceReader
+from tailrace.spark.datasource import ddl
+from tailrace.spark.options import parse_options
 from tests.spark.data import START_US, Sent, add_stream, append, make_directory, open_log, plain, rows_of, trim
 
 HOUR_US = 3_600_000_000

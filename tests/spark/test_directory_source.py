@@ -9,18 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shard.directory import DataDirectory
-from shard.errors import DirectoryError, StreamCut, StreamDamaged, StreamMissing
-from shard.frame import HEADER_BYTES, INDEX_ENTRY_BYTES
-from shard.header import HEADER_PAGE_BYTES
-from shard.reader import StreamReader
-from shard.stream_files import StreamPaths, stream_paths
-from spark import directory_source
-from spark.directory_source import DirectorySource
-from spark.places import EVERYTHING
-from spark.plan import resolve
-from spark.slices import Slice
-from spark.source import SourceOptions, StreamRef
+from tailrace.shard.directory import DataDirectory
+from tailrace.shard.errors import DirectoryError, StreamCut, StreamDamaged, StreamMissing
+from tailrace.shard.frame import HEADER_BYTES, INDEX_ENTRY_BYTES
+from tailrace.shard.header import HEADER_PAGE_BYTES
+from tailrace.shard.reader import StreamReader
+from tailrace.shard.stream_files import StreamPaths, stream_paths
+from tailrace.spark import directory_source
+from tailrace.spark.directory_source import DirectorySource
+from tailrace.spark.places import EVERYTHING
+from tailrace.spark.plan import resolve
+from tailrace.spark.slices import Slice
+from tailrace.spark.source import SourceOptions, StreamRef
 from tests.spark.data import START_US, Row, Sent, append, make_directory, open_log, plain, rows_of, trim
 
 NAME = "orders"

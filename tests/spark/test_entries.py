@@ -3,8 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shard.frame import INDEX_ENTRY
-from spark.entries import ENTRY, Entries, Fault, find_fault, no_entries
+from tailrace.shard.frame import INDEX_ENTRY
+from tailrace.spark.entries import ENTRY, Entries, Fault, find_fault, no_entries
 
 LENGTHS = (40, 32, 100)
 

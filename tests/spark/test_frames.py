@@ -3,12 +3,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from shard.frame import pack_frame
-from shard.leaves import load
-from spark.entries import ENTRY, Entries, Fault
-from spark.frames import DISAGREES, ENDS, check_frames, index_of
+from tailrace.shard.frame import pack_frame
+from tailrace.shard.leaves import load
+from tailrace.spark.entries import ENTRY, Entries, Fault
+from tailrace.spark.frames import DISAGREES, ENDS, check_frames, index_of
 
-_stamp = load("shard.frame_cy").stamp
+_stamp = load("tailrace.shard.frame_cy").stamp
 OFFSET = 5_000
 
 

@@ -3,8 +3,8 @@ from __future__ import annotations
 import msgpack
 import numpy as np
 
-from spark.headers import HEADERS_TYPE, headers_array
 from tailrace.headers import pack_headers
+from tailrace.spark.headers import HEADERS_TYPE, headers_array
 
 
 def headers_of(metadata: list[bytes]) -> list[dict[str, bytes]]:

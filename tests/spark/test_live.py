@@ -12,12 +12,12 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from shard.directory import DataDirectory
-from shard.errors import StreamCut
-from spark.live import TailraceStreamReader
-from spark.offsets import DataLoss
-from spark.options import InvalidOption, parse_options
-from spark.slices import BadStreams
+from tailrace.shard.directory import DataDirectory
+from tailrace.shard.errors import StreamCut
+from tailrace.spark.live import TailraceStreamReader
+from tailrace.spark.offsets import DataLoss
+from tailrace.spark.options import InvalidOption, parse_options
+from tailrace.spark.slices import BadStreams
 from tests.spark.data import START_US, add_stream, append, make_directory, open_log, plain, trim
 
 SCHEMA = StructType([StructField("stream", StringType()), StructField("seq", LongType())])

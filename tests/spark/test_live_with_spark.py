@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from pyspark.errors import StreamingQueryException
 
-from shard.directory import DataDirectory
+from tailrace.shard.directory import DataDirectory
 from tests.spark.data import START_US, add_stream, append, make_directory, open_log, plain
 from tests.system.node import running
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark.offsets import DataLoss, Mark, Offset, admit, advance, pack_offset, parse_offset
+from tailrace.spark.offsets import DataLoss, Mark, Offset, admit, advance, pack_offset, parse_offset
 
 FILES = (2**63, 4)
 

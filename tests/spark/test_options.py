@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from spark.options import InvalidOption, Options, parse_options
-from spark.places import EVERYTHING, Place, Range
-from spark.source import SourceOptions
 from tailrace.address import Address
+from tailrace.spark.options import InvalidOption, Options, parse_options
+from tailrace.spark.places import EVERYTHING, Place, Range
+from tailrace.spark.source import SourceOptions
 
 
 def test_defaults() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark.patterns import is_exact, is_wanted, needs_listing, split_patterns
+from tailrace.spark.patterns import is_exact, is_wanted, needs_listing, split_patterns
 
 
 def test_patterns_are_parted_by_white_space_alone() -> None:

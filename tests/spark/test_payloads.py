@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark.options import PayloadForm
-from spark.payloads import UnsupportedType, make_decoder, natural_type
+from tailrace.spark.options import PayloadForm
+from tailrace.spark.payloads import UnsupportedType, make_decoder, natural_type
 
 READING = pa.struct([("device", pa.string()), ("celsius", pa.float64()), ("at", pa.timestamp("us", tz="UTC"))])
 

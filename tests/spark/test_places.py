@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from spark.places import Place, parse_place
+from tailrace.spark.places import Place, parse_place
 
 NOON_US = 1_795_262_400_000_000
 

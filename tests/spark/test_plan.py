@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from shard.directory import open_data_dir
-from shard.stream_files import stream_paths
-from spark.directory_source import DirectorySource
-from spark.places import Place, Range
-from spark.plan import make_plan, resolve
-from spark.source import Source, SourceOptions, StreamRef, open_source
 from tailrace.errors import ConnectFailed
+from tailrace.shard.directory import open_data_dir
+from tailrace.shard.stream_files import stream_paths
+from tailrace.spark.directory_source import DirectorySource
+from tailrace.spark.places import Place, Range
+from tailrace.spark.plan import make_plan, resolve
+from tailrace.spark.source import Source, SourceOptions, StreamRef, open_source
 from tests.spark.data import START_US, add_stream, make_directory, plain, trim
 
 MADE = 150

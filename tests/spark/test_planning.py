@@ -5,8 +5,8 @@ from bisect import bisect_left
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark.planning import ROWS_PER_TASK, ROWS_PER_TASK_MIN, STREAM_ROWS, cut, cut_aligned, pack, rows_for
-from spark.slices import NO_IDENTITY, Identity, Slice
+from tailrace.spark.planning import ROWS_PER_TASK, ROWS_PER_TASK_MIN, STREAM_ROWS, cut, cut_aligned, pack, rows_for
+from tailrace.spark.slices import NO_IDENTITY, Identity, Slice
 
 MINUTE_US = 60_000_000
 

@@ -6,13 +6,13 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from shard.errors import StreamDamaged
-from spark.columns import FAULT, BatchMaker
-from spark.plan import make_plan
-from spark.reading import read_task
-from spark.slices import Task
-from spark.source import Source, SourceOptions, open_source
 from tailrace.errors import ConnectionLost
+from tailrace.shard.errors import StreamDamaged
+from tailrace.spark.columns import FAULT, BatchMaker
+from tailrace.spark.plan import make_plan
+from tailrace.spark.reading import read_task
+from tailrace.spark.slices import Task
+from tailrace.spark.source import Source, SourceOptions, open_source
 from tests.spark.data import make_directory, plain
 
 SEQS = BatchMaker(pa.schema([("stream", pa.string()), ("seq", pa.int64())]), "binary")

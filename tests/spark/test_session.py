@@ -9,8 +9,8 @@ from pathlib import Path
 import pyspark
 import pytest
 
-from spark import session
-from spark.session import JAVA_MAJOR_MIN, VECTORS, java_home, java_major, without_vectors
+from tailrace.spark import session
+from tailrace.spark.session import JAVA_MAJOR_MIN, VECTORS, java_home, java_major, without_vectors
 
 
 def fake_java(path: Path, version: str) -> Path:

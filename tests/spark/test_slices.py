@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from spark.slices import BAD_SHOWN_MAX, BadStream, BadStreams, Slice
+from tailrace.spark.slices import BAD_SHOWN_MAX, BadStream, BadStreams, Slice
 
 
 def test_a_slice_counts_its_messages() -> None:

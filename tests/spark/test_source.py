@@ -3,10 +3,10 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
-from spark.broker_source import BrokerSource
-from spark.directory_source import DirectorySource
-from spark.source import SourceOptions, open_source
 from tailrace.address import Address
+from tailrace.spark.broker_source import BrokerSource
+from tailrace.spark.directory_source import DirectorySource
+from tailrace.spark.source import SourceOptions, open_source
 from tests.spark.data import make_directory
 
 

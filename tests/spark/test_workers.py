@@ -7,9 +7,13 @@ from typing import Any
 
 import pytest
 
-from spark.workers import KEPT
+from tailrace.spark.workers import KEPT
 
-PROGRAM = "import gc, spark.batch, spark.datasource, spark.rollup.source; print(gc.get_freeze_count())"
+PROGRAM = """
+import gc
+import tailrace.spark.batch, tailrace.spark.datasource, tailrace.spark.rollup.source
+print(gc.get_freeze_count())
+"""
 
 
 @pytest.mark.parametrize("kept", [True, False])

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.board import Board
-from broker.control import ControlChannel, ControlClosed
-from broker.settings import Settings
-from supervisor.arbiter import REST_S, TICK_S, Arbiter, Phase, describe_exit
-from supervisor.crew import Crew
-from supervisor.notify import Notifier
-from supervisor.process import Child, fork_child
-from supervisor.signals import SignalQueue
+from tailrace.broker.board import Board
+from tailrace.broker.control import ControlChannel, ControlClosed
+from tailrace.broker.settings import Settings
+from tailrace.supervisor.arbiter import REST_S, TICK_S, Arbiter, Phase, describe_exit
+from tailrace.supervisor.crew import Crew
+from tailrace.supervisor.notify import Notifier
+from tailrace.supervisor.process import Child, fork_child
+from tailrace.supervisor.signals import SignalQueue
 from tests.system.standstill import assert_within
 
 PATIENCE_S = 15.0
@@ -293,8 +293,8 @@ def test_a_worker_that_does_not_leave_is_killed(make: Callable[..., World], monk
                 time.sleep(0.01)
         return obey(world, slot, own, control)
 
-    monkeypatch.setattr("supervisor.arbiter.LEAVE_GRACE_S", 0.2)
-    monkeypatch.setattr("supervisor.arbiter.DRAIN_SLACK_S", 0.1)
+    monkeypatch.setattr("tailrace.supervisor.arbiter.LEAVE_GRACE_S", 0.2)
+    monkeypatch.setattr("tailrace.supervisor.arbiter.DRAIN_SLACK_S", 0.1)
     world = make(stubborn, drain_timeout_s=0.1)
     world.run(serving, send(signal.SIGTERM))
     assert world.code == 0 and list(world.crew) == []

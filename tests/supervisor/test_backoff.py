@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from supervisor.backoff import CALM_S, LEAST_PART, MOST_S, count_death, delay_s
+from tailrace.supervisor.backoff import CALM_S, LEAST_PART, MOST_S, count_death, delay_s
 
 
 def test_the_first_restart_is_immediate_and_the_delay_has_an_end() -> None:

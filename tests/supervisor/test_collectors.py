@@ -10,8 +10,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from broker.board import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
-from supervisor.collectors import BoardCollector, BuildCollector, DiskCollector, ProcessCollector, find_unready
+from tailrace.broker.board import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
+from tailrace.supervisor.collectors import BoardCollector, BuildCollector, DiskCollector, ProcessCollector, find_unready
 
 
 def samples(collector: Collector) -> dict[tuple[str, ...], float]:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from broker.settings import Durability, Settings, SlaveRule, StreamPolicy, described_fields
-from supervisor.config import FILE_MAX_BYTES, REPEATED_SECTIONS_MAX, ConfigError, flag_name, load
+from tailrace.broker.settings import Durability, Settings, SlaveRule, StreamPolicy, described_fields
+from tailrace.supervisor.config import FILE_MAX_BYTES, REPEATED_SECTIONS_MAX, ConfigError, flag_name, load
 
 
 @pytest.fixture

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from broker.settings import Settings, SlaveRule, StreamPolicy, described_fields
-from supervisor.config import load
-from supervisor.config_example import render_example
+from tailrace.broker.settings import Settings, SlaveRule, StreamPolicy, described_fields
+from tailrace.supervisor.config import load
+from tailrace.supervisor.config_example import render_example
 
 EXAMPLE = Path(__file__).parents[2] / "deploy" / "tailrace.toml"
 
 
 def test_the_example_is_what_the_settings_say() -> None:
     assert EXAMPLE.read_text() == render_example(), (
-        "renew it: python -m supervisor.config_example > deploy/tailrace.toml"
+        "renew it: python -m tailrace.supervisor.config_example > deploy/tailrace.toml"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.config_lines import Lines
+from tailrace.supervisor.config_lines import Lines
 
 TEXT = '''# [listen] in a comment
 top = 1

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.settings import Settings
-from supervisor.config import ConfigError, load
-from supervisor.config_relations import find_conflicts
+from tailrace.broker.settings import Settings
+from tailrace.supervisor.config import ConfigError, load
+from tailrace.supervisor.config_relations import find_conflicts
 
 
 def test_the_defaults_agree_with_each_other() -> None:

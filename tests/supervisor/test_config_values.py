@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.settings import DAY_S, Durability, Kind, Spec
-from supervisor.config_values import BYTE_UNITS, WrongValue, format_number, parse_value, show
+from tailrace.broker.settings import DAY_S, Durability, Kind, Spec
+from tailrace.supervisor.config_values import BYTE_UNITS, WrongValue, format_number, parse_value, show
 
 
 def spec(kind: Kind, low: float = 0, high: float = 10**18, zero: str = "", choices: tuple[str, ...] = ()) -> Spec:

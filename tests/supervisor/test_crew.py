@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.board import STATE_EMPTY, STATE_READY, STATE_STARTING, Board
-from broker.control import ControlChannel, ControlClosed, ControlMessage
-from supervisor.crew import Crew, reap
-from supervisor.process import Child, Stage
+from tailrace.broker.board import STATE_EMPTY, STATE_READY, STATE_STARTING, Board
+from tailrace.broker.control import ControlChannel, ControlClosed, ControlMessage
+from tailrace.supervisor.crew import Crew, reap
+from tailrace.supervisor.process import Child, Stage
 
 PATIENCE_S = 10.0
 

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 from prometheus_client import values
 
-from broker.board import STATE_READY, Board
-from broker.metrics_export import DIRECTORY_VARIABLE, open_metrics
-from broker.settings import Settings
-from supervisor import http
-from supervisor.http_request import Page, text_page
+from tailrace.broker.board import STATE_READY, Board
+from tailrace.broker.metrics_export import DIRECTORY_VARIABLE, open_metrics
+from tailrace.broker.settings import Settings
+from tailrace.supervisor import http
+from tailrace.supervisor.http_request import Page, text_page
 
 DEADLINE_S = 10.0
 FREE = Settings(metrics_port=0)

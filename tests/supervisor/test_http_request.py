@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from supervisor.http_request import (
+from tailrace.supervisor.http_request import (
     HEAD_MAX_BYTES,
     BadRequest,
     Page,

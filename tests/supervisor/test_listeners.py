@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from supervisor.listeners import CannotListen, open_listeners
+from tailrace.supervisor.listeners import CannotListen, open_listeners
 
 
 def test_all_listen_on_one_port() -> None:

@@ -14,12 +14,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from broker.settings import Settings
-from shard.errors import DirectoryError, ShardLocked
-from supervisor import main
-from supervisor.config import ConfigError
-from supervisor.listeners import CannotListen, open_listeners
-from supervisor.main import EXIT_CANNOT_BIND, open_http, patiently, raise_descriptor_limit, serve, take_directory
+from tailrace.broker.settings import Settings
+from tailrace.shard.errors import DirectoryError, ShardLocked
+from tailrace.supervisor import main
+from tailrace.supervisor.config import ConfigError
+from tailrace.supervisor.listeners import CannotListen, open_listeners
+from tailrace.supervisor.main import (
+    EXIT_CANNOT_BIND,
+    open_http,
+    patiently,
+    raise_descriptor_limit,
+    serve,
+    take_directory,
+)
 
 
 def settings_for(data: Path, **rest: object) -> Settings:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import socket
 from pathlib import Path
 
-from supervisor.notify import Notifier
+from tailrace.supervisor.notify import Notifier
 
 
 def test_systemd_hears_each_state(tmp_path: Path) -> None:

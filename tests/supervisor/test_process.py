@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.control import ControlChannel, ControlClosed
-from supervisor.process import EXIT_CRASH, Child, Stage, fork_child
+from tailrace.broker.control import ControlChannel, ControlClosed
+from tailrace.supervisor.process import EXIT_CRASH, Child, Stage, fork_child
 
 PATIENCE_S = 10.0
 

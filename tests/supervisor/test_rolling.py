@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from supervisor.process import Stage
-from supervisor.rolling import BOOT_PATIENCE_S, HANDING_SLACK_S, Rolling, Step
+from tailrace.supervisor.process import Stage
+from tailrace.supervisor.rolling import BOOT_PATIENCE_S, HANDING_SLACK_S, Rolling, Step
 
 
 class FakeChild:

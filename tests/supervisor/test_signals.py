@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 
-from supervisor.signals import SignalQueue
+from tailrace.supervisor.signals import SignalQueue
 
 
 def wait(queue: SignalQueue) -> list[int]:
@@ -51,7 +51,7 @@ for _ in range(2_000_000):
 """
 CLOSER = """
 import os, select, subprocess, sys
-from supervisor.signals import SignalQueue
+from tailrace.supervisor.signals import SignalQueue
 first = SignalQueue()
 sender = subprocess.Popen([sys.executable, "-c", sys.argv[1], str(os.getpid())])
 select.select([first], [], [])

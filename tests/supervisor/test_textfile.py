@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
-from supervisor.textfile import TEXTFILE_BYTES_MAX, TextfileCollector
+from tailrace.supervisor.textfile import TEXTFILE_BYTES_MAX, TextfileCollector
 
 GOOD = """\
 # HELP tailrace_rollup_messages Messages that the last rollup read.

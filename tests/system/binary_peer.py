@@ -13,8 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
-from broker.protocol.binary import ClientCodec
-from broker.protocol.messages import (
+from tailrace.protocol.binary import ClientCodec
+from tailrace.protocol.messages import (
     VERSION,
     Ack,
     Chunk,
@@ -36,16 +36,16 @@ from broker.protocol.messages import (
     pack,
     pack_publish,
 )
-from broker.protocol.places import From
-from shard.frame import pack_frame
-from shard.leaves import load
+from tailrace.protocol.places import From
+from tailrace.shard.frame import pack_frame
+from tailrace.shard.leaves import load
 from tests.system.node import PATIENCE_S, RECEIVE_BYTES, Node, rows
 
 FROM_START = From("seq", 0)
 HANDLES_FROM = 1 << 31  # what `handle` opens is not told among the answers
 HELLO = Hello(VERSION, (), "test/1")
 
-_parse = load("shard.frame_cy").parse
+_parse = load("tailrace.shard.frame_cy").parse
 Kind = TypeVar("Kind", bound=Response)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import NamedTuple
 
-from broker.protocol.messages import Op
+from tailrace.protocol.messages import Op
 
 DELAY_MOST_S = 0.02
 """From when a call is at its point to the fall, where that is at random: about as long as a call takes."""

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import tailrace
-from shard.directory import open_data_dir
-from shard.errors import StreamMissing
-from shard.reader import StreamReader
+from tailrace.shard.directory import open_data_dir
+from tailrace.shard.errors import StreamMissing
+from tailrace.shard.reader import StreamReader
 from tests.system.consumer_cells import Victim
 from tests.system.node import Node, running
 from tests.system.processes import worker_pid

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import tailrace
-from broker.protocol.messages import Ack
 from tailrace.consumed import ConsumedMessage
 from tailrace.consumer import Consumer
+from tailrace.protocol.messages import Ack
 from tests.system.consumer_ledger import effect_of, open_books, write
 from tests.system.node import PATIENCE_S
 

@@ -7,8 +7,8 @@ import contextlib
 import threading
 from typing import Final
 
-from broker.protocol.envelope import EnvelopeReader, pack_envelope
-from broker.protocol.messages import Op
+from tailrace.protocol.envelope import EnvelopeReader, pack_envelope
+from tailrace.protocol.messages import Op
 from tests.system.node import PATIENCE_S
 from tests.system.ports import Ports
 from tests.system.proxy import PIECE_BYTES, Cut, Way, reset_on_close

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from shard.names import cursor_name
+from tailrace.shard.names import cursor_name
 from tests.system.consumer_cells import DELAY_MOST_S, ON_NODE, Call, Cell, Point, Victim
 from tests.system.consumer_ground import CALL_S, Ground
 from tests.system.consumer_ledger import faults, read

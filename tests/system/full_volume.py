@@ -17,8 +17,8 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final
 
-from shard.errors import StorageFull
-from shard.log import StreamLog
+from tailrace.shard.errors import StorageFull
+from tailrace.shard.log import StreamLog
 from tests.shard.helpers import append, open_log
 from tests.system.mounts import CannotMount, mounted, unmount
 from tests.system.power_loss import EXIT_CANNOT_MOUNT

@@ -34,7 +34,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.protocol.messages import Ack
+from tailrace.protocol.messages import Ack
 from tests.system.nemesis_ground import Ground, ground
 from tests.system.nemesis_operator import Failed, Operator
 from tests.system.nemesis_plan import Event, Kind, Plan, make_plan, read_plan

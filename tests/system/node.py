@@ -169,7 +169,7 @@ class Node:
         self.process: subprocess.Popen[bytes] | None = None
 
     def start(self, *, wait: bool = True) -> Node:
-        command = [sys.executable, "-m", "tailrace.command.main", "serve", "--data", str(self.data)]
+        command = [sys.executable, "-m", "tailrace.cli.main", "serve", "--data", str(self.data)]
         command += ["--port", str(self.port), "--metrics-port", str(self.metrics_port), "--workers", str(self._workers)]
         with self.log_path.open("ab") as output:
             self.process = subprocess.Popen(

@@ -24,12 +24,12 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from shard.catalog import all_streams
-from shard.check import check_data
-from shard.directory import DataDirectory, open_data_dir
-from shard.errors import StorageError
-from shard.frame import HEADER_BYTES, unpack_header
-from shard.reader import StreamReader
+from tailrace.shard.catalog import all_streams
+from tailrace.shard.check import check_data
+from tailrace.shard.directory import DataDirectory, open_data_dir
+from tailrace.shard.errors import StorageError
+from tailrace.shard.frame import HEADER_BYTES, unpack_header
+from tailrace.shard.reader import StreamReader
 from tests.system.mounts import CannotMount
 from tests.system.node import Node
 from tests.system.power_load import CONFIG, POLICIES, Publisher

@@ -16,16 +16,16 @@ from typing import TypeVar
 
 import msgpack
 
-from broker.protocol.binary import ClientCodec, ServerCodec
-from broker.protocol.envelope import pack_envelope
-from broker.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, VERSION, Hello, Message, Op, Ping, Pong, Welcome, pack
-from broker.protocol.places import From
-from broker.protocol.replication import FEATURE, Follow, Followed
-from shard.directory import open_data_dir
-from shard.epochs import EpochStart, History
-from shard.errors import StorageError
-from shard.frame import MAX_FRAME_BYTES, pack_frame
-from shard.leaves import load
+from tailrace.protocol.binary import ClientCodec, ServerCodec
+from tailrace.protocol.envelope import pack_envelope
+from tailrace.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, VERSION, Hello, Message, Op, Ping, Pong, Welcome, pack
+from tailrace.protocol.places import From
+from tailrace.protocol.replication import FEATURE, Follow, Followed
+from tailrace.shard.directory import open_data_dir
+from tailrace.shard.epochs import EpochStart, History
+from tailrace.shard.errors import StorageError
+from tailrace.shard.frame import MAX_FRAME_BYTES, pack_frame
+from tailrace.shard.leaves import load
 from tests.system.binary_peer import BinaryPeer
 from tests.system.node import PATIENCE_S, RECEIVE_BYTES, Node, rows
 from tests.system.streams import name_of
@@ -39,7 +39,7 @@ EVIL = "!evil"  # the id of the node that is played; it is before those of real 
 LATER_US = 4_000_000_000_000_000  # a timestamp that no clock of a test has passed
 TERM_ONE: History = (EpochStart(1, 0, EVIL),)
 
-stamp = load("shard.frame_cy").stamp
+stamp = load("tailrace.shard.frame_cy").stamp
 Kind = TypeVar("Kind")
 
 

@@ -248,7 +248,7 @@ def level_of(line: str) -> str:
 
 def check_files(data: Path) -> Iterator[str]:
     """What `tailrace check` finds."""
-    command = [sys.executable, "-m", "tailrace.command.main", "check", str(data)]
+    command = [sys.executable, "-m", "tailrace.cli.main", "check", str(data)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         yield f"tailrace check says {done.returncode}: {done.stdout[-2000:]}{done.stderr[-2000:]}"

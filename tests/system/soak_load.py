@@ -19,9 +19,9 @@ from collections import Counter
 from typing import Any, Protocol, TypeVar
 
 import tailrace
-from broker.protocol.envelope import pack_envelope
-from broker.protocol.messages import Op
 from tailrace.places import StartPlace
+from tailrace.protocol.envelope import pack_envelope
+from tailrace.protocol.messages import Op
 from tests.system.node import PATIENCE_S, LineClient
 from tests.system.proxy import set_reset_on_close
 from tests.system.soak_ledger import Continuity, Faults, Finished, payload_of

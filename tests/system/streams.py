@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from shard.names import shard_of
+from tailrace.shard.names import shard_of
 from tests.system.node import Node
 
 SHARDS = 64
@@ -55,7 +55,7 @@ def lives(node: Node) -> tuple[list[int], list[str]]:
 
 def tailrace(node: Node, command: str, *words: str) -> list[str]:
     """The command line of `tailrace COMMAND WORDS` against this node."""
-    return [sys.executable, "-m", "tailrace.command.main", command, "--server", f"127.0.0.1:{node.port}", *words]
+    return [sys.executable, "-m", "tailrace.cli.main", command, "--server", f"127.0.0.1:{node.port}", *words]
 
 
 def run_tailrace(node: Node, *words: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:

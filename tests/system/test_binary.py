@@ -10,7 +10,7 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from broker.protocol.messages import (
+from tailrace.protocol.messages import (
     Ack,
     Close,
     Ended,
@@ -27,8 +27,8 @@ from broker.protocol.messages import (
     pack,
     pack_publish,
 )
-from broker.protocol.places import FROM_NEW
-from shard.frame import pack_frame
+from tailrace.protocol.places import FROM_NEW
+from tailrace.shard.frame import pack_frame
 from tests.system.binary_peer import FROM_START, HELLO, BinaryPeer, peer, peer_of
 from tests.system.node import Node, rows, running, wait_for
 from tests.system.streams import lives, name_of, names_of

@@ -16,8 +16,8 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from broker.protocol.envelope import pack_envelope
-from broker.protocol.messages import (
+from tailrace.protocol.envelope import pack_envelope
+from tailrace.protocol.messages import (
     CONTROL_BODY_MAX_BYTES,
     PUBLISH_HEAD,
     Ack,
@@ -35,8 +35,8 @@ from broker.protocol.messages import (
     pack,
     pack_publish,
 )
-from broker.protocol.places import FROM_NEW
-from shard.frame import HEADER, pack_frame
+from tailrace.protocol.places import FROM_NEW
+from tailrace.shard.frame import HEADER, pack_frame
 from tests.system.binary_peer import FROM_START, HELLO, BinaryPeer, peer, peer_of
 from tests.system.networks import in_namespace
 from tests.system.node import LineClient, Node, running, wait_for

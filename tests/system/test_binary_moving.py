@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.protocol.messages import Ack, Credit, Ended, Failed, Open, Published, pack, pack_publish
-from broker.protocol.places import From
-from shard.frame import pack_frame
+from tailrace.protocol.messages import Ack, Credit, Ended, Failed, Open, Published, pack, pack_publish
+from tailrace.protocol.places import From
+from tailrace.shard.frame import pack_frame
 from tests.system.binary_peer import HELLO, BinaryPeer, peer, peer_of, worker_of
 from tests.system.node import Node, running, wait_for
 from tests.system.streams import name_of, names_of

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.protocol.messages import Credit, Failed, Op, Subscribe, Unsubscribe
-from broker.protocol.places import FROM_NEW, From
-from shard.frame import HEADER_BYTES
+from tailrace.protocol.messages import Credit, Failed, Op, Subscribe, Unsubscribe
+from tailrace.protocol.places import FROM_NEW, From
+from tailrace.shard.frame import HEADER_BYTES
 from tests.system.binary_peer import FROM_START, BinaryPeer, peer, peer_of
 from tests.system.node import Node, rows, running, wait_for
 from tests.system.streams import lives, name_of, rss_bytes

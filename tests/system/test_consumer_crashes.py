@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.protocol.messages import Op
+from tailrace.protocol.messages import Op
 from tests.system.consumer_cells import Cell, Victim, at_random, matrix
 from tests.system.consumer_ground import CALL_S, Ground, alone, pair
 from tests.system.consumer_ledger import Effect, read

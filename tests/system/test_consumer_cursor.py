@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 import tailrace
-from broker.protocol.consuming import Get, Got
-from broker.protocol.features import CONSUMERS
-from broker.protocol.messages import VERSION, Hello
-from shard.directory import open_data_dir
-from shard.names import cursor_name, file_stem
-from shard.reader import StreamReader
+from tailrace.protocol.consuming import Get, Got
+from tailrace.protocol.features import CONSUMERS
+from tailrace.protocol.messages import VERSION, Hello
+from tailrace.shard.directory import open_data_dir
+from tailrace.shard.names import cursor_name, file_stem
+from tailrace.shard.reader import StreamReader
 from tests.system.binary_peer import BinaryPeer
 from tests.system.node import Node, running, wait_for
 

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import tailrace
-from shard.errors import StreamMissing
-from shard.names import cursor_name, file_stem
 from tailrace import Ack
 from tailrace.client import Client
 from tailrace.consumer import Consumer
+from tailrace.shard.errors import StreamMissing
+from tailrace.shard.names import cursor_name, file_stem
 from tests.system.node import Node, rows, running, wait_for
 from tests.system.scripted import Gate
 from tests.system.tree_check import read_diverged, read_log

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 import tailrace
-from broker.protocol.consuming import Get, Got
 from tailrace import Ack
+from tailrace.protocol.consuming import Get, Got
 from tests.system.node import Node, running, wait_for
 from tests.system.scripted import Gate
 from tests.system.test_client_failover import address, tell

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.protocol.binary import ClientCodec
-from broker.protocol.consuming import FEATURE, Consume, Consumed, Get, Got
-from broker.protocol.messages import VERSION, Hello, Ping, Pong, Welcome
-from broker.protocol.places import From
+from tailrace.protocol.binary import ClientCodec
+from tailrace.protocol.consuming import FEATURE, Consume, Consumed, Get, Got
+from tailrace.protocol.messages import VERSION, Hello, Ping, Pong, Welcome
+from tailrace.protocol.places import From
 from tests.system.binary_peer import BinaryPeer
 from tests.system.node import LineClient, Node, rows, running, wait_for
 from tests.system.streams import name_of

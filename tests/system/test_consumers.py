@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import tailrace
-from shard.names import shard_of
+from tailrace.shard.names import shard_of
 from tests.system.node import PATIENCE_S, Node, running, wait_for
 from tests.system.processes import worker_pid
 from tests.system.proxy import Cut, Proxy, Way

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from shard.directory import open_data_dir
-from shard.frame import INDEX_ENTRY_BYTES
-from shard.header import CONTENT_END_OFFSET, HEADER_PAGE_BYTES, INDEX_NEXT_SEQ, NAME_OFFSET, tagged
-from shard.stream_files import stream_paths
+from tailrace.shard.directory import open_data_dir
+from tailrace.shard.frame import INDEX_ENTRY_BYTES
+from tailrace.shard.header import CONTENT_END_OFFSET, HEADER_PAGE_BYTES, INDEX_NEXT_SEQ, NAME_OFFSET, tagged
+from tailrace.shard.stream_files import stream_paths
 from tests.system.mounts import CannotMount, mounted
 from tests.system.node import LineClient, Message, Node, rows, running, wait_for
 from tests.system.streams import lives, names_of
@@ -119,7 +119,7 @@ SOUND = ["sound", *names_of(0, 2, 3, "s"), *names_of(1, 2, 3, "s")]
 
 
 def check(data: Path, *flags: str) -> tuple[int, str]:
-    command = [sys.executable, "-m", "tailrace.command.main", "check", str(data), *flags]
+    command = [sys.executable, "-m", "tailrace.cli.main", "check", str(data), *flags]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, done.stdout

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 import tailrace
-from broker.protocol.messages import Ack
-from shard.names import shard_of
 from tailrace import NOW, START
+from tailrace.protocol.messages import Ack
+from tailrace.shard.names import shard_of
 from tests.system.node import Node, running, wait_for
 from tests.system.processes import worker_pid
 from tests.system.test_client_survival import seed

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from shard.directory import open_data_dir
-from shard.log import StreamLog
+from tailrace.shard.directory import open_data_dir
+from tailrace.shard.log import StreamLog
 from tests.system.fuse_disk import FaultyDisk, faulty_disk, own_mounts
 from tests.system.mounts import CannotMount
 from tests.system.node import LineClient, Node, running, wait_for

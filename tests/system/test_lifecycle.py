@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shard.header import HEADER_PAGE_BYTES, STATE_CLOSED, parse_index
+from tailrace.shard.header import HEADER_PAGE_BYTES, STATE_CLOSED, parse_index
 from tests.system.node import LineClient, Node, rows, running, wait_for
 from tests.system.processes import alive, all_workers, metrics_pid, titles, worker_pid, worker_pids
 from tests.system.standstill import assert_within

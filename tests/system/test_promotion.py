@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.protocol.errors import Code
-from broker.protocol.messages import Ack, Failed, Published, pack_publish
-from broker.protocol.replication import Fence, Fenced, Held
-from shard.frame import pack_frame
-from shard.leaves import load
-from shard.numbering import write_numbering
+from tailrace.protocol.errors import Code
+from tailrace.protocol.messages import Ack, Failed, Published, pack_publish
+from tailrace.protocol.replication import Fence, Fenced, Held
+from tailrace.shard.frame import pack_frame
+from tailrace.shard.leaves import load
+from tailrace.shard.numbering import write_numbering
 from tests.system.binary_peer import BinaryPeer, peer
 from tests.system.node import Node, rows, running, wait_for
 from tests.system.scripted import EVIL, Slave, id_of
@@ -26,7 +26,7 @@ QUICK = """
 [timing]
 replication_timeout_s = "0.4 s"
 """
-_mark_run = load("shard.run_cy").mark_run
+_mark_run = load("tailrace.shard.run_cy").mark_run
 
 
 def send_run(

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.protocol.errors import Code
-from broker.protocol.messages import Failed, Published
-from broker.replication.roles import BUSY_TEXT
+from tailrace.broker.replication.roles import BUSY_TEXT
+from tailrace.protocol.errors import Code
+from tailrace.protocol.messages import Failed, Published
 from tests.system.binary_peer import peer
 from tests.system.node import Node, wait_for
 from tests.system.test_promotion import QUICK, send_run

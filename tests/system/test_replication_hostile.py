@@ -16,8 +16,8 @@ from typing import TypeVar
 import msgpack
 import pytest
 
-from broker.protocol.envelope import pack_envelope
-from broker.protocol.messages import (
+from tailrace.protocol.envelope import pack_envelope
+from tailrace.protocol.messages import (
     VERSION,
     Ended,
     Failed,
@@ -31,9 +31,9 @@ from broker.protocol.messages import (
     pack,
     pack_published,
 )
-from broker.protocol.replication import FEATURE, Call, Follow, Names, Returned, Told, Watch
-from shard.frame import HEADER
-from shard.header import VALUE_MAX
+from tailrace.protocol.replication import FEATURE, Call, Follow, Names, Returned, Told, Watch
+from tailrace.shard.frame import HEADER
+from tailrace.shard.header import VALUE_MAX
 from tests.system.node import Node, running, wait_for
 from tests.system.scripted import (
     EVIL,

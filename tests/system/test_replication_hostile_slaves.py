@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 import msgpack
 import pytest
 
-from broker.consumers.getting import MEMBERS_MAX
-from broker.protocol.envelope import pack_envelope
-from broker.protocol.messages import Failed, Op, Pong, Unsubscribe, pack
-from broker.protocol.places import From
-from broker.protocol.replication import (
+from tailrace.broker.consumers.getting import MEMBERS_MAX
+from tailrace.protocol.envelope import pack_envelope
+from tailrace.protocol.messages import Failed, Op, Pong, Unsubscribe, pack
+from tailrace.protocol.places import From
+from tailrace.protocol.replication import (
     Ask,
     Call,
     Claim,
@@ -28,9 +28,9 @@ from broker.protocol.replication import (
     Watch,
     pack_held,
 )
-from shard.directory import open_data_dir
-from shard.epochs import EpochStart
-from shard.reader import StreamReader
+from tailrace.shard.directory import open_data_dir
+from tailrace.shard.epochs import EpochStart
+from tailrace.shard.reader import StreamReader
 from tests.system.node import Node, running
 from tests.system.scripted import EVIL, Slave, followed, id_of, messages_of, serves_others, streams_of
 from tests.system.streams import lives, rss_bytes

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.protocol.messages import Failed
-from broker.protocol.places import From
-from broker.protocol.replication import Claim, Follow, Request, Watch
-from shard.epochs import EpochStart
+from tailrace.protocol.messages import Failed
+from tailrace.protocol.places import From
+from tailrace.protocol.replication import Claim, Follow, Request, Watch
+from tailrace.shard.epochs import EpochStart
 from tests.system.node import rows, wait_for
 from tests.system.scripted import EVIL, Slave
 from tests.system.tree_net import network

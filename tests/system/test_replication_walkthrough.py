@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from shard.directory import NODE_FILE, make_data_dir
+from tailrace.shard.directory import NODE_FILE, make_data_dir
 from tests.system.node import Node, rows, running, wait_for
 from tests.system.telnet import Telnet, open_telnet
 
@@ -188,7 +188,7 @@ def test_the_tree_is_drawn(pair: tuple[Node, Node]) -> None:
         assert [here.ask("ack on"), here.ask("pub 0 |x")] == ["ok ack on", "ok pub 0 0"]
 
     def drawn(*arguments: str) -> list[str]:
-        command = [sys.executable, "-m", "tailrace.command.main", "tree", *arguments]
+        command = [sys.executable, "-m", "tailrace.cli.main", "tree", *arguments]
         done = subprocess.run(command, capture_output=True, timeout=30, check=True, text=True)
         return [line.rstrip() for line in done.stdout.splitlines()]
 

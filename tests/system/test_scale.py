@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shard.leaves import build
+from tailrace.shard.leaves import build
 from tests.system.mounts import CannotMount, available_bytes, mounted
 from tests.system.node import LineClient, Node
 from tests.system.processes import all_workers, descriptors, mappings, resident_bytes

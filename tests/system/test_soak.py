@@ -37,7 +37,7 @@ else:
     sys.stdin.read()
     os._exit(0)
 """
-ERROR = "2026-11-22 12:58:22,553 ERROR   [21078] broker.worker: no more space"
+ERROR = "2026-11-22 12:58:22,553 ERROR   [21078] tailrace.broker.worker: no more space"
 
 
 def faults_of(messages: Iterable[tuple[int, int]], *, from_start: bool = True) -> list[str]:

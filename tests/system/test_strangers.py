@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from bench.ports import free_port
-from shard.leaves import interpreted_wanted
+from tailrace.shard.leaves import interpreted_wanted
 from tests.system.node import PATIENCE_S, Node, running, wait_for
 
 pytestmark = pytest.mark.system

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from shard.directory import DataDirectory, make_data_dir
-from shard.frame import HEADER_BYTES
-from shard.header import HEADER_PAGE_BYTES, read_boot_id
-from shard.log import StreamLog
-from shard.stream_files import CONTENT_SUFFIX
+from tailrace.shard.directory import DataDirectory, make_data_dir
+from tailrace.shard.frame import HEADER_BYTES
+from tailrace.shard.header import HEADER_PAGE_BYTES, read_boot_id
+from tailrace.shard.log import StreamLog
+from tailrace.shard.stream_files import CONTENT_SUFFIX
 from tests.shard.helpers import batch, flip
 from tests.system.tree_check import (
     SHOWN_MAX,

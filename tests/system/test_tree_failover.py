@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.protocol.messages import Ack
+from tailrace.protocol.messages import Ack
 from tests.system.node import rows, wait_for
 from tests.system.tree_check import Logged, assert_equal, assert_sound, names_in, read_diverged, wait_equal
 from tests.system.tree_ledger import Fate, Sent, faults, name_in

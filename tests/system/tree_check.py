@@ -13,17 +13,17 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
-from shard.catalog import all_streams
-from shard.check import check_data
-from shard.directory import open_data_dir
-from shard.diverged import DIVERGED_SUFFIX
-from shard.errors import DirectoryError, StreamCut, StreamDamaged, StreamMissing, Trimmed
-from shard.export import diverged_sections
-from shard.frame import CRC_OFFSET, HEADER_BYTES, SEQ_OFFSET, unpack_header
-from shard.leaves import load
-from shard.names import is_reserved
-from shard.reader import StreamReader
-from shard.walk import FrameWalk, Run, fault_text
+from tailrace.shard.catalog import all_streams
+from tailrace.shard.check import check_data
+from tailrace.shard.directory import open_data_dir
+from tailrace.shard.diverged import DIVERGED_SUFFIX
+from tailrace.shard.errors import DirectoryError, StreamCut, StreamDamaged, StreamMissing, Trimmed
+from tailrace.shard.export import diverged_sections
+from tailrace.shard.frame import CRC_OFFSET, HEADER_BYTES, SEQ_OFFSET, unpack_header
+from tailrace.shard.leaves import load
+from tailrace.shard.names import is_reserved
+from tailrace.shard.reader import StreamReader
+from tailrace.shard.walk import FrameWalk, Run, fault_text
 from tests.system.node import PATIENCE_S
 from tests.system.tree_ledger import Names, name_in
 
@@ -31,7 +31,7 @@ ATTEMPTS_MAX = 5  # at a copy whose tail is set aside in that very moment
 SHOWN_MAX = 20
 SHOWN_BYTES = 40
 
-_leaf = load("shard.frame_cy")
+_leaf = load("tailrace.shard.frame_cy")
 _parse = _leaf.parse
 
 _Value = TypeVar("_Value")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import tailrace
-from broker.protocol.messages import Ack
+from tailrace.protocol.messages import Ack
 from tests.system.node import LineClient, wait_for
 from tests.system.tree_ledger import MARK, Fate, Sent, read_sent
 

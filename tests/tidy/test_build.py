@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from shard import leaves
+from tailrace.shard import leaves
 from tests.tidy import tree
 
 BUILD_TIMEOUT_S = 300
@@ -86,10 +86,12 @@ def copy(tmp_path: Path) -> Path:
     root = tmp_path / "tailrace"
     root.mkdir()
     ignore = shutil.ignore_patterns("*.so", "__pycache__")
-    for package in ("shard", "broker", "supervisor", "tailrace", "spark"):
+    for package in tree.INSTALLED:
         shutil.copytree(tree.ROOT / package, root / package, ignore=ignore)
-    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE", "pyspark_tailrace.py"):
-        shutil.copy(tree.ROOT / name, root)
+    (root / "scripts").mkdir()
+    files = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "pyspark_tailrace.py", "scripts/link-package")
+    for name in files:
+        shutil.copy(tree.ROOT / name, root / name)
     if (
         TRANSLATED.is_dir()
     ):  # what Cython has made of these very sources: it sees by their times that they are as they were
@@ -122,10 +124,12 @@ def built(root: Path) -> list[str]:
 
 
 def loaded(root: Path) -> str:
+    """Which build the copy at `root` is; it stands before the package that is installed."""
+    subprocess.run([root / "scripts" / "link-package"], check=True, timeout=60)
     done = subprocess.run(
-        [sys.executable, "-c", "from shard.leaves import build; print(build())"],
+        [sys.executable, "-c", "from tailrace.shard.leaves import build; print(build())"],
         cwd=root,
-        env={"PYTHONPATH": str(root)},
+        env={"PYTHONPATH": str(root / "build" / "package")},
         capture_output=True,
         text=True,
         timeout=60,
@@ -221,5 +225,6 @@ def test_a_wheel_with_native_code_holds_all_of_it(copy: Path, tmp_path: Path) ->
         stem = leaf.replace(".", "/")
         assert [name for name in names if name.startswith(f"{stem}.") and name.endswith(".so")]
         assert f"{stem}.py" in names
-    others = {"shard/frame_cy.pxd", "shard/py.typed", "tailrace/command/main.py", "spark/rollup/report.html"}
-    assert others <= set(names)
+    others = {"shard/frame_cy.pxd", "shard/py.typed", "cli/main.py", "spark/rollup/report.html", "py.typed"}
+    assert {f"tailrace/{name}" for name in others} <= set(names)
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"tailrace", "pyspark_tailrace.py"}

@@ -25,7 +25,7 @@ BROAD_EXCEPTS = {
     "supervisor/process.py::fork_child": "a forked child must end here, whatever it dies of, and say why",
 }
 # Programs; everything else logs.
-PRINTERS = ("tailrace/command/", "bench/", "shard/leaves.py", "supervisor/config_example.py")
+PRINTERS = ("cli/", "bench/", "shard/leaves.py", "supervisor/config_example.py")
 
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:

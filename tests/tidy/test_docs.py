@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.command.main import COMMANDS
+from tailrace.cli.main import COMMANDS
 from tests.tidy import tree
 
 FOLDERS = "|".join((*tree.PACKAGES, "deploy", "docs", "scripts", "tests", r"\.ci"))

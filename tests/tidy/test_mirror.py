@@ -1,4 +1,4 @@
-"""Tests mirror the tree: broker/protocol/line.py is tested by tests/broker/protocol/test_line.py."""
+"""Tests mirror the tree: protocol/line.py is tested by tests/protocol/test_line.py."""
 
 from __future__ import annotations
 

@@ -9,7 +9,9 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("shard", "broker", "supervisor", "tailrace", "spark", "bench")
+INSTALLED = ("protocol", "shard", "client", "broker", "supervisor", "spark", "cli")  # as the package tailrace
+PACKAGES = (*INSTALLED, "bench")
+PACKAGE = "tailrace"
 TEXT_SUFFIXES = frozenset({".conf", ".md", ".pxd", ".py", ".service", ".toml", ".yml", ".h", ".timer"})
 SKIPPED = frozenset({".git", ".venv", "build", "data", "__pycache__", ".hypothesis", ".mypy_cache", ".ruff_cache",
                      ".pytest_cache", "results"})  # fmt: skip
@@ -45,9 +47,25 @@ def shown(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def module_name(path: Path) -> str:
+def room_name(path: Path) -> str:
+    """Where a module stands in the tree, with dots: `client.session` for client/session.py."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def module_name(path: Path) -> str:
+    """What a module is imported as: `tailrace.session` for client/session.py, as pyproject.toml's package-dir says."""
+    first, *rest = room_name(path).split(".")
+    room = {"client": [PACKAGE]}.get(first, [PACKAGE, first] if first in INSTALLED else [first])
+    return ".".join((*room, *rest))
+
+
+def room_of(module: str) -> str:
+    """The other way round, for any name that is imported: `client.session` for `tailrace.session`."""
+    first, *rest = module.split(".")
+    if first != PACKAGE:
+        return module
+    return ".".join(rest if rest and rest[0] in INSTALLED else ("client", *rest))
 
 
 @cache

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bench.peers.base import SUBSCRIPTION
-from broker.protocol.messages import Chunk, pack
-from shard.frame import HEADER, HEADER_BYTES
+from tailrace.protocol.messages import Chunk, pack
+from tailrace.shard.frame import HEADER, HEADER_BYTES
 
 
 def stamped(payload: bytes, first_seq: int, count: int, metadata: bytes = b"") -> bytes:

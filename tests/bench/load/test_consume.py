@@ -10,7 +10,7 @@ from bench.load.limits import Deadline, LoadError
 from bench.peers.base import make_feed, make_payload
 from bench.peers.tailrace_binary import TailraceBinary
 from bench.server import Server, fresh_site
-from shard.leaves import interpreted_wanted
+from tailrace.shard.leaves import interpreted_wanted
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 NAME = "b.000000"

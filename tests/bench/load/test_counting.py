@@ -13,7 +13,7 @@ from bench.load.limits import Deadline, LoadError, PeerClosed
 from bench.peers.base import make_payload
 from bench.peers.plain import BareSendfile, Plain
 from bench.peers.tailrace_binary import TailraceBinary
-from broker.protocol.messages import Failed, Ping, Subscribed, pack
+from tailrace.protocol.messages import Failed, Ping, Subscribed, pack
 from tests.bench.load.frames import chunk
 
 PAYLOAD = make_payload(100)

@@ -7,9 +7,9 @@ import pytest
 
 from bench.load.flood import Flood, claim, come_and_go, fill_streams, follow, make_streams
 from bench.load.limits import Deadline, LoadError
-from broker.protocol import messages as m
-from broker.protocol import replication as r
-from broker.protocol.binary import ServerCodec
+from tailrace.protocol import messages as m
+from tailrace.protocol import replication as r
+from tailrace.protocol.binary import ServerCodec
 
 PATIENCE_S = 10.0
 

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 
 from bench.load.local_rollup import TABLES, main
 from bench.load.spark_data import DAY_START_US
-from spark.rollup.day_plan import day_of
-from spark.rollup.store import Store
+from tailrace.spark.rollup.day_plan import day_of
+from tailrace.spark.rollup.store import Store
 
 MESSAGES, STREAMS = 6_000, 3
 

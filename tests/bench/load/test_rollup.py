@@ -11,9 +11,9 @@ pytest.importorskip("pyspark", reason="needs the extra `spark` (pip install -e '
 
 from bench.load.rollup import UNITS, gather, roll_up_polars
 from bench.load.spark_data import DAY_START_US, make_data
-from spark.rollup.day_plan import day_of, plan_day
-from spark.rollup.reading import index_reader, run_task
-from spark.source import SourceOptions, open_source
+from tailrace.spark.rollup.day_plan import day_of, plan_day
+from tailrace.spark.rollup.reading import index_reader, run_task
+from tailrace.spark.source import SourceOptions, open_source
 
 STREAMS, MESSAGES = 3, 6_000
 

@@ -4,10 +4,10 @@ import zlib
 from pathlib import Path
 
 from bench.load.spark_data import DAY_START_US, DAY_US, make_data, stream_name
-from shard.catalog import all_streams
-from shard.directory import open_data_dir
-from shard.reader import StreamReader
-from shard.walk import check
+from tailrace.shard.catalog import all_streams
+from tailrace.shard.directory import open_data_dir
+from tailrace.shard.reader import StreamReader
+from tailrace.shard.walk import check
 
 
 def test_a_day_of_messages_in_each_stream(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from bench.load.limits import LoadError
 from bench.load.stamps import FramedStamps, MarkedStamps, make_stamps
 from bench.peers.plain import Plain
 from bench.peers.tailrace_binary import TailraceBinary
-from broker.protocol.messages import Failed, pack
+from tailrace.protocol.messages import Failed, pack
 from tests.bench.load.frames import chunk
 
 

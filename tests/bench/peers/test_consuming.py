@@ -4,10 +4,10 @@ import pytest
 
 from bench.peers.base import make_payload
 from bench.peers.consuming import AHEAD, BATCH, JetStreamConsumer, RedisConsumer, TailraceConsumers
-from broker.protocol.binary import ServerCodec
-from broker.protocol.consuming import FEATURE, Get, Got
-from broker.protocol.messages import Failed, Hello, pack
-from shard.frame import pack_frame
+from tailrace.protocol.binary import ServerCodec
+from tailrace.protocol.consuming import FEATURE, Get, Got
+from tailrace.protocol.messages import Failed, Hello, pack
+from tailrace.shard.frame import pack_frame
 
 FRAME = pack_frame(make_payload(100))
 

@@ -24,7 +24,7 @@ from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
 from bench.rows.base import check_stored
 from bench.server import Server, fresh_site
-from shard.leaves import interpreted_wanted
+from tailrace.shard.leaves import interpreted_wanted
 
 OURS = [
     kind(acked=acked, interpreted=interpreted_wanted())

@@ -11,8 +11,8 @@ import pytest
 from bench.load.dial import steps_succeed
 from bench.peers.base import make_feed, make_payload, stream_names
 from bench.peers.tailrace_binary import TailraceBinary
-from broker.protocol.binary import ServerCodec
-from broker.protocol.messages import (
+from tailrace.protocol.binary import ServerCodec
+from tailrace.protocol.messages import (
     Ack,
     Failed,
     Hello,
@@ -27,8 +27,8 @@ from broker.protocol.messages import (
     Subscribed,
     pack,
 )
-from broker.protocol.places import From
-from shard.names import shard_of
+from tailrace.protocol.places import From
+from tailrace.shard.names import shard_of
 from tests.system.binary_peer import peer_of
 from tests.system.node import PATIENCE_S, running
 from tests.system.processes import worker_pid

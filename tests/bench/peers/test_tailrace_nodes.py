@@ -8,8 +8,8 @@ import pytest
 
 from bench.peers.base import Site, make_payload
 from bench.peers.tailrace_nodes import NODES_MAX, TailraceNodes
-from broker.protocol.binary import ServerCodec
-from broker.protocol.messages import Ack, Hello, Open, Ping, Publish
+from tailrace.protocol.binary import ServerCodec
+from tailrace.protocol.messages import Ack, Hello, Open, Ping, Publish
 
 NAME, PAYLOAD = "b.000000", make_payload(100)
 

@@ -11,7 +11,7 @@ from bench.contest import measure
 from bench.peers.base import Peer
 from bench.rows.base import Measurement, Row
 from bench.scale import Scale
-from shard.leaves import build
+from tailrace.shard.leaves import build
 
 TINY = Scale(
     rounds=1,

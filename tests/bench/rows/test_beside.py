@@ -10,7 +10,7 @@ from bench.peers.plain import Plain
 from bench.peers.tailrace_binary import TailraceBinary
 from bench.rows.base import Measurement
 from bench.rows.beside import BesideRollupRow
-from shard.leaves import build, interpreted_wanted
+from tailrace.shard.leaves import build, interpreted_wanted
 from tests.bench.rows.conftest import TINY, MeasureRow
 
 

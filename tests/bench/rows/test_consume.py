@@ -6,7 +6,7 @@ from bench.load.limits import LoadError
 from bench.peers.plain import Plain
 from bench.peers.tailrace_binary import TailraceBinary
 from bench.rows.consume import ConsumeRow, ManyConsumersRow
-from shard.leaves import interpreted_wanted
+from tailrace.shard.leaves import interpreted_wanted
 from tests.bench.rows.conftest import MeasureRow
 
 

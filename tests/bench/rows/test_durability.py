@@ -6,7 +6,7 @@ import pytest
 
 from bench.peers.tailrace import Tailrace
 from bench.rows.durability import AlwaysRow, IntervalRow
-from shard.leaves import interpreted_wanted
+from tailrace.shard.leaves import interpreted_wanted
 from tests.bench.rows.conftest import MeasureRow
 
 

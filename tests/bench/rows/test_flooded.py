@@ -5,7 +5,7 @@ import pytest
 from bench.peers.plain import Plain
 from bench.peers.tailrace import Tailrace
 from bench.rows.flooded import FloodedRow
-from shard.leaves import interpreted_wanted
+from tailrace.shard.leaves import interpreted_wanted
 from tests.bench.rows.conftest import MeasureRow
 
 

@@ -14,7 +14,7 @@ from bench.peers.plain import Plain
 from bench.peers.tailrace_binary import TailraceBinary
 from bench.rows import live
 from bench.rows.live import ROUND_MESSAGES, WARM_BATCHES, LiveRow
-from shard.leaves import interpreted_wanted
+from tailrace.shard.leaves import interpreted_wanted
 from tests.bench.rows.conftest import TINY, MeasureRow
 
 SECONDS = 0.15  # of publishing: two rounds, after the one before the query begins

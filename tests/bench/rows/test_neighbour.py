@@ -7,7 +7,7 @@ from bench.peers.plain import Plain
 from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
 from bench.rows.neighbour import NeighbourRow
-from shard.leaves import interpreted_wanted
+from tailrace.shard.leaves import interpreted_wanted
 from tests.bench.rows.conftest import MeasureRow
 
 OURS = [kind(interpreted=interpreted_wanted()) for kind in (Tailrace, TailraceBinary)]

@@ -8,7 +8,7 @@ from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
 from bench.rows.replay import FILL_MESSAGES, ReplayRow, replay_messages
 from bench.scale import FULL, Scale
-from shard.leaves import interpreted_wanted
+from tailrace.shard.leaves import interpreted_wanted
 from tests.bench.rows.conftest import MeasureRow
 
 OURS = [kind(interpreted=interpreted_wanted()) for kind in (Tailrace, TailraceBinary)]

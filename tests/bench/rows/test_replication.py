@@ -8,8 +8,8 @@ from bench.peers.plain import BareSendfile
 from bench.peers.tailrace_nodes import TailraceNodes
 from bench.rows.replay import replay_messages
 from bench.rows.replication import CatchUpRow, HopRow, ReplicatedRow
-from shard.frame import HEADER_BYTES
-from shard.leaves import interpreted_wanted
+from tailrace.shard.frame import HEADER_BYTES
+from tailrace.shard.leaves import interpreted_wanted
 from tests.bench.rows.conftest import TINY, MeasureRow
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]

@@ -4,7 +4,7 @@ import pytest
 
 from bench.peers.tailrace import Tailrace
 from bench.rows.streams import StreamsRow
-from shard.leaves import interpreted_wanted
+from tailrace.shard.leaves import interpreted_wanted
 from tests.bench.rows.conftest import MeasureRow
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from broker.consumers import verbs
-from broker.consumers.desk import Desk
-from broker.consumers.patrol import Patrol
-from broker.owner import Owner
-from broker.protocol.errors import Code
-from broker.refused import Refused
-from broker.upkeep import Upkeep
-from shard.leaves import load
+from tailrace.broker.consumers import verbs
+from tailrace.broker.consumers.desk import Desk
+from tailrace.broker.consumers.patrol import Patrol
+from tailrace.broker.owner import Owner
+from tailrace.broker.refused import Refused
+from tailrace.broker.upkeep import Upkeep
+from tailrace.protocol.errors import Code
+from tailrace.shard.leaves import load
 from tests.broker.owning import Clock, batch, make_owner
 from tests.broker.test_upkeep import HandSyncer
 
@@ -20,7 +20,7 @@ S = b"s"
 C = b"c"
 TURNS_MAX = 100
 
-_parse = load("shard.frame_cy").parse
+_parse = load("tailrace.shard.frame_cy").parse
 
 
 class Office:

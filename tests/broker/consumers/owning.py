@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from broker.protocol.binary import ClientCodec
-from broker.protocol.consuming import FEATURE, Got
-from broker.protocol.messages import Hello, Response, Welcome
-from broker.refused import Refused
+from tailrace.broker.refused import Refused
+from tailrace.protocol.binary import ClientCodec
+from tailrace.protocol.consuming import FEATURE, Got
+from tailrace.protocol.messages import Hello, Response, Welcome
 from tests.broker.binary import BinaryPeer
 from tests.broker.world import World
 

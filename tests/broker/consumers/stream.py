@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import NamedTuple
 
-from shard.epochs import EpochStart, History, begin_epoch, cut_history
+from tailrace.shard.epochs import EpochStart, History, begin_epoch, cut_history
 
 
 class Message(NamedTuple):

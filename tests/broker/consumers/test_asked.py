@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from broker.consumers import decide
-from broker.consumers.asked import ACK_WAIT_MAX_US, Ask, failed_of, finished_of
-from broker.consumers.state import Consumers
-from broker.protocol.consuming import (
+from tailrace.broker.consumers import decide
+from tailrace.broker.consumers.asked import ACK_WAIT_MAX_US, Ask, failed_of, finished_of
+from tailrace.broker.consumers.state import Consumers
+from tailrace.broker.refused import Refused
+from tailrace.protocol.consuming import (
     DELIVERIES_MAX,
     FAILED_MAX,
     FINISHED_MAX,
@@ -17,8 +18,7 @@ from broker.protocol.consuming import (
     MESSAGES_MAX,
     REASON_BYTES_MAX,
 )
-from broker.protocol.errors import Code
-from broker.refused import Refused
+from tailrace.protocol.errors import Code
 from tests.broker.consumers.stream import Stream
 
 ASK = Ask(b"billing", b"m", [(0, 3, 1)], [(5, 1, "no")], 10)

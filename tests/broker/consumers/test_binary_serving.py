@@ -9,20 +9,20 @@ from pathlib import Path
 
 import pytest
 
-from broker.protocol import consuming as c
-from broker.protocol import messages as m
-from broker.protocol.errors import Code
-from broker.protocol.opcodes import Op
-from broker.protocol.places import FROM_NEW, From
-from broker.refused import Refused
-from shard.leaves import load
+from tailrace.broker.refused import Refused
+from tailrace.protocol import consuming as c
+from tailrace.protocol import messages as m
+from tailrace.protocol.errors import Code
+from tailrace.protocol.opcodes import Op
+from tailrace.protocol.places import FROM_NEW, From
+from tailrace.shard.leaves import load
 from tests.broker.binary import BinaryPeer
 from tests.broker.consumers.owning import Member, Owners, given
-from tests.broker.protocol.wires import STANDING
 from tests.broker.test_binary_client import failed
 from tests.broker.world import World, world
+from tests.protocol.wires import STANDING
 
-_parse = load("shard.frame_cy").parse
+_parse = load("tailrace.shard.frame_cy").parse
 
 
 @pytest.fixture

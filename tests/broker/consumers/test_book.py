@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.consumers.book import Book
-from broker.protocol.errors import Code
-from broker.refused import Refused
-from shard.names import cursor_name
+from tailrace.broker.consumers.book import Book
+from tailrace.broker.refused import Refused
+from tailrace.protocol.errors import Code
+from tailrace.shard.names import cursor_name
 from tests.broker.consumers.desks import C, Office, S
 
 
@@ -60,7 +60,7 @@ def test_messages_that_a_crash_took_are_given_anew(office: Office) -> None:
 
 
 def test_a_log_that_follows_another_node_is_not_written_to(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
-    from shard.meta import Role
+    from tailrace.shard.meta import Role
 
     role = office.owner.role
     monkeypatch.setattr(office.owner, "role", lambda name: Role.SLAVE if name == cursor_name(S) else role(name))

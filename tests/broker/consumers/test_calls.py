@@ -5,11 +5,11 @@ from typing import Any
 import msgpack
 import pytest
 
-from broker.consumers.calls import Deed, Getting, read_deed, read_get, told
-from broker.consumers.decide import Ask, Given
-from broker.protocol.errors import Code
-from broker.protocol.places import NUMBER_MAX
-from broker.refused import Refused
+from tailrace.broker.consumers.calls import Deed, Getting, read_deed, read_get, told
+from tailrace.broker.consumers.decide import Ask, Given
+from tailrace.broker.refused import Refused
+from tailrace.protocol.errors import Code
+from tailrace.protocol.places import NUMBER_MAX
 
 GET = [b"s", b"c", b"m", [[1, 2, 7]], [[3, 8, "no"]], 10, 1_000, 500, True, True, 2, NUMBER_MAX]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from broker.consumers import decide
-from broker.consumers.checkpoint import PART_REST_BYTES
-from broker.consumers.decide import Ask
-from broker.consumers.records import BadRecord, Begun, Buried, Created, Ended, Kept, Open, Record, pack, unpack
-from broker.consumers.state import Consumers
+from tailrace.broker.consumers import decide
+from tailrace.broker.consumers.checkpoint import PART_REST_BYTES
+from tailrace.broker.consumers.decide import Ask
+from tailrace.broker.consumers.records import BadRecord, Begun, Buried, Created, Ended, Kept, Open, Record, pack, unpack
+from tailrace.broker.consumers.state import Consumers
 from tests.broker.consumers.stream import Stream
 
 

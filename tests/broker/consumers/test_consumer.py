@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from broker.consumers.consumer import DYING_MAX, Consumer, DeadLetter
-from broker.consumers.ranges import Runs
-from broker.consumers.records import BadRecord
-from shard.epochs import EpochStart
+from tailrace.broker.consumers.consumer import DYING_MAX, Consumer, DeadLetter
+from tailrace.broker.consumers.ranges import Runs
+from tailrace.broker.consumers.records import BadRecord
+from tailrace.shard.epochs import EpochStart
 
 HISTORY = (EpochStart(1, 0, "a"), EpochStart(4, 12, "b"))
 

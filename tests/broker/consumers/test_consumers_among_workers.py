@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from broker.protocol.errors import Code
-from broker.refused import Refused
-from broker.worker import Phase
+from tailrace.broker.refused import Refused
+from tailrace.broker.worker import Phase
+from tailrace.protocol.errors import Code
 from tests.broker.world import World, world
 
 C, M = b"c", b"m"

@@ -7,16 +7,16 @@ from typing import Any
 
 import pytest
 
-from broker.consumers import cursor_log as cursor_log_module
-from broker.consumers.cursor_log import CheckpointFinder, CursorLog, log_name, read_records
-from broker.consumers.records import Begun, Created, Ended, Kept, Record, pack
-from broker.owner_calls import disk_bytes
-from broker.protocol.errors import Code
-from broker.refused import Refused
-from broker.replication.roles import history_of
-from shard.errors import StreamDamaged
-from shard.names import cursor_name
-from shard.stream_files import stream_paths
+from tailrace.broker.consumers import cursor_log as cursor_log_module
+from tailrace.broker.consumers.cursor_log import CheckpointFinder, CursorLog, log_name, read_records
+from tailrace.broker.consumers.records import Begun, Created, Ended, Kept, Record, pack
+from tailrace.broker.owner_calls import disk_bytes
+from tailrace.broker.refused import Refused
+from tailrace.broker.replication.roles import history_of
+from tailrace.protocol.errors import Code
+from tailrace.shard.errors import StreamDamaged
+from tailrace.shard.names import cursor_name
+from tailrace.shard.stream_files import stream_paths
 from tests.broker.consumers.desks import C, Office, S, code_of
 from tests.broker.owning import publish
 

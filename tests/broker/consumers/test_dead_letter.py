@@ -3,10 +3,10 @@ from __future__ import annotations
 import msgpack
 import pytest
 
-from broker.consumers.consumer import DeadLetter
-from broker.consumers.dead_letter import make_frame
-from shard.frame import FLAG_PRODUCER, HEADER_BYTES, MAX_METADATA_BYTES, pack_frame, unpack_header
-from shard.numbering import read_numbering, write_numbering
+from tailrace.broker.consumers.consumer import DeadLetter
+from tailrace.broker.consumers.dead_letter import make_frame
+from tailrace.shard.frame import FLAG_PRODUCER, HEADER_BYTES, MAX_METADATA_BYTES, pack_frame, unpack_header
+from tailrace.shard.numbering import read_numbering, write_numbering
 
 STREAM = "größe".encode()
 LETTER = DeadLetter(b"billing", 1_000, 3, 41, 1, 5, "no such account")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from broker.consumers import decide
-from broker.consumers.decide import Ask, Given, Listed, Placed
-from broker.consumers.records import Buried, Created, Deleted, Line, Reset, Returned
-from broker.consumers.state import Consumers
-from broker.protocol.errors import Code
-from broker.refused import Refused
+from tailrace.broker.consumers import decide
+from tailrace.broker.consumers.decide import Ask, Given, Listed, Placed
+from tailrace.broker.consumers.records import Buried, Created, Deleted, Line, Reset, Returned
+from tailrace.broker.consumers.state import Consumers
+from tailrace.broker.refused import Refused
+from tailrace.protocol.errors import Code
 from tests.broker.consumers.stream import Stream
 
 BILLING = b"billing"

@@ -9,15 +9,15 @@ from typing import Any
 import msgpack
 import pytest
 
-from broker.consumers import cursor_log, decide
-from broker.consumers import desk as desk_module
-from broker.protocol.errors import Code
-from broker.publish import Batch
-from broker.replication.rules import Rule, Rules
-from shard.frame import pack_frame
-from shard.meta import Upstream
-from shard.names import cursor_name, dead_name
-from shard.stream_files import stream_paths
+from tailrace.broker.consumers import cursor_log, decide
+from tailrace.broker.consumers import desk as desk_module
+from tailrace.broker.publish import Batch
+from tailrace.broker.replication.rules import Rule, Rules
+from tailrace.protocol.errors import Code
+from tailrace.shard.frame import pack_frame
+from tailrace.shard.meta import Upstream
+from tailrace.shard.names import cursor_name, dead_name
+from tailrace.shard.stream_files import stream_paths
 from tests.broker.consumers.desks import C, Office, S, code_of
 from tests.broker.owning import batch
 
@@ -386,7 +386,7 @@ def test_who_waits_while_the_owner_is_replaced_is_answered_empty(office: Office)
 
 @pytest.mark.parametrize(("verb", "code"), [("unmaster", Code.DISABLED), ("slave", Code.UNAVAILABLE)])
 def test_a_stream_that_is_no_more_decided_here(office: Office, verb: str, code: Code) -> None:
-    from broker.owner_calls import call
+    from tailrace.broker.owner_calls import call
 
     office.runs(most=10)
     waiting = office.get(finished=[[0, 9]], wait_ms=1_000)
@@ -398,7 +398,7 @@ def test_a_stream_that_is_no_more_decided_here(office: Office, verb: str, code: 
 
 
 def test_what_a_slave_is_asked_goes_up(office: Office) -> None:
-    from broker.owner_calls import call
+    from tailrace.broker.owner_calls import call
 
     asked: list[tuple[bytes, str, list[Any]]] = []
 
@@ -423,7 +423,7 @@ def test_what_is_asked_of_a_stream_that_would_follow_goes_up(office: Office) -> 
 
 
 def test_a_promotion_goes_on_where_the_log_ends(office: Office) -> None:
-    from broker.owner_calls import call
+    from tailrace.broker.owner_calls import call
 
     office.runs(most=4)
     office.get(finished=[[0, 1]], most=0)

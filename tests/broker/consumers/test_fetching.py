@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from broker.consumers.fetching import Fetched, OtherMessages, before, end_of, fetch
-from broker.protocol.consuming import Run
-from shard.errors import StreamCut
-from shard.frame import HEADER_BYTES
-from shard.leaves import load
-from shard.log import StreamLog
-from shard.reader import StreamReader
+from tailrace.broker.consumers.fetching import Fetched, OtherMessages, before, end_of, fetch
+from tailrace.protocol.consuming import Run
+from tailrace.shard.errors import StreamCut
+from tailrace.shard.frame import HEADER_BYTES
+from tailrace.shard.leaves import load
+from tailrace.shard.log import StreamLog
+from tailrace.shard.reader import StreamReader
 from tests.shard.helpers import BOOT, append, open_log
 
-_parse = load("shard.frame_cy").parse
+_parse = load("tailrace.shard.frame_cy").parse
 
 SIZES = [10, 20, 300, 40, 50, 60]
 NOTHING = 10**6

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from broker.consumers import decide, getting
-from broker.consumers.decide import Ask, Given
-from broker.consumers.records import Line, Progress
-from broker.consumers.state import Consumers
-from broker.protocol.errors import Code
-from broker.refused import Refused
+from tailrace.broker.consumers import decide, getting
+from tailrace.broker.consumers.decide import Ask, Given
+from tailrace.broker.consumers.records import Line, Progress
+from tailrace.broker.consumers.state import Consumers
+from tailrace.broker.refused import Refused
+from tailrace.protocol.errors import Code
 from tests.broker.consumers.stream import Stream
 
 BILLING = b"billing"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-from broker.consumers import decide, group
-from broker.consumers.consumer import FLIGHT_MAX
-from broker.consumers.decide import Ask
-from broker.consumers.state import Consumers
+from tailrace.broker.consumers import decide, group
+from tailrace.broker.consumers.consumer import FLIGHT_MAX
+from tailrace.broker.consumers.decide import Ask
+from tailrace.broker.consumers.state import Consumers
 from tests.broker.consumers.stream import Stream
 
 BILLING = b"billing"

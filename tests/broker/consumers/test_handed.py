@@ -7,8 +7,8 @@ import random
 import msgpack
 import pytest
 
-from broker.consumers import handed
-from broker.consumers.handed import Handed
+from tailrace.broker.consumers import handed
+from tailrace.broker.consumers.handed import Handed
 
 KEY = (b"s", b"n")
 

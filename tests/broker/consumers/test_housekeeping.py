@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.consumers import cursor_log, housekeeping
-from broker.consumers.records import Begun, Created, Ended, Kept, Record, pack
-from shard.names import cursor_name
+from tailrace.broker.consumers import cursor_log, housekeeping
+from tailrace.broker.consumers.records import Begun, Created, Ended, Kept, Record, pack
+from tailrace.shard.names import cursor_name
 from tests.broker.consumers.desks import C, Office, S
 from tests.broker.owning import publish
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.consumers.keys import Keys
-from broker.consumers.ranges import Run
+from tailrace.broker.consumers.keys import Keys
+from tailrace.broker.consumers.ranges import Run
 from tests.broker.consumers.stream import Stream
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from broker import handover
-from broker.connection import OUT_HIGH_BYTES, Pause
-from broker.consumers.line_serving import COLUMNS, COMMANDS
-from broker.protocol import commands as lines
-from broker.protocol.consuming import GET_BYTES_MAX
-from broker.protocol.errors import Code
-from broker.refused import Refused
-from shard.files import write_all
-from shard.stream_files import stream_paths
+from tailrace.broker import handover
+from tailrace.broker.connection import OUT_HIGH_BYTES, Pause
+from tailrace.broker.consumers.line_serving import COLUMNS, COMMANDS
+from tailrace.broker.refused import Refused
+from tailrace.protocol import commands as lines
+from tailrace.protocol.consuming import GET_BYTES_MAX
+from tailrace.protocol.errors import Code
+from tailrace.shard.files import write_all
+from tailrace.shard.stream_files import stream_paths
 from tests.broker.consumers.owning import GIVEN_NOTHING, Owners, given
 from tests.broker.world import Peer, World, world
 

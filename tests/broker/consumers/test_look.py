@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.consumers import look as look_module
-from broker.consumers.look import LogLook, key_of
-from shard.frame import pack_frame
-from shard.log import StreamLog
+from tailrace.broker.consumers import look as look_module
+from tailrace.broker.consumers.look import LogLook, key_of
+from tailrace.shard.frame import pack_frame
+from tailrace.shard.log import StreamLog
 
 
 def made(tmp_path: Path, sizes: list[int], keys: list[bytes | None] | None = None) -> LogLook:

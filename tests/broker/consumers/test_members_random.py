@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from broker import handover
-from broker.protocol import consuming as c
-from broker.protocol.places import From
+from tailrace.broker import handover
+from tailrace.protocol import consuming as c
+from tailrace.protocol.places import From
 from tests.broker.consumers.owning import Member
 from tests.broker.world import World, world
 

@@ -16,12 +16,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from broker.consumers import decide
-from broker.consumers.decide import Ask, Given
-from broker.consumers.getting import PRESENT_US
-from broker.consumers.records import Progress, Record, Returned, pack, unpack
-from broker.consumers.state import Consumers, DeadLetter
-from shard.epochs import parting_seq
+from tailrace.broker.consumers import decide
+from tailrace.broker.consumers.decide import Ask, Given
+from tailrace.broker.consumers.getting import PRESENT_US
+from tailrace.broker.consumers.records import Progress, Record, Returned, pack, unpack
+from tailrace.broker.consumers.state import Consumers, DeadLetter
+from tailrace.shard.epochs import parting_seq
 from tests.broker.consumers.model import Model
 from tests.broker.consumers.stream import Message, Stream
 

@@ -5,13 +5,13 @@ from typing import Any
 
 import pytest
 
-from broker.consumers import desk, patrol
-from broker.consumers.patrol import Measures
-from broker.consumers.records import Reset, pack
-from broker.owner_calls import call
-from broker.settings import StreamPolicy
-from shard.frame import pack_frame
-from shard.meta import Role, StreamMeta
+from tailrace.broker.consumers import desk, patrol
+from tailrace.broker.consumers.patrol import Measures
+from tailrace.broker.consumers.records import Reset, pack
+from tailrace.broker.owner_calls import call
+from tailrace.broker.settings import StreamPolicy
+from tailrace.shard.frame import pack_frame
+from tailrace.shard.meta import Role, StreamMeta
 from tests.broker.consumers.desks import Office, S
 
 DAY_S = 86_400

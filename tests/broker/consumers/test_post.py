@@ -7,12 +7,12 @@ from pathlib import Path
 import msgpack
 import pytest
 
-from broker.consumers import post as post_module
-from broker.owner_calls import call
-from broker.protocol.errors import Code
-from broker.refused import Refused
-from shard.log import StreamLog
-from shard.names import dead_name
+from tailrace.broker.consumers import post as post_module
+from tailrace.broker.owner_calls import call
+from tailrace.broker.refused import Refused
+from tailrace.protocol.errors import Code
+from tailrace.shard.log import StreamLog
+from tailrace.shard.names import dead_name
 from tests.broker.consumers.desks import C, Office, S
 
 DEAD = dead_name(S)

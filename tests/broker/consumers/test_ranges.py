@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.consumers.ranges import Run, Runs, flat, merged, unflat
+from tailrace.broker.consumers.ranges import Run, Runs, flat, merged, unflat
 
 ranges = st.tuples(st.integers(0, 60), st.integers(0, 9)).map(lambda each: (each[0], each[0] + each[1]))
 steps = st.lists(st.tuples(st.sampled_from(("add", "cut", "overlap")), ranges, st.integers(0, 1)), max_size=40)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.consumers.records import (
+from tailrace.broker.consumers.records import (
     BadRecord,
     Begun,
     Buried,
@@ -25,7 +25,7 @@ from broker.consumers.records import (
     pack,
     unpack,
 )
-from shard.epochs import EPOCHS_MAX, EpochStart
+from tailrace.shard.epochs import EPOCHS_MAX, EpochStart
 
 HISTORY = (EpochStart(1, 0, "a"), EpochStart(3, 17, ""))
 EACH: list[Record] = [

@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from broker import handover, owner_calls
-from broker.connection import OUT_HIGH_BYTES, Pause
-from broker.consumers import serving
-from broker.protocol import consuming as c
-from broker.protocol import messages as m
-from broker.protocol.errors import Code
-from broker.protocol.opcodes import Op
-from broker.refused import Refused
-from shard.reader import StreamReader
-from shard.stream_files import stream_paths
+from tailrace.broker import handover, owner_calls
+from tailrace.broker.connection import OUT_HIGH_BYTES, Pause
+from tailrace.broker.consumers import serving
+from tailrace.broker.refused import Refused
+from tailrace.protocol import consuming as c
+from tailrace.protocol import messages as m
+from tailrace.protocol.errors import Code
+from tailrace.protocol.opcodes import Op
+from tailrace.shard.reader import StreamReader
+from tailrace.shard.stream_files import stream_paths
 from tests.broker.consumers.owning import Member, Owners, given
 from tests.broker.consumers.test_binary_serving import get, payloads
 from tests.broker.test_binary_client import failed

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from broker.consumers import decide
-from broker.consumers.decide import Ask
-from broker.consumers.records import BadRecord, Buried, Created, Deleted, Line, Progress, Record, Reset, Returned
-from broker.consumers.state import Consumers
-from shard.epochs import EpochStart
+from tailrace.broker.consumers import decide
+from tailrace.broker.consumers.decide import Ask
+from tailrace.broker.consumers.records import (
+    BadRecord,
+    Buried,
+    Created,
+    Deleted,
+    Line,
+    Progress,
+    Record,
+    Reset,
+    Returned,
+)
+from tailrace.broker.consumers.state import Consumers
+from tailrace.shard.epochs import EpochStart
 from tests.broker.consumers.stream import Stream
 
 MADE = Created(b"billing", 1, 0, 100, 0)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.consumers import decide
-from broker.consumers.decide import Ask
-from broker.consumers.state import Consumers
-from broker.consumers.survey import SOON, Idle, Rules, seen_us, survey
-from broker.settings import StreamPolicy
+from tailrace.broker.consumers import decide
+from tailrace.broker.consumers.decide import Ask
+from tailrace.broker.consumers.state import Consumers
+from tailrace.broker.consumers.survey import SOON, Idle, Rules, seen_us, survey
+from tailrace.broker.settings import StreamPolicy
 from tests.broker.consumers.stream import Stream
 
 NOW_US = 10**15

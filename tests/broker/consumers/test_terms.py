@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.consumers.terms import seqs_of_epoch, spans
-from shard.epochs import NEVER_SEQ, EpochStart, History
+from tailrace.broker.consumers.terms import seqs_of_epoch, spans
+from tailrace.shard.epochs import NEVER_SEQ, EpochStart, History
 
 END = 40
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from broker.protocol.errors import Code
-from shard.names import cursor_name
+from tailrace.protocol.errors import Code
+from tailrace.shard.names import cursor_name
 from tests.broker.consumers.desks import C, Office, S, code_of
 
 
@@ -93,7 +93,7 @@ def test_the_list_says_how_far_each_is(office: Office) -> None:
 def test_what_nobody_understands(office: Office) -> None:
     assert code_of(office.consume("destroy")) is Code.USAGE
     answers: list[Any] = []
-    from broker.consumers import verbs
+    from tailrace.broker.consumers import verbs
 
     verbs.get(office.desk, [S], answers.append)
     verbs.consume(office.desk, [], answers.append)

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from broker.consumers.decide import Ask, Given
-from broker.consumers.waiters import TICK_S, Waiter, Waiters
+from tailrace.broker.consumers.decide import Ask, Given
+from tailrace.broker.consumers.waiters import TICK_S, Waiter, Waiters
 
 
 def waiter(member: bytes, deadline_s: float = 10.0, *, name: bytes = b"s", consumer: bytes = b"c") -> Waiter:

@@ -10,16 +10,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from broker.owner import OpenStream
-from broker.poller import Poller
-from broker.protocol import messages as m
-from broker.protocol import replication as r
-from broker.protocol.messages import Op, pack
-from broker.replication.uplink import DIAL_MAX_S, Phase, Surroundings, Uplink
-from broker.replication.wire import Address
-from broker.settings import Settings
-from shard.epochs import EpochStart
-from shard.meta import Role, StreamMeta, Upstream
+from tailrace.broker.owner import OpenStream
+from tailrace.broker.poller import Poller
+from tailrace.broker.replication.uplink import DIAL_MAX_S, Phase, Surroundings, Uplink
+from tailrace.broker.replication.wire import Address
+from tailrace.broker.settings import Settings
+from tailrace.protocol import messages as m
+from tailrace.protocol import replication as r
+from tailrace.protocol.messages import Op, pack
+from tailrace.shard.epochs import EpochStart
+from tailrace.shard.meta import Role, StreamMeta, Upstream
 from tests.broker.owning import Clock, Sink, batch, make_owner
 from tests.broker.replication.upstream import Ears
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from broker.owner import OpenStream
-from broker.protocol import replication as r
-from broker.replication.copies import Copies, Copy, State
-from broker.replication.uplinks import SettingAside
-from shard.epochs import EpochStart, History
-from shard.log import StreamLog
-from shard.meta import Role, StreamMeta, Upstream
+from tailrace.broker.owner import OpenStream
+from tailrace.broker.replication.copies import Copies, Copy, State
+from tailrace.broker.replication.uplinks import SettingAside
+from tailrace.protocol import replication as r
+from tailrace.shard.epochs import EpochStart, History
+from tailrace.shard.log import StreamLog
+from tailrace.shard.meta import Role, StreamMeta, Upstream
 from tests.broker.owning import make_owner
 from tests.broker.replication.upstream import Ears, Original
 

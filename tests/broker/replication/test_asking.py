@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import pytest
 
-from broker.owner import Owner
-from broker.replication import asking as asking_module
-from broker.replication import roles
-from broker.replication.asking import ASK_MAX_S, Asking
-from broker.replication.claims import Claims
-from broker.replication.uplink import Phase, Uplink
-from shard.meta import Role, Upstream
+from tailrace.broker.owner import Owner
+from tailrace.broker.replication import asking as asking_module
+from tailrace.broker.replication import roles
+from tailrace.broker.replication.asking import ASK_MAX_S, Asking
+from tailrace.broker.replication.claims import Claims
+from tailrace.broker.replication.uplink import Phase, Uplink
+from tailrace.shard.meta import Role, Upstream
 from tests.broker.owning import make_owner, publish
 
 S, T = b"s", b"t"

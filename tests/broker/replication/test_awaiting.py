@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from broker.owner import Owner, Refused
-from broker.owner_calls import call
-from broker.protocol.errors import Code
-from broker.replication import awaiting
-from broker.replication.awaiting import LOST_TEXT, Done
-from broker.replication.holders import Held
+from tailrace.broker.owner import Owner, Refused
+from tailrace.broker.owner_calls import call
+from tailrace.broker.replication import awaiting
+from tailrace.broker.replication.awaiting import LOST_TEXT, Done
+from tailrace.broker.replication.holders import Held
+from tailrace.protocol.errors import Code
 from tests.broker.owning import Clock, Sink, batch, make_owner, publish
 
 S = b"s"

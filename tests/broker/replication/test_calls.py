@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.protocol import consuming as c
-from broker.protocol.errors import Code
-from broker.protocol.fields import NUMBER_MAX, U32_MAX
-from broker.protocol.messages import CONTROL_BODY_MAX_BYTES, pack
-from broker.protocol.replication import Call
-from broker.refused import Refused
-from broker.replication import calls
-from broker.replication.calls import pack_args, pack_value, read_args, read_value
-from tests.broker.protocol.test_fields import ANY
+from tailrace.broker.refused import Refused
+from tailrace.broker.replication import calls
+from tailrace.broker.replication.calls import pack_args, pack_value, read_args, read_value
+from tailrace.protocol import consuming as c
+from tailrace.protocol.errors import Code
+from tailrace.protocol.fields import NUMBER_MAX, U32_MAX
+from tailrace.protocol.messages import CONTROL_BODY_MAX_BYTES, pack
+from tailrace.protocol.replication import Call
+from tests.protocol.test_fields import ANY
 
 LONG = b"n" * 100
 STANDING: dict[str, Any] = {

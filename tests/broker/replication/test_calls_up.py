@@ -7,12 +7,12 @@ from typing import Any
 import msgpack
 import pytest
 
-from broker.protocol.errors import Code
-from broker.protocol.replication import Call, Returned
-from broker.refused import Refused
-from broker.replication import calls_up as module
-from broker.replication.calls_up import PATIENCE_S, CallsUp
-from broker.replication.wire import WireClosed
+from tailrace.broker.refused import Refused
+from tailrace.broker.replication import calls_up as module
+from tailrace.broker.replication.calls_up import PATIENCE_S, CallsUp
+from tailrace.broker.replication.wire import WireClosed
+from tailrace.protocol.errors import Code
+from tailrace.protocol.replication import Call, Returned
 from tests.broker.replication.upstream import Ears
 
 S = b"s"

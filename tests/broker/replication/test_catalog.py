@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.owner_calls import call
-from broker.protocol import replication as r
-from broker.replication import catalog as catalog_module
+from tailrace.broker.owner_calls import call
+from tailrace.broker.replication import catalog as catalog_module
+from tailrace.protocol import replication as r
 from tests.broker.binary import BinaryPeer
 from tests.broker.owning import make_owner
 from tests.broker.world import World, world

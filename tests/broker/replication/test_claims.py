@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.owner import Owner
-from broker.protocol.binary import ServerCodec
-from broker.protocol.messages import Hello, pack
-from broker.protocol.replication import FEATURE, Claim, Claimed
-from broker.replication import claims as claims_module
-from broker.replication import roles
-from broker.replication.claims import CLAIM_RETRY_S, Claims
-from shard.epochs import EpochStart
-from shard.meta import Contact, Role, StreamMeta, Upstream
+from tailrace.broker.owner import Owner
+from tailrace.broker.replication import claims as claims_module
+from tailrace.broker.replication import roles
+from tailrace.broker.replication.claims import CLAIM_RETRY_S, Claims
+from tailrace.protocol.binary import ServerCodec
+from tailrace.protocol.messages import Hello, pack
+from tailrace.protocol.replication import FEATURE, Claim, Claimed
+from tailrace.shard.epochs import EpochStart
+from tailrace.shard.meta import Contact, Role, StreamMeta, Upstream
 from tests.broker.owning import make_owner, publish
 
 S = b"s"

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from broker.owner import Owner, Refused
-from broker.owner_calls import call
-from broker.protocol.errors import Code
-from broker.replication import roles
-from broker.replication.companions import Companions, is_companion, own_part, with_role_of
-from broker.replication.rules import Rule, Rules
-from shard.epochs import EpochStart, History
-from shard.meta import Role, StreamMeta, Upstream, meta_path, read_meta
+from tailrace.broker.owner import Owner, Refused
+from tailrace.broker.owner_calls import call
+from tailrace.broker.replication import roles
+from tailrace.broker.replication.companions import Companions, is_companion, own_part, with_role_of
+from tailrace.broker.replication.rules import Rule, Rules
+from tailrace.protocol.errors import Code
+from tailrace.shard.epochs import EpochStart, History
+from tailrace.shard.meta import Role, StreamMeta, Upstream, meta_path, read_meta
 from tests.broker.owning import make_owner, publish
 
 S, CURSOR, DEAD, DEAD_CURSOR = b"s", b"$cursor/s", b"s/$dead", b"$cursor/s/$dead"

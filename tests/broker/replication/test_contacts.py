@@ -10,14 +10,21 @@ from pathlib import Path
 
 import pytest
 
-from broker.owner import Owner
-from broker.protocol.replication import Claim, Claimed
-from broker.replication import lineage, roles
-from broker.replication.claims import Claims
-from broker.replication.contacts import CONTACTS_MAX, are_related, confirmed, outstanding, with_contacts, with_former
-from shard import directory
-from shard.epochs import EpochStart, History
-from shard.meta import Contact, Role, StreamMeta, Upstream
+from tailrace.broker.owner import Owner
+from tailrace.broker.replication import lineage, roles
+from tailrace.broker.replication.claims import Claims
+from tailrace.broker.replication.contacts import (
+    CONTACTS_MAX,
+    are_related,
+    confirmed,
+    outstanding,
+    with_contacts,
+    with_former,
+)
+from tailrace.protocol.replication import Claim, Claimed
+from tailrace.shard import directory
+from tailrace.shard.epochs import EpochStart, History
+from tailrace.shard.meta import Contact, Role, StreamMeta, Upstream
 from tests.broker.owning import make_owner, publish
 from tests.broker.replication.upstream import Ears
 

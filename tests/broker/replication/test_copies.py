@@ -9,20 +9,20 @@ from typing import Any
 
 import pytest
 
-from broker import owner as owner_module
-from broker.protocol import messages as m
-from broker.protocol import replication as r
-from broker.protocol.messages import Op
-from broker.protocol.places import From
-from broker.replication import copies as copies_module
-from broker.replication import decide, roles
-from broker.replication.copies import FOLLOWS_AT_ONCE, RETRY_MAX_S, RETRY_S, State
-from broker.replication.wire import WireClosed
-from broker.settings import Durability
-from shard.epochs import EpochStart, History
-from shard.errors import StorageFull
-from shard.log import StreamLog
-from shard.meta import Role, StreamMeta
+from tailrace.broker import owner as owner_module
+from tailrace.broker.replication import copies as copies_module
+from tailrace.broker.replication import decide, roles
+from tailrace.broker.replication.copies import FOLLOWS_AT_ONCE, RETRY_MAX_S, RETRY_S, State
+from tailrace.broker.replication.wire import WireClosed
+from tailrace.broker.settings import Durability
+from tailrace.protocol import messages as m
+from tailrace.protocol import replication as r
+from tailrace.protocol.messages import Op
+from tailrace.protocol.places import From
+from tailrace.shard.epochs import EpochStart, History
+from tailrace.shard.errors import StorageFull
+from tailrace.shard.log import StreamLog
+from tailrace.shard.meta import Role, StreamMeta
 from tests.broker.owning import policies, publish
 from tests.broker.replication.slaving import UPSTREAM, A, S, Slave, T
 from tests.broker.replication.upstream import Original

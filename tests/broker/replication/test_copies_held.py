@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.protocol import messages as m
-from broker.protocol import replication as r
-from broker.replication.copies import RETRY_MAX_S, State
+from tailrace.broker.replication.copies import RETRY_MAX_S, State
+from tailrace.protocol import messages as m
+from tailrace.protocol import replication as r
 from tests.broker.replication.slaving import S, Slave
 
 
@@ -32,7 +32,7 @@ def test_a_copy_that_is_behind_reports_now_and_then(slave: Slave, monkeypatch: p
     assert slave.copies.unreported
     assert [held.rows[0][2] for held in slave.reports()] == [12]
     frames = slave.original.frames(12, 16)
-    monkeypatch.setattr("broker.replication.copies.REPORT_BYTES", len(frames))
+    monkeypatch.setattr("tailrace.broker.replication.copies.REPORT_BYTES", len(frames))
     slave.chunk(12, 15)
     assert slave.reports() == []
     slave.chunk(15, 16)

@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from broker.replication.decide import BEHIND, FOLLOWING, PARTED, Do, Mine, Step, Theirs, after_followed
-from shard.epochs import EpochStart, History, begin_epoch, epoch_at, last_epoch
-from shard.header import VALUE_MAX
+from tailrace.broker.replication.decide import BEHIND, FOLLOWING, PARTED, Do, Mine, Step, Theirs, after_followed
+from tailrace.shard.epochs import EpochStart, History, begin_epoch, epoch_at, last_epoch
+from tailrace.shard.header import VALUE_MAX
 
 A, B, C = "node-a", "node-b", "node-c"
 

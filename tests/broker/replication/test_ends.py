@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.owner import Owner
-from broker.owner_calls import call
-from broker.protocol.replication import End
-from shard.epochs import EpochStart
-from shard.errors import StreamDamaged
-from shard.frame import pack_frame
-from shard.leaves import load
-from shard.meta import Role, StreamMeta
+from tailrace.broker.owner import Owner
+from tailrace.broker.owner_calls import call
+from tailrace.protocol.replication import End
+from tailrace.shard.epochs import EpochStart
+from tailrace.shard.errors import StreamDamaged
+from tailrace.shard.frame import pack_frame
+from tailrace.shard.leaves import load
+from tailrace.shard.meta import Role, StreamMeta
 from tests.broker.owning import make_owner, publish
 
 S = b"s"
-stamp = load("shard.frame_cy").stamp
+stamp = load("tailrace.shard.frame_cy").stamp
 
 
 def rows(owner: Owner, *names: bytes) -> list[End]:

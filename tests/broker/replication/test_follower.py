@@ -9,19 +9,19 @@ from typing import Any
 import msgpack
 import pytest
 
-from broker.client import ANSWERS_PENDING_MAX
-from broker.protocol import messages as m
-from broker.protocol import replication as r
-from broker.protocol.binary import ClientCodec
-from broker.protocol.errors import Code
-from broker.protocol.messages import Ack, Op
-from broker.protocol.places import FROM_NEW, From
-from broker.refused import Refused
-from broker.replication import follower as follower_module
-from broker.replication.calls import SHORT_BYTES_MAX, VERBS
-from broker.replication.follower import WATCHES_MAX, compare
-from shard.epochs import EpochStart, History
-from shard.frame import IndexEntry
+from tailrace.broker.client import ANSWERS_PENDING_MAX
+from tailrace.broker.refused import Refused
+from tailrace.broker.replication import follower as follower_module
+from tailrace.broker.replication.calls import SHORT_BYTES_MAX, VERBS
+from tailrace.broker.replication.follower import WATCHES_MAX, compare
+from tailrace.protocol import messages as m
+from tailrace.protocol import replication as r
+from tailrace.protocol.binary import ClientCodec
+from tailrace.protocol.errors import Code
+from tailrace.protocol.messages import Ack, Op
+from tailrace.protocol.places import FROM_NEW, From
+from tailrace.shard.epochs import EpochStart, History
+from tailrace.shard.frame import IndexEntry
 from tests.broker.binary import FROM_START, BinaryPeer
 from tests.broker.world import World, world
 

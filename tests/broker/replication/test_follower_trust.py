@@ -8,11 +8,11 @@ from typing import Any
 import msgpack
 import pytest
 
-from broker.protocol import messages as m
-from broker.protocol import replication as r
-from broker.protocol.binary import ClientCodec
-from broker.protocol.messages import Op
-from shard.epochs import EpochStart
+from tailrace.protocol import messages as m
+from tailrace.protocol import replication as r
+from tailrace.protocol.binary import ClientCodec
+from tailrace.protocol.messages import Op
+from tailrace.shard.epochs import EpochStart
 from tests.broker.binary import BinaryPeer
 from tests.broker.replication.test_follower import B, copy, followed, refused
 from tests.broker.world import World, world

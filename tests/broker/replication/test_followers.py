@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.protocol import messages as m
-from broker.protocol import replication as r
-from broker.replication import followers as followers_module
-from broker.replication.holders import Holders
+from tailrace.broker.replication import followers as followers_module
+from tailrace.broker.replication.holders import Holders
+from tailrace.protocol import messages as m
+from tailrace.protocol import replication as r
 from tests.broker.binary import FROM_START, BinaryPeer
 from tests.broker.world import World, world
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker.publish import Batch
-from broker.replication import holders as holders_module
-from broker.replication.holders import Held, Holders, Wait
+from tailrace.broker.publish import Batch
+from tailrace.broker.replication import holders as holders_module
+from tailrace.broker.replication.holders import Held, Holders, Wait
 
 A, B = (0, 1, 1), (1, 2, 1)
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.protocol import messages as m
-from broker.protocol import replication as r
-from broker.protocol.messages import pack
-from broker.replication.inquiry import Inquiry
+from tailrace.broker.replication.inquiry import Inquiry
+from tailrace.protocol import messages as m
+from tailrace.protocol import replication as r
+from tailrace.protocol.messages import pack
 from tests.broker.world import World, world
 
 WELCOME = m.Welcome(m.VERSION, (r.FEATURE,), "t", "other", 0, {})

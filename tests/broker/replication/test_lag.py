@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.replication.holders import Held, Holders
-from broker.replication.lag import NO_LAG, Lag, lag_of, stat_of_slaves
+from tailrace.broker.replication.holders import Held, Holders
+from tailrace.broker.replication.lag import NO_LAG, Lag, lag_of, stat_of_slaves
 from tests.broker.owning import Clock, make_owner, publish
 from tests.broker.world import world
 

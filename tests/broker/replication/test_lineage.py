@@ -8,12 +8,12 @@ from typing import Any
 import msgpack
 import pytest
 
-from broker.owner import Refused
-from broker.owner_calls import call
-from broker.protocol.errors import Code
-from broker.replication import lineage
-from broker.replication.lineage import Lineage
-from shard.epochs import EpochStart
+from tailrace.broker.owner import Refused
+from tailrace.broker.owner_calls import call
+from tailrace.broker.replication import lineage
+from tailrace.broker.replication.lineage import Lineage
+from tailrace.protocol.errors import Code
+from tailrace.shard.epochs import EpochStart
 from tests.broker.owning import make_owner, publish
 
 S = b"s"

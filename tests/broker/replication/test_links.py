@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.protocol import replication as r
-from broker.protocol.replication import LINKS_MAX, Link
-from broker.replication import links, roles
-from broker.replication.copies import Copy
+from tailrace.broker.replication import links, roles
+from tailrace.broker.replication.copies import Copy
+from tailrace.protocol import replication as r
+from tailrace.protocol.replication import LINKS_MAX, Link
 from tests.broker.binary import FROM_START, BinaryPeer
 from tests.broker.world import world
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.replication.node_file import (
+from tailrace.broker.replication.node_file import (
     FILE_BYTES_MAX,
     FOLLOWERS_MAX,
     NODE_FILE,
@@ -16,9 +16,9 @@ from broker.replication.node_file import (
     read_node_file,
     write_node_file,
 )
-from broker.replication.rules import RULES_MAX, Rule
-from shard.errors import DirectoryError
-from shard.meta import Upstream
+from tailrace.broker.replication.rules import RULES_MAX, Rule
+from tailrace.shard.errors import DirectoryError
+from tailrace.shard.meta import Upstream
 
 RULE = {"streams": "log.*", "upstream": "h:1", "from": ["time", 0]}
 

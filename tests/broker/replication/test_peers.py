@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.replication.peers import Peers, parse_peer
+from tailrace.broker.replication.peers import Peers, parse_peer
 
 PEERS = Peers(["10.0.0.1:5050", "10.1.0.0/16", "192.0.2.7", "[2001:db8::1]:5051", "fd00::/8"])
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from broker.protocol.errors import Code
-from broker.publish import Batch
-from broker.replication.replicas import Replicas
+from tailrace.broker.publish import Batch
+from tailrace.broker.replication.replicas import Replicas
+from tailrace.protocol.errors import Code
 from tests.broker.owning import Clock, Sink, batch
 
 S, T = b"s", b"t"

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.replication.role_writer import RoleWriter
-from broker.syncer import Job, Syncable
-from shard.meta import Role, read_meta
+from tailrace.broker.replication.role_writer import RoleWriter
+from tailrace.broker.syncer import Job, Syncable
+from tailrace.shard.meta import Role, read_meta
 from tests.broker.world import World, world
 
 PATIENCE_S = 10.0
@@ -36,7 +36,7 @@ class Disk:
 @pytest.fixture
 def disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[Disk]:
     disk = Disk()
-    monkeypatch.setattr("shard.files.sync_file", disk.sync)
+    monkeypatch.setattr("tailrace.shard.files.sync_file", disk.sync)
     yield disk
     disk.free.set()
 

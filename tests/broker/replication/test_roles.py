@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from broker import owner as owner_module
-from broker.owner import Owner, Refused
-from broker.protocol.errors import Code
-from broker.replication import roles
-from broker.replication.rules import Rule, Rules
-from shard.epochs import EpochStart, History
-from shard.meta import Contact, Role, StreamMeta, Upstream, read_meta
-from shard.names import cursor_name
+from tailrace.broker import owner as owner_module
+from tailrace.broker.owner import Owner, Refused
+from tailrace.broker.replication import roles
+from tailrace.broker.replication.rules import Rule, Rules
+from tailrace.protocol.errors import Code
+from tailrace.shard.epochs import EpochStart, History
+from tailrace.shard.meta import Contact, Role, StreamMeta, Upstream, read_meta
+from tailrace.shard.names import cursor_name
 from tests.broker.owning import batch, make_owner, publish
 
 S = b"s"

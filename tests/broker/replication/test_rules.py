@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.replication.rules import RULES_MAX, Rule, Rules, TooManyRules, configured, covers, is_pattern
-from broker.settings import SlaveRule
-from shard.meta import Upstream
+from tailrace.broker.replication.rules import RULES_MAX, Rule, Rules, TooManyRules, configured, covers, is_pattern
+from tailrace.broker.settings import SlaveRule
+from tailrace.shard.meta import Upstream
 
 UP, OTHER = Upstream("10.0.0.1", 5_050), Upstream("10.0.0.2", 5_050, "seq", 7)
 

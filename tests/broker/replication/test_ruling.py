@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from broker.owner import Owner, Refused
-from broker.owner_calls import call
-from broker.protocol.errors import Code
-from broker.replication.node_file import NODE_FILE, NodeFile, read_node_file, write_node_file
-from broker.replication.rules import RULES_MAX, Rule
-from broker.replication.ruling import Outcome, together
-from broker.settings import SlaveRule
-from shard.meta import Role, Upstream, read_meta
-from shard.stream_files import stream_paths
+from tailrace.broker.owner import Owner, Refused
+from tailrace.broker.owner_calls import call
+from tailrace.broker.replication.node_file import NODE_FILE, NodeFile, read_node_file, write_node_file
+from tailrace.broker.replication.rules import RULES_MAX, Rule
+from tailrace.broker.replication.ruling import Outcome, together
+from tailrace.broker.settings import SlaveRule
+from tailrace.protocol.errors import Code
+from tailrace.shard.meta import Role, Upstream, read_meta
+from tailrace.shard.stream_files import stream_paths
 from tests.broker.owning import make_owner, publish
 
 UP: list[Any] = ["10.0.0.1", 5_050, "time", 0]

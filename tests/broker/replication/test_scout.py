@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.owner import Refused
-from broker.protocol.errors import Code
-from broker.protocol.replication import End, Link, Told
-from broker.replication import scout as scout_module
-from broker.replication.decide import Do, Mine, Theirs, after_followed
-from broker.replication.scout import Findings, Scouts, named_by
-from shard.epochs import EpochStart, History, begin_epoch, epoch_at, last_epoch
+from tailrace.broker.owner import Refused
+from tailrace.broker.replication import scout as scout_module
+from tailrace.broker.replication.decide import Do, Mine, Theirs, after_followed
+from tailrace.broker.replication.scout import Findings, Scouts, named_by
+from tailrace.protocol.errors import Code
+from tailrace.protocol.replication import End, Link, Told
+from tailrace.shard.epochs import EpochStart, History, begin_epoch, epoch_at, last_epoch
 from tests.broker.world import World, world
 
 S = b"s"

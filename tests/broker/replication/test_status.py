@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from broker.owner import Refused
-from broker.protocol import replication as r
-from broker.protocol.errors import Code
-from broker.replication import status
+from tailrace.broker.owner import Refused
+from tailrace.broker.replication import status
+from tailrace.protocol import replication as r
+from tailrace.protocol.errors import Code
 from tests.broker.binary import BinaryPeer
 from tests.broker.world import World, world
 

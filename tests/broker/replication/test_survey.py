@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.metrics import MAX_NODES, OTHER, SlaveMeasures
-from broker.protocol import replication as r
-from broker.replication import survey as survey_module
-from broker.replication.holders import Held
+from tailrace.broker.metrics import MAX_NODES, OTHER, SlaveMeasures
+from tailrace.broker.replication import survey as survey_module
+from tailrace.broker.replication.holders import Held
+from tailrace.protocol import replication as r
 from tests.broker.binary import FROM_START, BinaryPeer
 from tests.broker.world import World, world
 

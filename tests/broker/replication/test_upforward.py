@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from broker.protocol.errors import Code
-from broker.protocol.messages import Ack, Failed, Op, Publish, Published
-from broker.publish import Batch
-from broker.replication.upforward import UpForward
-from shard.frame import pack_frame
+from tailrace.broker.publish import Batch
+from tailrace.broker.replication.upforward import UpForward
+from tailrace.protocol.errors import Code
+from tailrace.protocol.messages import Ack, Failed, Op, Publish, Published
+from tailrace.shard.frame import pack_frame
 from tests.broker.owning import Sink, batch
 from tests.broker.replication.upstream import Ears
 

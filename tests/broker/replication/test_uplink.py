@@ -12,16 +12,11 @@ from typing import Any
 import msgpack
 import pytest
 
-from broker import owner as owner_module
-from broker.protocol import messages as m
-from broker.protocol import replication as r
-from broker.protocol.binary import ServerCodec
-from broker.protocol.errors import Code
-from broker.protocol.messages import Op, pack
-from broker.replication import roles
-from broker.replication.calls_up import PATIENCE_S
-from broker.replication.claims import CLAIM_RETRY_S
-from broker.replication.uplink import (
+from tailrace.broker import owner as owner_module
+from tailrace.broker.replication import roles
+from tailrace.broker.replication.calls_up import PATIENCE_S
+from tailrace.broker.replication.claims import CLAIM_RETRY_S
+from tailrace.broker.replication.uplink import (
     DIAL_MAX_S,
     DIAL_S,
     PONGS_UNSENT_MAX_BYTES,
@@ -29,9 +24,14 @@ from broker.replication.uplink import (
     Lookup,
     Phase,
 )
-from shard.epochs import EpochStart
-from shard.frame import pack_frame
-from shard.meta import Role
+from tailrace.protocol import messages as m
+from tailrace.protocol import replication as r
+from tailrace.protocol.binary import ServerCodec
+from tailrace.protocol.errors import Code
+from tailrace.protocol.messages import Op, pack
+from tailrace.shard.epochs import EpochStart
+from tailrace.shard.frame import pack_frame
+from tailrace.shard.meta import Role
 from tests.broker.owning import make_owner
 from tests.broker.replication.scripted import HISTORY, TIMEOUT_S, UP, Near, S, raw
 
@@ -306,7 +306,7 @@ def test_wrong_frames_close_and_are_asked_for_again(near: Near) -> None:
 
 
 def test_an_answer_lets_the_next_be_asked(near: Near, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.replication.copies.FOLLOWS_AT_ONCE", 1)
+    monkeypatch.setattr("tailrace.broker.replication.copies.FOLLOWS_AT_ONCE", 1)
     for number in range(3):
         near.slave(b"s%d" % number)
     near.up()

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from broker.protocol import messages as m
-from broker.protocol.errors import Code
-from broker.refused import Refused
-from broker.replication import uplink as uplink_module
-from broker.replication.copies import State
-from broker.replication.uplink import Phase, Uplink
-from broker.replication.uplinks import DEPOSED_TEXT, FENCED_TEXT, SettingAside
-from broker.replication.wire import Address
-from broker.router import Done
-from shard.log import StreamLog
-from shard.meta import Role, StreamMeta, Upstream
+from tailrace.broker.refused import Refused
+from tailrace.broker.replication import uplink as uplink_module
+from tailrace.broker.replication.copies import State
+from tailrace.broker.replication.uplink import Phase, Uplink
+from tailrace.broker.replication.uplinks import DEPOSED_TEXT, FENCED_TEXT, SettingAside
+from tailrace.broker.replication.wire import Address
+from tailrace.broker.router import Done
+from tailrace.protocol import messages as m
+from tailrace.protocol.errors import Code
+from tailrace.shard.log import StreamLog
+from tailrace.shard.meta import Role, StreamMeta, Upstream
 from tests.broker.binary import BinaryPeer
 from tests.broker.owning import Sink, batch
 from tests.broker.world import World, world

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.replication.rules import Rule
-from broker.replication.watched import ALONE_MAX, Watched
-from shard.meta import Upstream
+from tailrace.broker.replication.rules import Rule
+from tailrace.broker.replication.watched import ALONE_MAX, Watched
+from tailrace.shard.meta import Upstream
 
 A, B = ("a", 1), ("b", 2)
 

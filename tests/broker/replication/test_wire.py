@@ -13,13 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
-from broker.protocol import messages as m
-from broker.protocol import replication as r
-from broker.protocol.errors import Code, PeerError
-from broker.protocol.messages import CHUNK_HEAD, Op, pack
-from broker.protocol.outgoing import BUFFERS_MAX
-from broker.replication import wire as wire_module
-from broker.replication.wire import (
+from tailrace.broker.replication import wire as wire_module
+from tailrace.broker.replication.wire import (
     CHUNKS_AT_ONCE,
     LEFT_MAX_BYTES,
     LONG_MIN_BYTES,
@@ -32,7 +27,12 @@ from broker.replication.wire import (
     look_up,
     numeric_address,
 )
-from shard.frame import pack_frame
+from tailrace.protocol import messages as m
+from tailrace.protocol import replication as r
+from tailrace.protocol.errors import Code, PeerError
+from tailrace.protocol.messages import CHUNK_HEAD, Op, pack
+from tailrace.protocol.outgoing import BUFFERS_MAX
+from tailrace.shard.frame import pack_frame
 
 PATIENCE_S = 5.0
 

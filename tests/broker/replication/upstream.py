@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.protocol.binary import ServerCodec
-from broker.protocol.messages import Hello, Malformed, Request, pack
-from broker.protocol.replication import FEATURE
-from shard.log import StreamLog
+from tailrace.protocol.binary import ServerCodec
+from tailrace.protocol.messages import Hello, Malformed, Request, pack
+from tailrace.protocol.replication import FEATURE
+from tailrace.shard.log import StreamLog
 from tests.shard.helpers import append, open_log
 
 MESSAGE_MAX_BYTES = 1 << 20

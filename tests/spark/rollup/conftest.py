@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:  # without the extra they cannot be imported
-    from spark.rollup.engine import ChooseEngine
+    from tailrace.spark.rollup.engine import ChooseEngine
 
 
 @pytest.fixture(scope="session")
 def rollup_session(session: Any) -> Any:
-    from spark.rollup.source import RollupDataSource
+    from tailrace.spark.rollup.source import RollupDataSource
 
     session.dataSource.register(RollupDataSource)
     return session
@@ -20,14 +20,14 @@ def rollup_session(session: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def spark_engine(rollup_session: Any) -> ChooseEngine:
-    from spark.rollup.spark_engine import SparkEngine
+    from tailrace.spark.rollup.spark_engine import SparkEngine
 
     return lambda _messages: SparkEngine(lambda: rollup_session)
 
 
 @pytest.fixture(scope="session")
 def local_engine() -> ChooseEngine:
-    from spark.rollup.local import LocalEngine
+    from tailrace.spark.rollup.local import LocalEngine
 
     return lambda _messages: LocalEngine(2)
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from shard.names import InvalidName, validate_name
-from spark.rollup.day_plan import day_start_us
+from tailrace.shard.names import InvalidName, validate_name
+from tailrace.spark.rollup.day_plan import day_start_us
 from tests.spark.data import DAY_US, Sent, make_directory, trim
 
 DAY = date(2026, 11, 20)

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark.rollup.store import Store
+from tailrace.spark.rollup.store import Store
 from tests.spark.rollup.directories import DAY
 
 NAMES = ("messages", "bytes", "size_p99", "gap_p50_us", "gap_p99_us", "gap_max_us", "first_seq", "missing", "damaged")

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shard.catalog import all_streams
-from shard.directory import open_data_dir
-from shard.header import HEADER_PAGE_BYTES, parse_content
-from shard.stream_files import stream_paths
+from tailrace.shard.catalog import all_streams
+from tailrace.shard.directory import open_data_dir
+from tailrace.shard.header import HEADER_PAGE_BYTES, parse_content
+from tailrace.shard.stream_files import stream_paths
 
 LEVELS = {"minute": 60, "hour": 3_600, "day": 86_400}
 FRAME = struct.Struct("<IIQQIHH")

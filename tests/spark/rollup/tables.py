@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyarrow.dataset as ds
 
-from spark.rollup.store import RUN_PREFIX, TABLES, Store
+from tailrace.spark.rollup.store import RUN_PREFIX, TABLES, Store
 from tests.spark.rollup import reference
 
 

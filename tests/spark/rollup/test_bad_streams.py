@@ -20,18 +20,18 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from shard.directory import DataDirectory
-from shard.frame import INDEX_ENTRY_BYTES
-from shard.header import HEADER_PAGE_BYTES
-from shard.leaves import interpreted_wanted
-from shard.stream_files import StreamPaths, stream_paths
-from spark.rollup import job
-from spark.rollup.day_plan import plan_day
-from spark.rollup.engine import ChooseEngine, Engine
-from spark.rollup.nodes import read_nodes
-from spark.rollup.store import Store
-from tailrace.command import main, rollup
-from tailrace.command.ending import OK, REFUSED
+from tailrace.cli import main, rollup
+from tailrace.cli.ending import OK, REFUSED
+from tailrace.shard.directory import DataDirectory
+from tailrace.shard.frame import INDEX_ENTRY_BYTES
+from tailrace.shard.header import HEADER_PAGE_BYTES
+from tailrace.shard.leaves import interpreted_wanted
+from tailrace.shard.stream_files import StreamPaths, stream_paths
+from tailrace.spark.rollup import job
+from tailrace.spark.rollup.day_plan import plan_day
+from tailrace.spark.rollup.engine import ChooseEngine, Engine
+from tailrace.spark.rollup.nodes import read_nodes
+from tailrace.spark.rollup.store import Store
 from tests.shard.helpers import flip
 from tests.spark.data import DAY_US, add_stream, make_directory, open_log, plain, trim
 from tests.spark.java import with_quick_java
@@ -235,7 +235,7 @@ def test_a_broker_that_trims_all_the_time(tmp_path: Path) -> None:
     with running(tmp_path / "data") as node, Publisher(node).slowly(0.2) as publisher:
         wait_for(lambda: min(publisher.sent.values()) > 2 * KEPT or publisher.failure, "enough is published")
         today = datetime.now(UTC).date()
-        command = [sys.executable, "-m", "tailrace.command.main", "rollup", str(node.data), str(tmp_path / "out")]
+        command = [sys.executable, "-m", "tailrace.cli.main", "rollup", str(node.data), str(tmp_path / "out")]
         with trimming_slowly(node):
             done = subprocess.run(
                 [*command, "--day", str(today), "--no-report", "--engine", "spark"],
@@ -346,7 +346,7 @@ def test_a_failure_of_spark_says_what_python_said_and_where(
     command = partial(run_command, tmp_path, monkeypatch, spark_engine)
     assert command(meanwhile=lambda: rename(tmp_path / "data", tmp_path / "elsewhere")) == REFUSED
     said = capsys.readouterr().err
-    cause = f"tailrace: Spark: shard.errors.DirectoryError: {tmp_path}/data: is no tailrace data directory"
+    cause = f"tailrace: Spark: tailrace.shard.errors.DirectoryError: {tmp_path}/data: is no tailrace data directory"
     assert said.startswith(cause), said
     assert said.endswith(f" (on {socket.gethostname()})\n")
     assert len(said.splitlines()) == 1, said

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
-from spark.rollup.day_plan import plan_day
-from spark.rollup.reading import index_reader, run_task
-from spark.rollup.table import NOTE, parse_note
-from spark.slices import Slice
-from spark.source import Source, SourceOptions, open_source
 from tailrace.address import Address
+from tailrace.spark.rollup.day_plan import plan_day
+from tailrace.spark.rollup.reading import index_reader, run_task
+from tailrace.spark.rollup.table import NOTE, parse_note
+from tailrace.spark.slices import Slice
+from tailrace.spark.source import Source, SourceOptions, open_source
 from tests.spark.test_beside_a_broker import CONFIG, KEPT, NAMES, PAYLOAD_BYTES, Publisher, look_beside_trims
 from tests.system.node import running, wait_for
 

@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from spark.rollup.copies import find_copies
-from spark.rollup.merge import Identity
+from tailrace.spark.rollup.copies import find_copies
+from tailrace.spark.rollup.merge import Identity
 from tests.spark.rollup.directories import DAY_START_US
 
 ROW = {"first_seq": 60, "last_seq": 119, "messages": 60, "bytes": 6_000, "gaps": 60, "gap_sum_us": 59_874_213}

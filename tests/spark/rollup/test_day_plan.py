@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import date, timedelta
 from pathlib import Path
 
-from shard.stream_files import stream_paths
-from spark.rollup.day_plan import day_of, day_start_us, plan_day, read_tasks, write_tasks
-from spark.rollup.kernel import DAY_US
-from spark.source import SourceOptions, open_source
+from tailrace.shard.stream_files import stream_paths
+from tailrace.spark.rollup.day_plan import day_of, day_start_us, plan_day, read_tasks, write_tasks
+from tailrace.spark.rollup.kernel import DAY_US
+from tailrace.spark.source import SourceOptions, open_source
 from tests.shard.helpers import flip
 from tests.spark.data import make_directory, plain, trim
 from tests.spark.rollup.directories import DAY, DAY_START_US

@@ -8,13 +8,13 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from shard.directory import DataDirectory
-from spark.rollup import job
-from spark.rollup.day_plan import plan_day
-from spark.rollup.engine import ChooseEngine
-from spark.rollup.job import Job, Outcome, run_job
-from spark.rollup.store import TABLES, Store
-from spark.rollup.table import TABLE_SCHEMA
+from tailrace.shard.directory import DataDirectory
+from tailrace.spark.rollup import job
+from tailrace.spark.rollup.day_plan import plan_day
+from tailrace.spark.rollup.engine import ChooseEngine
+from tailrace.spark.rollup.job import Job, Outcome, run_job
+from tailrace.spark.rollup.store import TABLES, Store
+from tailrace.spark.rollup.table import TABLE_SCHEMA
 from tests.spark.data import Sent, make_directory, plain, trim
 from tests.spark.rollup.directories import DAY, DAY_START_US, HOUR_US, MINUTE_US
 from tests.spark.rollup.test_bad_streams import cut_index, damage_entry, damage_frame, set_tail_aside, spoil

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from shard.frame import HEADER_BYTES
-from shard.retention import RetentionPolicy
-from spark.rollup.forecast import Removal, forecast
+from tailrace.shard.frame import HEADER_BYTES
+from tailrace.shard.retention import RetentionPolicy
+from tailrace.spark.rollup.forecast import Removal, forecast
 from tests.spark.data import DAY_US, START_US, Sent, make_directory, trim
 
 FRAME = HEADER_BYTES + 100

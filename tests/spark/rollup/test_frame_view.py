@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from shard.directory import DataDirectory
-from shard.errors import StreamDamaged
-from shard.frame import INDEX_ENTRY_BYTES
-from shard.header import HEADER_PAGE_BYTES
-from shard.reader import StreamReader
-from shard.stream_files import stream_paths
-from spark.rollup.day_plan import plan_day
-from spark.rollup.frame_view import frame_time, frame_views
-from spark.source import SourceOptions, open_source
+from tailrace.shard.directory import DataDirectory
+from tailrace.shard.errors import StreamDamaged
+from tailrace.shard.frame import INDEX_ENTRY_BYTES
+from tailrace.shard.header import HEADER_PAGE_BYTES
+from tailrace.shard.reader import StreamReader
+from tailrace.shard.stream_files import stream_paths
+from tailrace.spark.rollup.day_plan import plan_day
+from tailrace.spark.rollup.frame_view import frame_time, frame_views
+from tailrace.spark.source import SourceOptions, open_source
 from tests.shard.helpers import flip
 from tests.spark.data import DAY_US, make_directory, plain
 from tests.spark.rollup.directories import DAY, DAY_START_US

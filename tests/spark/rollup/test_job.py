@@ -11,14 +11,14 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from shard.directory import open_data_dir
-from shard.stream_files import stream_paths
-from spark.rollup import job, merge, tasks
-from spark.rollup.day_plan import DayPlan
-from spark.rollup.engine import ChooseEngine, Engine
-from spark.rollup.job import Before, Job, Outcome, find_idle, find_kept, is_another, run_job
-from spark.rollup.merge import KEPT_FROM_MAX, Identity, Kept
-from spark.rollup.store import Store
+from tailrace.shard.directory import open_data_dir
+from tailrace.shard.stream_files import stream_paths
+from tailrace.spark.rollup import job, merge, tasks
+from tailrace.spark.rollup.day_plan import DayPlan
+from tailrace.spark.rollup.engine import ChooseEngine, Engine
+from tailrace.spark.rollup.job import Before, Job, Outcome, find_idle, find_kept, is_another, run_job
+from tailrace.spark.rollup.merge import KEPT_FROM_MAX, Identity, Kept
+from tailrace.spark.rollup.store import Store
 from tests.shard.helpers import flip
 from tests.spark.data import Sent, add_stream, append, make_directory, open_log, plain, trim
 from tests.spark.rollup import reference

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark.rollup.kernel import DAY_US, HOUR_US, LEVELS, MINUTE_US, NO_GAP, WIDTHS_US, Rows, Segment, roll_up
-from spark.rollup.quantile import NO_VALUE
+from tailrace.spark.rollup.kernel import DAY_US, HOUR_US, LEVELS, MINUTE_US, NO_GAP, WIDTHS_US, Rows, Segment, roll_up
+from tailrace.spark.rollup.quantile import NO_VALUE
 from tests.spark.rollup.reference import percentile
 
 NOON_US = 20_000 * DAY_US + 12 * HOUR_US

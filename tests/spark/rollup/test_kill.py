@@ -17,9 +17,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shard.leaves import interpreted_wanted
-from spark.rollup.engine import ChooseEngine
-from spark.rollup.job import Job, run_job
+from tailrace.shard.leaves import interpreted_wanted
+from tailrace.spark.rollup.engine import ChooseEngine
+from tailrace.spark.rollup.job import Job, run_job
 from tests.spark.data import make_directory, trim
 from tests.spark.java import with_quick_java
 from tests.spark.rollup import reference
@@ -38,7 +38,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 def start(tmp_path: Path) -> subprocess.Popen[bytes]:
     data, out = str(tmp_path / "data"), str(tmp_path / "out")
-    command = [sys.executable, "-m", "tailrace.command.main", "rollup", data, out, "--day", str(DAY)]
+    command = [sys.executable, "-m", "tailrace.cli.main", "rollup", data, out, "--day", str(DAY)]
     with (tmp_path / "log").open("wb") as log:
         return subprocess.Popen(
             command,

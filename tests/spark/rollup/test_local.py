@@ -14,19 +14,19 @@ from pathlib import Path
 import psutil
 import pytest
 
-from shard.directory import open_data_dir
-from shard.leaves import interpreted_wanted
-from spark.rollup import tasks
-from spark.rollup.day_plan import plan_day
-from spark.rollup.engine import EngineError
-from spark.rollup.local import LocalEngine
-from spark.rollup.store import Store
-from spark.rollup.tasks import TaskResult, Work
-from spark.rollup.units import Task, Unit
-from spark.slices import Slice
-from spark.source import SourceOptions, open_source
 from tailrace.address import Address
 from tailrace.errors import ConnectFailed
+from tailrace.shard.directory import open_data_dir
+from tailrace.shard.leaves import interpreted_wanted
+from tailrace.spark.rollup import tasks
+from tailrace.spark.rollup.day_plan import plan_day
+from tailrace.spark.rollup.engine import EngineError
+from tailrace.spark.rollup.local import LocalEngine
+from tailrace.spark.rollup.store import Store
+from tailrace.spark.rollup.tasks import TaskResult, Work
+from tailrace.spark.rollup.units import Task, Unit
+from tailrace.spark.slices import Slice
+from tailrace.spark.source import SourceOptions, open_source
 from tests.spark.data import append, make_directory, open_log, trim
 from tests.spark.rollup import reference
 from tests.spark.rollup.directories import DAY, DAY_START_US, HOUR_US
@@ -83,11 +83,11 @@ def test_what_a_task_raises_is_raised(tmp_path: Path) -> None:
 
 ENDLESS = """
 import os, sys, time
-from shard.directory import open_data_dir
-from shard.leaves import interpreted_wanted
-from spark.rollup import tasks
-from spark.rollup.local import LocalEngine
-from spark.source import SourceOptions
+from tailrace.shard.directory import open_data_dir
+from tailrace.shard.leaves import interpreted_wanted
+from tailrace.spark.rollup import tasks
+from tailrace.spark.rollup.local import LocalEngine
+from tailrace.spark.source import SourceOptions
 
 def endless(*_):
     print(os.getpid(), flush=True)
@@ -117,7 +117,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     print(f"TAILRACE_SEED={seed}")
     choice = random.Random(seed)
     make_directory(tmp_path / "data", {f"s{i}": spread(200) for i in range(20)})
-    command = [sys.executable, "-m", "tailrace.command.main", "rollup", "data", "out", "--day", str(DAY), "--no-report"]
+    command = [sys.executable, "-m", "tailrace.cli.main", "rollup", "data", "out", "--day", str(DAY), "--no-report"]
     begun_s = time.monotonic()
     subprocess.run(command, cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
     took_s = time.monotonic() - begun_s

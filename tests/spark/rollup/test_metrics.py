@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import date
 from pathlib import Path
 
-from spark.rollup.metrics import LAST_SUCCESS, RunFigures, write_metrics
-from supervisor.textfile import read_textfile
+from tailrace.spark.rollup.metrics import LAST_SUCCESS, RunFigures, write_metrics
+from tailrace.supervisor.textfile import read_textfile
 
 FIGURES = RunFigures(date(2026, 11, 20), 1_795_200_000.5, 12.25, True, 40_000, 77, 2, 3)
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from shard.errors import DirectoryError
-from shard.retention import RetentionPolicy
-from spark.rollup import nightly
-from spark.rollup.engine import Engine
-from spark.rollup.job import Job, Note, Outcome
-from spark.rollup.nightly import Night, find_removals, run_night, told_of_kept
-from supervisor.textfile import read_textfile
+from tailrace.shard.errors import DirectoryError
+from tailrace.shard.retention import RetentionPolicy
+from tailrace.spark.rollup import nightly
+from tailrace.spark.rollup.engine import Engine
+from tailrace.spark.rollup.job import Job, Note, Outcome
+from tailrace.spark.rollup.nightly import Night, find_removals, run_night, told_of_kept
+from tailrace.supervisor.textfile import read_textfile
 from tests.spark.data import make_directory
 from tests.spark.rollup.directories import DAY, DAY_START_US
 from tests.spark.rollup.made import row, write

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from spark.rollup.nodes import NodeRow, commit_missing, read_nodes, stage_node
-from spark.rollup.store import NODES, Store
+from tailrace.spark.rollup.nodes import NodeRow, commit_missing, read_nodes, stage_node
+from tailrace.spark.rollup.store import NODES, Store
 from tests.spark.rollup.directories import DAY
 from tests.spark.rollup.made import row, write
 

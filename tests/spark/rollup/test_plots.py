@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from spark.rollup.plots import plot_bytes, plot_gaps, plot_growth, plot_messages, plot_streams, show_seconds
-from spark.rollup.summary import DayTotal, Minute
+from tailrace.spark.rollup.plots import plot_bytes, plot_gaps, plot_growth, plot_messages, plot_streams, show_seconds
+from tailrace.spark.rollup.summary import DayTotal, Minute
 from tests.spark.rollup.directories import DAY
 
 START = datetime(DAY.year, DAY.month, DAY.day, tzinfo=UTC)

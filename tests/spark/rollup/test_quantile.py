@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark.rollup import quantile
-from spark.rollup.quantile import NO_VALUE, PERCENTS, group_quantiles, quantiles_in_passes, rank
+from tailrace.spark.rollup import quantile
+from tailrace.spark.rollup.quantile import NO_VALUE, PERCENTS, group_quantiles, quantiles_in_passes, rank
 from tests.spark.rollup.reference import percentile
 
 values = st.one_of(

@@ -12,18 +12,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from shard.directory import open_data_dir
-from shard.frame import INDEX_ENTRY_BYTES
-from shard.header import HEADER_PAGE_BYTES
-from shard.stream_files import stream_paths
-from spark import directory_source
-from spark.rollup import reading
-from spark.rollup.day_plan import plan_day
-from spark.rollup.reading import index_reader, run_task
-from spark.rollup.table import NOTE, parse_note
-from spark.rollup.units import Task
-from spark.rollup.verify import frame_reader
-from spark.source import SourceOptions, open_source
+from tailrace.shard.directory import open_data_dir
+from tailrace.shard.frame import INDEX_ENTRY_BYTES
+from tailrace.shard.header import HEADER_PAGE_BYTES
+from tailrace.shard.stream_files import stream_paths
+from tailrace.spark import directory_source
+from tailrace.spark.rollup import reading
+from tailrace.spark.rollup.day_plan import plan_day
+from tailrace.spark.rollup.reading import index_reader, run_task
+from tailrace.spark.rollup.table import NOTE, parse_note
+from tailrace.spark.rollup.units import Task
+from tailrace.spark.rollup.verify import frame_reader
+from tailrace.spark.source import SourceOptions, open_source
 from tests.shard.helpers import flip
 from tests.spark.data import Sent, make_directory, plain, trim
 from tests.spark.rollup import reference

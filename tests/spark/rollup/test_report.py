@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from shard.leaves import interpreted_wanted
-from spark.rollup.forecast import Removal
-from spark.rollup.report import NOTES_SHOWN, Told, render, show_size
-from spark.rollup.store import Store
-from spark.rollup.summary import summarize
+from tailrace.shard.leaves import interpreted_wanted
+from tailrace.spark.rollup.forecast import Removal
+from tailrace.spark.rollup.report import NOTES_SHOWN, Told, render, show_size
+from tailrace.spark.rollup.store import Store
+from tailrace.spark.rollup.summary import summarize
 from tests.spark.rollup.directories import DAY
 from tests.spark.rollup.made import row, write
 

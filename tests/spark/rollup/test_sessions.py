@@ -15,8 +15,8 @@ import pyspark
 import pytest
 
 from bench.ports import free_port
-from shard.leaves import interpreted_wanted
-from spark.session import java_home
+from tailrace.shard.leaves import interpreted_wanted
+from tailrace.spark.session import java_home
 from tests.spark.data import make_directory
 from tests.spark.java import with_quick_java
 from tests.spark.rollup import reference
@@ -27,8 +27,7 @@ from tests.system.node import running
 from tests.tidy import tree
 
 WAIT_S = 300.0
-PACKAGES = ("shard", "broker", "supervisor", "tailrace", "spark")
-FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "pyspark_tailrace.py")
+FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "pyspark_tailrace.py", "scripts/link-package")
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
@@ -37,10 +36,11 @@ def build_zip(folder: Path) -> Path:
     """The wheel of this tree under a name that Spark puts on the path of its Python."""
     root = folder / "tree"
     ignore = shutil.ignore_patterns("*.so", "__pycache__")
-    for package in PACKAGES:
+    for package in tree.INSTALLED:
         shutil.copytree(tree.ROOT / package, root / package, ignore=ignore)
+    (root / "scripts").mkdir()
     for name in FILES:
-        shutil.copy(tree.ROOT / name, root)
+        shutil.copy(tree.ROOT / name, root / name)
     command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps", "-w", folder, "."]
     environment = {**os.environ, "TAILRACE_DISABLE_COMPILED": "1"}
     subprocess.run(list(map(str, command)), cwd=root, env=environment, check=True, timeout=WAIT_S)
@@ -113,9 +113,9 @@ ROLL_UP = """
 import sys
 from datetime import date
 from pathlib import Path
-from spark.rollup.job import Job, run_job
-from spark.rollup.sessions import make_session
-from spark.rollup.spark_engine import SparkEngine
+from tailrace.spark.rollup.job import Job, run_job
+from tailrace.spark.rollup.sessions import make_session
+from tailrace.spark.rollup.spark_engine import SparkEngine
 
 master, py_files, day, *jobs = sys.argv[1:]
 session = make_session(master, "*", "512m", [py_files], {"spark.executor.memory": "512m"})
@@ -129,7 +129,7 @@ for kind, where, out in zip(jobs[::3], jobs[1::3], jobs[2::3]):
 def test_a_cluster_rolls_up_with_the_built_package(tmp_path: Path, cluster: Cluster) -> None:
     """From the directory, and from a broker over connections."""
     make_directory(tmp_path / "data", {f"s{i}": spread(300) for i in range(5)} | {"ключ/é": spread(20)})
-    import_it = [str(cluster.python), "-c", "import spark.rollup"]
+    import_it = [str(cluster.python), "-c", "import tailrace.spark.rollup"]
     assert subprocess.run(import_it, cwd=tmp_path, capture_output=True, check=False).returncode, "the node has tailrace"
     expected = reference.roll_up(tmp_path / "data", DAY_START_US)
     with running(tmp_path / "data") as node:

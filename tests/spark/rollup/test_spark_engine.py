@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from spark.rollup.engine import ChooseEngine, EngineError
-from spark.rollup.source import RollupDataSource, to_options
-from spark.rollup.spark_engine import SparkEngine
-from spark.rollup.tasks import Work
-from spark.rollup.units import Unit
-from spark.slices import Slice
-from spark.source import SourceOptions
 from tailrace.address import Address
+from tailrace.spark.rollup.engine import ChooseEngine, EngineError
+from tailrace.spark.rollup.source import RollupDataSource, to_options
+from tailrace.spark.rollup.spark_engine import SparkEngine
+from tailrace.spark.rollup.tasks import Work
+from tailrace.spark.rollup.units import Unit
+from tailrace.spark.slices import Slice
+from tailrace.spark.source import SourceOptions
 
 TASKS = [(Unit(Slice("a", 0, 0, 1), ("day",)),)]
 

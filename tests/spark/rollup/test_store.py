@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from spark.rollup.store import STATE_KEPT_S, STATES_KEPT_MAX, TABLES, Store, StoreInUse, staged_table
+from tailrace.spark.rollup.store import STATE_KEPT_S, STATES_KEPT_MAX, TABLES, Store, StoreInUse, staged_table
 
 KILLS = int(os.environ.get("TAILRACE_KILL_ROUNDS", "4"))
 DAY = date(2026, 11, 20)
@@ -238,7 +238,7 @@ WRITER = """
 import itertools, sys
 from datetime import date
 from pathlib import Path
-from spark.rollup.store import TABLES, Store, staged_table
+from tailrace.spark.rollup.store import TABLES, Store, staged_table
 
 store = Store(Path(sys.argv[1]))
 for number in itertools.count(int(sys.argv[2])):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
-from spark.rollup.store import Store
-from spark.rollup.summary import GROWTH_DAYS, STREAMS_SHOWN, read_day_bytes, summarize
+from tailrace.spark.rollup.store import Store
+from tailrace.spark.rollup.summary import GROWTH_DAYS, STREAMS_SHOWN, read_day_bytes, summarize
 from tests.spark.rollup.directories import DAY
 from tests.spark.rollup.made import row, write
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from spark.rollup.kernel import NO_GAP, Segment, roll_up
-from spark.rollup.table import NOTE, RAW_SCHEMA, TABLE_SCHEMA, note_batch, parse_note, to_batch, to_table_rows
-from spark.slices import Slice
+from tailrace.spark.rollup.kernel import NO_GAP, Segment, roll_up
+from tailrace.spark.rollup.table import NOTE, RAW_SCHEMA, TABLE_SCHEMA, note_batch, parse_note, to_batch, to_table_rows
+from tailrace.spark.slices import Slice
 
 
 def test_rows_have_the_names_and_shards_of_their_streams() -> None:

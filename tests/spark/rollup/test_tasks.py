@@ -8,13 +8,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from spark.rollup import tasks
-from spark.rollup.kernel import LEVELS
-from spark.rollup.table import TABLE_SCHEMA
-from spark.rollup.tasks import TableFile, TaskNote, TaskResult, Work, write_task
-from spark.rollup.units import Unit
-from spark.slices import Slice
-from spark.source import SourceOptions, StreamRef, open_source
+from tailrace.spark.rollup import tasks
+from tailrace.spark.rollup.kernel import LEVELS
+from tailrace.spark.rollup.table import TABLE_SCHEMA
+from tailrace.spark.rollup.tasks import TableFile, TaskNote, TaskResult, Work, write_task
+from tailrace.spark.rollup.units import Unit
+from tailrace.spark.slices import Slice
+from tailrace.spark.source import SourceOptions, StreamRef, open_source
 from tests.spark.data import make_directory, plain
 
 

@@ -7,9 +7,9 @@ from bisect import bisect_left
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark.rollup.kernel import DAY_US, HOUR_US, LEVELS, MINUTE_US, WIDTHS_US
-from spark.rollup.units import STREAM_ROWS, Unit, cut_units, is_too_large, pack
-from spark.slices import Slice
+from tailrace.spark.rollup.kernel import DAY_US, HOUR_US, LEVELS, MINUTE_US, WIDTHS_US
+from tailrace.spark.rollup.units import STREAM_ROWS, Unit, cut_units, is_too_large, pack
+from tailrace.spark.slices import Slice
 
 
 class Stream:

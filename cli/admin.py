@@ -1,0 +1,102 @@
+"""`tailrace admin`: one command of the line protocol, and its answer."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import click
+
+from tailrace.address import Address
+from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, CommandError
+from tailrace.cli.options import server_options
+from tailrace.cli.output import write_all
+from tailrace.cli.server import RECEIVE_BYTES, choose_server, connect_socket
+
+ANSWER_TIMEOUT_S = 60.0
+STDOUT = 1
+
+EPILOG = """\b
+Examples:
+  tailrace admin streams
+  tailrace admin stat access-log
+  tailrace admin trim access-log '#1000'
+  tailrace admin workers
+  tailrace admin quit
+
+Commands of administrators are taken only from the broker's own machine. `tailrace admin help` lists them.
+
+Exit codes: 0 done, 1 refused by the broker, 2 wrong arguments, 4 no connection or lost.
+"""
+
+
+@click.command(
+    "admin", epilog=EPILOG, context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False}
+)
+@server_options
+@click.argument("words", nargs=-1, required=True, metavar="COMMAND...", type=click.UNPROCESSED)
+def command(words: tuple[str, ...], server: str | None, host: str | None, port: int | None) -> int:
+    """Send one COMMAND to the broker and print the answer."""
+    line = " ".join(words)
+    if "\n" in line or "\r" in line:
+        raise click.UsageError("a command is one line")
+    chosen = choose_server(server, host, port)
+    answer = Answer()
+    with connect_socket(chosen) as sock:
+        for received in _ask(sock, chosen, line.encode(errors="surrogateescape")):
+            answer.take(received)
+    if answer.is_cut:
+        raise _lost(chosen, "the broker closed it within its answer")
+    return REFUSED if answer.refused else OK
+
+
+def _ask(sock: socket.socket, server: Address, line: bytes) -> Iterator[bytes]:
+    """Send `line`, then whatever comes until the broker closes. Raises CommandError."""
+    try:
+        sock.settimeout(ANSWER_TIMEOUT_S)
+        sock.sendall(line + b"\r\n")
+        sock.shutdown(socket.SHUT_WR)  # the broker answers everything, then closes
+        while received := sock.recv(RECEIVE_BYTES):
+            yield received
+    except TimeoutError:
+        raise CommandError(f"{server} did not answer within {ANSWER_TIMEOUT_S:.0f} s", NO_CONNECTION) from None
+    except OSError as error:
+        raise _lost(server, error.strerror or str(error)) from None
+
+
+def _lost(server: Address, reason: str) -> CommandError:
+    return CommandError(f"connection to {server} lost ({reason}); the command may have been run", NO_CONNECTION)
+
+
+def parse_error(line: bytes) -> tuple[str, str] | None:
+    """(code, text) of a line `err CODE text`, None for any other line."""
+    if not line.startswith(b"err "):
+        return None
+    code, _, text = line[4:].decode("utf-8", "replace").partition(" ")
+    return code, text
+
+
+class Answer:
+    """Prints whole lines as they come, without the lone `.` that ends an answer of several; remembers an `err`."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self.refused = False
+
+    def take(self, received: bytes) -> None:
+        lines = (self._rest + received).split(b"\r\n")
+        self._rest = lines.pop()
+        shown = []
+        for line in lines:
+            error = parse_error(line)
+            if error is not None:
+                self.refused = True
+                click.echo(f"tailrace: {error[0]}: {error[1]}", err=True)
+            elif line != b".":
+                shown.append(line + b"\n")
+        write_all(STDOUT, b"".join(shown))
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the last line has no end."""
+        return bool(self._rest)

@@ -1,0 +1,67 @@
+"""One question to one node: how does replication stand there?"""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Final
+
+from tailrace.address import Address
+from tailrace.link import CLIENT_NAME
+from tailrace.protocol import messages as m
+from tailrace.protocol.binary import ClientCodec
+from tailrace.protocol.errors import PeerError
+from tailrace.protocol.replication import FEATURE, Ask, Told
+
+ASK_TIMEOUT_S: Final = 5.0
+"""From dialling to the answer."""
+RECEIVE_BYTES: Final = 256 << 10
+ANSWER_MAX_BYTES: Final = 1 << 20
+ASK_ID: Final = 1
+
+
+class AskFailed(Exception):
+    """There is no answer; the text says why."""
+
+
+def ask_node(address: Address, stream: str | None, token: str | None, timeout_s: float = ASK_TIMEOUT_S) -> Told:
+    """What the node there tells, of one stream or of all. Raises AskFailed."""
+    deadline_s = time.monotonic() + timeout_s
+    try:
+        with socket.create_connection(address, timeout_s) as sock:
+            return _converse(sock, stream, token, deadline_s)
+    except TimeoutError:
+        raise AskFailed(f"no answer within {timeout_s:.0f} s") from None
+    except UnicodeError:
+        raise AskFailed(f"{address.host!r} is no host's name") from None
+    except OSError as error:
+        raise AskFailed(error.strerror or str(error)) from None
+    except PeerError as error:
+        raise AskFailed(f"what answers there is no broker: {error.text}") from None
+
+
+def _converse(sock: socket.socket, stream: str | None, token: str | None, deadline_s: float) -> Told:
+    """Raises AskFailed, PeerError, OSError."""
+    codec = ClientCodec(ANSWER_MAX_BYTES, features=frozenset({FEATURE}))
+    sock.sendall(m.pack(m.Hello(m.VERSION, (FEATURE,), CLIENT_NAME, token)))
+    while True:
+        left_s = deadline_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        sock.settimeout(left_s)
+        data = sock.recv(RECEIVE_BYTES)
+        if not data:
+            raise AskFailed("it closed the connection")
+        for message in codec.feed(data):
+            if isinstance(message, m.Welcome):
+                _check_welcome(message)
+                sock.sendall(m.pack(Ask(ASK_ID, None if stream is None else stream.encode())))
+            elif isinstance(message, m.Failed):
+                raise AskFailed(f"{message.code}: {message.text}")
+            elif isinstance(message, Told):
+                return message
+
+
+def _check_welcome(welcome: m.Welcome) -> None:
+    if FEATURE not in welcome.features:
+        raise AskFailed(f"{welcome.software} does not replicate")

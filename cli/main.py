@@ -1,0 +1,121 @@
+"""The `tailrace` command: its subcommands, and how every one of them ends.
+
+Subcommands are imported when they are asked for, so that `tailrace pub` does not load a broker. A subcommand returns
+its exit code; what it raises becomes one line on standard error here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from tailrace.cli.ending import INTERRUPTED, OK, REFUSED, USAGE, CommandError
+
+COMMANDS = ("serve", "pub", "tail", "consumers", "admin", "tree", "check", "dump", "republish", "rollup")
+
+EPILOG = """\b
+Examples:
+  tailrace serve --data ./data
+  tailrace pub access-log < access.log
+  tailrace tail access-log --from "10m ago" --count 5
+  tailrace consumers orders
+  tailrace admin streams
+  tailrace tree 10.0.0.1:5050
+  tailrace check ./data
+  tailrace dump ./data access-log --format json
+  tailrace rollup ./data ./rollups
+
+\b
+Environment:
+  TAILRACE_SERVER  the broker, where no option names one
+  TAILRACE_TOKEN   what a broker asks of connections from elsewhere, if it does
+
+\b
+Exit codes:
+  0    done
+  1    refused by the broker, faults found by a check, or any other failure
+  2    wrong arguments or configuration
+  3    the data directory is in use
+  4    cannot listen, cannot connect, or the connection was lost
+  5    the data directory is unusable
+  130  interrupted by ^C
+"""
+
+
+class Interrupted(Exception):
+    """^C. Not KeyboardInterrupt, which click would answer with an empty line."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands live in modules of their own names."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"tailrace.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise Interrupted from None
+        except BrokenPipeError:  # the reader of our output has what it wanted
+            _forget_stdout()
+            return OK
+
+
+@click.group(cls=LazyGroup, epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="tailrace", prog_name="tailrace", message="%(prog)s %(version)s")
+def cli() -> None:
+    """tailrace: a persistent publish/subscribe broker for streams of messages."""
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command and leave the process with its exit code."""
+    sys.exit(run(arguments))
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; its exit code. Errors are one line on standard error, without a traceback."""
+    try:
+        code = cli.main(arguments, prog_name="tailrace", standalone_mode=False)
+    except click.UsageError as error:
+        return _fail(_with_help(error), USAGE)
+    except click.ClickException as error:
+        return _fail(error.format_message(), REFUSED)
+    except CommandError as error:
+        return _fail(error.text, error.exit_code)
+    except (Interrupted, click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    return code if isinstance(code, int) else OK
+
+
+def _fail(text: str, exit_code: int) -> int:
+    click.echo(f"tailrace: {text}", err=True)
+    return exit_code
+
+
+def _with_help(error: click.UsageError) -> str:
+    where = error.ctx.command_path if error.ctx is not None else "tailrace"
+    return f"{error.format_message().rstrip('.')} (see {where} --help)"
+
+
+def _forget_stdout() -> None:
+    """Let what Python still has in its buffer go nowhere; flushing it at exit would complain."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, 1)
+    os.close(null)
+
+
+if __name__ == "__main__":
+    main()

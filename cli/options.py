@@ -1,0 +1,51 @@
+"""What several subcommands share: how a broker is named, and a stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from tailrace.address import DEFAULT_HOST, DEFAULT_PORT
+from tailrace.cli.server import RECONNECT_S, SERVER_VARIABLE
+from tailrace.shard.names import InvalidName, is_reserved, validate_name
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SERVER_HELP = f"The broker [env: {SERVER_VARIABLE}; default: {DEFAULT_HOST}:{DEFAULT_PORT}]."
+
+
+def server_options(function: F) -> F:
+    """--server, --host and --port."""
+    function = click.option("--port", "-p", type=click.IntRange(1, 65_535), help="Its port, over that of --server.")(
+        function
+    )
+    function = click.option("--host", help="Its host, over that of --server.")(function)
+    return click.option("--server", "-s", metavar="HOST:PORT", help=SERVER_HELP)(function)
+
+
+def reconnect_option(function: F) -> F:
+    """--reconnect, in seconds."""
+    text = "How many seconds a lost connection may stay lost."
+    return click.option(
+        "--reconnect", "reconnect_s", type=click.FloatRange(0), default=RECONNECT_S, show_default=True, help=text
+    )(function)
+
+
+def stream_argument(function: F) -> F:
+    """STREAM, a valid name that is not the broker's own."""
+    return click.argument("stream", callback=check_stream)(function)
+
+
+def check_stream(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
+    """For a click parameter: a stream's name, or none where it need not be given."""
+    if value is None:
+        return None
+    try:
+        validate_name(value)
+    except InvalidName as error:
+        raise click.BadParameter(str(error)) from None
+    if is_reserved(value):
+        raise click.BadParameter(f"the stream name {value!r} begins with $ as the broker's own do")
+    return value

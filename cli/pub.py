@@ -1,0 +1,139 @@
+"""`tailrace pub`: the lines of standard input, each a message."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import click
+
+from tailrace import Ack, InvalidArgument
+from tailrace.cli.ending import OK, REFUSED, CommandError
+from tailrace.cli.options import check_stream, reconnect_option, server_options
+from tailrace.cli.progress import ProgressBar, input_size
+from tailrace.cli.publishing import Outcome, Publisher
+from tailrace.cli.server import choose_server, connect
+from tailrace.cli.template import BadTemplate, parse_template
+from tailrace.framing import REPLICAS_MAX
+from tailrace.headers import pack_headers
+
+EPILOG = """\b
+Examples:
+  tailrace pub access-log < access.log
+  tail -F /var/log/syslog | tailrace pub syslog --quiet
+  zcat old.gz | tailrace pub old --server broker.example:5050
+  tailrace pub --stream 'access.{1}' --headers source=web1 < access.log
+
+Only the line feed of a line is taken off: any other byte, a carriage return too, is part of the message. A last line
+without a line feed is a message as well.
+
+With --stream each line goes to a stream of its own: {1} is its first word, {2} its second; with {name} each line is a
+JSON object, and this the member of that name.
+
+Every acknowledgement is checked, unless --ack none. With --ack replicated a line is acknowledged when so many nodes
+(--replicas) below the stream's master hold it; one that is logged, but held by fewer, is told as refused, with where it
+is. When the connection breaks, what was not acknowledged is sent again on the next one, and is in the stream once.
+
+Exit codes: 0 all lines are in the stream, 1 some were refused or not replicated (the first few are told with their line
+numbers), 2 wrong arguments, 4 no connection or lost (how much was acknowledged is told), 130 interrupted.
+"""
+
+ACKS = {ack.name.lower(): ack for ack in Ack}
+
+
+def _parse_headers(_ctx: click.Context, _parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, str | bytes]:
+    headers: dict[str, str | bytes] = {}
+    for value in values:
+        key, equals, text = value.partition("=")
+        if not key or not equals:
+            raise click.BadParameter(f"{value!r} is not KEY=VALUE")
+        headers[key] = text
+    try:
+        pack_headers(headers)
+    except InvalidArgument as error:
+        raise click.BadParameter(str(error)) from None
+    return headers
+
+
+@click.command("pub", epilog=EPILOG)
+@click.argument("stream", required=False, callback=check_stream)
+@click.option("--stream", "template", metavar="TEMPLATE", help="The stream of each line, made from the line.")
+@click.option("--ack", type=click.Choice(list(ACKS)), default="appended", show_default=True, help="What to wait for.")
+@click.option(
+    "--replicas",
+    type=click.IntRange(1, REPLICAS_MAX),
+    metavar="N",
+    help="With --ack replicated: how many nodes are to hold each message.  [default: 1]",
+)
+@click.option("--no-ack", is_flag=True, help="As --ack none: faster, and losses go unseen.")
+@click.option("--headers", "-H", multiple=True, metavar="KEY=VALUE", callback=_parse_headers, help="For every message.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress, no report.")
+@reconnect_option
+@server_options
+def command(
+    stream: str | None,
+    template: str | None,
+    ack: str,
+    replicas: int | None,
+    no_ack: bool,
+    headers: dict[str, str | bytes],
+    quiet: bool,
+    reconnect_s: float,
+    server: str | None,
+    host: str | None,
+    port: int | None,
+) -> int:
+    """Publish the lines of standard input to STREAM."""
+    streams = _streams(stream, template)
+    level = Ack.NONE if no_ack else ACKS[ack]
+    if replicas and level is not Ack.REPLICATED:
+        raise click.UsageError("--replicas goes with --ack replicated")
+    chosen = choose_server(server, host, port)
+    try:
+        total = input_size(0)
+    except OSError as error:
+        raise CommandError(f"cannot read standard input: {error.strerror}") from None
+    title = stream or template or ""
+    with connect(chosen, reconnect_s) as client, ProgressBar(title, total, is_bytes=True, wanted=not quiet) as bar:
+        publisher = Publisher(
+            client,
+            chosen,
+            0,
+            streams,
+            ack=level,
+            replicas=replicas or 0,
+            headers=headers,
+            tick=lambda so_far: bar.show(so_far.input_bytes, f"{so_far.lines:,} lines"),
+        )
+        outcome = publisher.run()
+    for refusal in outcome.refusals:
+        where = f"line {refusal.line:,}: " if refusal.line else ""
+        click.echo(f"tailrace: {where}{refusal.code}: {refusal.text}", err=True)
+    if not quiet:
+        click.echo(report(outcome, ack=level is not Ack.NONE, one_stream=stream is not None), err=True)
+    return REFUSED if outcome.refused else OK
+
+
+def _streams(stream: str | None, template: str | None) -> str | Callable[[bytes], str]:
+    if (stream is None) == (template is None):
+        raise click.UsageError("one of STREAM and --stream TEMPLATE is needed")
+    if stream is not None:
+        return stream
+    assert template is not None
+    try:
+        return parse_template(template)
+    except BadTemplate as error:
+        raise click.UsageError(str(error)) from None
+
+
+def report(outcome: Outcome, *, ack: bool, one_stream: bool = True) -> str:
+    """One line: how much, how fast, and where it is."""
+    rate = outcome.lines / outcome.seconds if outcome.seconds > 0 else 0.0
+    text = f"{outcome.lines:,} lines, {outcome.input_bytes:,} bytes in {outcome.seconds:.2f} s ({rate:,.0f} lines/s)"
+    if not ack:
+        return f"{text}, not acknowledged, {outcome.refused:,} errors"
+    text += f", {outcome.acknowledged:,} acknowledged"
+    if outcome.refused:
+        text += f", {outcome.refused:,} refused"
+    if outcome.acknowledged and one_stream:
+        text += f", seq {outcome.first_seq:,} to {outcome.last_seq:,}"
+    return text

@@ -1,0 +1,234 @@
+"""`tailrace pub` without its face: lines from a descriptor to streams, in batches, every acknowledgement checked.
+
+What is read is bounded by the client's window of publishes under way. While the input is silent the client's keeper
+sends what was read before, and answers the broker.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tailrace import Ack, BatchResult, BrokerError, Client, TailraceError
+from tailrace.address import Address
+from tailrace.batcher import Batcher
+from tailrace.cli.ending import NO_CONNECTION, CommandError
+from tailrace.cli.lines import LineSplitter
+from tailrace.cli.template import NoStream
+from tailrace.headers import pack_headers
+
+BLOCK_BYTES = 256 << 10  # of input a read
+REFUSALS_MAX = 10  # told one by one; the rest is counted
+BATCHERS_MAX = 1_000  # streams that have a batch of their own; more than that begin anew
+TICK_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A line that is not in a stream: its number from 1, 0 where nobody knows; a code of the protocol, a text."""
+
+    line: int
+    code: str
+    text: str
+
+
+@dataclass
+class Outcome:
+    """How a run of publishing went, so far or in the end."""
+
+    lines: int = 0  # read, the last one perhaps in part
+    input_bytes: int = 0
+    acknowledged: int = 0
+    refused: int = 0  # without acknowledgements: errors heard
+    refusals: list[Refusal] = field(default_factory=list)  # the first few
+    first_seq: int = -1  # of one stream
+    last_seq: int = -1
+    seconds: float = 0.0
+
+    def refuse(self, lines: Sequence[int], code: str, text: str) -> None:
+        self.refused += len(lines)
+        for line in lines[: REFUSALS_MAX - len(self.refusals)]:
+            self.refusals.append(Refusal(line, code, text))
+
+
+class Lane:
+    """One stream: its batcher, and the numbers of the lines that it has not answered for yet, in order."""
+
+    def __init__(self, publisher: Publisher, stream: str) -> None:
+        self._publisher = publisher
+        self._numbers: deque[Sequence[int]] = deque()
+        self.batcher: Batcher = publisher.client.batcher(
+            stream,
+            headers=publisher.headers,
+            ack=publisher.ack,
+            replicas=publisher.replicas,
+            on_result=self._hear,
+        )
+
+    def extend(self, lines: list[bytes], numbers: Sequence[int]) -> None:
+        self._numbers.append(numbers)
+        self.batcher.extend(lines)
+
+    def _hear(self, result: BatchResult) -> None:
+        numbers: list[int] = []
+        while len(numbers) < result.count:
+            head = self._numbers.popleft()
+            room = result.count - len(numbers)
+            numbers += head[:room]
+            if room < len(head):
+                self._numbers.appendleft(head[room:])
+        self._publisher.hear(result, numbers)
+
+
+class Publisher:
+    """One run."""
+
+    def __init__(
+        self,
+        client: Client,
+        server: Address,
+        input_fd: int,
+        stream: str | Callable[[bytes], str],
+        *,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        headers: dict[str, str | bytes] | None = None,
+        tick: Callable[[Outcome], None] = lambda _outcome: None,
+    ) -> None:
+        """`stream`: one for all lines, or a function from a line to its own. `tick` is called about every TICK_S."""
+        self.outcome = Outcome()
+        self.client = client
+        self.ack = ack
+        self.replicas = replicas
+        self.headers = headers or {}
+        self._server = server
+        self._input_fd = input_fd
+        self._stream = stream
+        self._tick = tick
+        self._max_bytes = client.limits["max_message_bytes"] - len(pack_headers(headers))
+        self._lanes: dict[str, Lane] = {}
+        self._lost: TailraceError | None = None
+        self._lost_from = 0  # the first line that may be missing
+
+    def run(self) -> Outcome:
+        """Publish until the input ends and every line has its outcome. Raises CommandError."""
+        started_s = ticked_s = time.monotonic()
+        splitter = LineSplitter(self._max_bytes)
+        ended = False
+        while not ended:
+            if self._has_input():
+                block = os.read(self._input_fd, BLOCK_BYTES)
+                ended = not block
+                ended_before = splitter.ended
+                lines = splitter.split(block) if block else splitter.finish()
+                self.outcome.input_bytes += len(block)
+                self.outcome.lines = splitter.begun
+                if lines:
+                    self._publish(lines, range(ended_before + 1, ended_before + 1 + len(lines)))
+            self._check()
+            now_s = time.monotonic()
+            if now_s - ticked_s >= TICK_S:
+                ticked_s = now_s
+                self.outcome.seconds = now_s - started_s
+                self._tick(self.outcome)
+        self._finish()
+        self.outcome.seconds = time.monotonic() - started_s
+        self._tick(self.outcome)
+        return self.outcome
+
+    def hear(self, result: BatchResult, numbers: list[int]) -> None:
+        """What became of the lines with these numbers."""
+        outcome = self.outcome
+        if result.receipt is not None:
+            if self.ack is not Ack.NONE:
+                outcome.acknowledged += result.count
+                outcome.first_seq = result.receipt.seq if outcome.first_seq < 0 else outcome.first_seq
+                outcome.last_seq = result.receipt.last_seq
+        elif isinstance(result.error, BrokerError):
+            outcome.refuse(numbers, result.error.code, result.error.text)
+        else:
+            self._lost = self._lost or result.error
+            self._lost_from = min(self._lost_from or numbers[0], numbers[0])
+
+    # --- one block ----------------------------------------------------------------------------------------------------
+
+    def _has_input(self) -> bool:
+        poller = select.poll()
+        poller.register(self._input_fd, select.POLLIN)
+        return bool(poller.poll(TICK_S * 1_000))
+
+    def _publish(self, lines: list[bytes], numbers: Sequence[int]) -> None:
+        if max(map(len, lines)) > self._max_bytes:
+            lines, numbers = self._without_large(lines, numbers)
+        if isinstance(self._stream, str):
+            if lines:
+                self._lane(self._stream).extend(lines, numbers)
+            return
+        for stream, (some_lines, some_numbers) in self._by_stream(self._stream, lines, numbers).items():
+            self._lane(stream).extend(some_lines, some_numbers)
+
+    def _without_large(self, lines: list[bytes], numbers: Sequence[int]) -> tuple[list[bytes], Sequence[int]]:
+        text = f"the line is larger than the {self._max_bytes:,} bytes that the broker takes"
+        self.outcome.refuse(
+            [n for n, each in zip(numbers, lines, strict=True) if len(each) > self._max_bytes], "size", text
+        )
+        kept = [(n, each) for n, each in zip(numbers, lines, strict=True) if len(each) <= self._max_bytes]
+        return [each for _, each in kept], [n for n, _ in kept]
+
+    def _by_stream(
+        self, stream_of: Callable[[bytes], str], lines: list[bytes], numbers: Sequence[int]
+    ) -> dict[str, tuple[list[bytes], list[int]]]:
+        found: dict[str, tuple[list[bytes], list[int]]] = {}
+        for number, line in zip(numbers, lines, strict=True):
+            try:
+                some = found.setdefault(stream_of(line), ([], []))
+            except NoStream as error:
+                self.outcome.refuse([number], "name", str(error))
+                continue
+            some[0].append(line)
+            some[1].append(number)
+        return found
+
+    def _lane(self, stream: str) -> Lane:
+        lane = self._lanes.get(stream)
+        if lane is None:
+            if len(self._lanes) >= BATCHERS_MAX:
+                self._flush()
+                self._lanes.clear()
+            lane = self._lanes[stream] = Lane(self, stream)
+        return lane
+
+    # --- the end ------------------------------------------------------------------------------------------------------
+
+    def _flush(self) -> None:
+        for lane in self._lanes.values():
+            lane.batcher.flush()
+
+    def _check(self) -> None:
+        """Raises CommandError when the connection is gone for good."""
+        lost = self._lost or self.client.failure
+        if lost is not None:
+            self._flush()  # so that all is told
+            raise CommandError(self._lost_text(lost), NO_CONNECTION)
+
+    def _finish(self) -> None:
+        self._flush()
+        self.client.close()
+        if self.ack is Ack.NONE:
+            self.outcome.refused += self.client.refused
+            refusal = self.client.last_refusal
+            if isinstance(refusal, BrokerError):
+                self.outcome.refusals.append(Refusal(0, refusal.code, refusal.text))
+        self._check()
+
+    def _lost_text(self, lost: TailraceError) -> str:
+        outcome = self.outcome
+        text = f"connection to {self._server} lost ({lost}); "
+        if self.ack is Ack.NONE:
+            return f"{text}of {outcome.lines:,} lines read, nobody can say how many arrived"
+        text += f"acknowledged were {outcome.acknowledged:,} of {outcome.lines:,} lines read"
+        return f"{text}; line {self._lost_from:,} and what follows may be missing" if self._lost_from else text

@@ -1,0 +1,208 @@
+"""`tailrace republish`: what was set aside of a stream, published to it again, each message once however often it runs.
+
+A message that its producer has numbered goes with that number: if the producer has sent it again meanwhile, the broker
+knows it and appends nothing. The others are numbered in the name of their tail.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import click
+import msgpack
+
+from tailrace.cli.ending import NO_CONNECTION, OK, CommandError
+from tailrace.cli.options import check_stream, server_options
+from tailrace.cli.server import RECEIVE_BYTES, TOKEN_VARIABLE, choose_server, connect_socket
+from tailrace.link import CLIENT_NAME
+from tailrace.protocol import messages as m
+from tailrace.protocol.binary import ClientCodec
+from tailrace.protocol.errors import Code, PeerError
+from tailrace.shard.diverged import DIVERGED_SUFFIX
+from tailrace.shard.errors import StorageError
+from tailrace.shard.export import Bounds, Section, diverged_sections, read_section
+from tailrace.shard.frame import FLAG_CONTINUES, FLAG_PRODUCER, pack_frame
+from tailrace.shard.leaves import load
+from tailrace.shard.names import name_of_stem
+from tailrace.shard.numbering import ID_KEY, NUMBER_KEY, read_numbering, write_numbering
+from tailrace.shard.walk import Run
+
+ANSWER_TIMEOUT_S: Final = 60.0
+PIECE_MESSAGES: Final = 256
+PIECE_BYTES: Final = 128 << 10
+"""The most messages of one publish, and about the most bytes."""
+HANDLE: Final = 1
+LOGGED_BEFORE: Final = "was logged before"
+"""In the text of ERROR `producer` for a message that is in the stream, nobody knows where."""
+
+EPILOG = """\b
+Examples:
+  tailrace check /var/lib/tailrace
+  tailrace republish /var/lib/tailrace/shard-11/orders.diverged --part 1
+  tailrace republish orders.diverged --server 10.0.0.2:5050
+
+The messages come to the end of the stream, in their order, with their payloads, headers and keys, and with new seqs and
+times. A message that is in the stream already, because its producer has sent it again, or by an earlier run of this
+command, is not appended. That holds for as long as the broker knows producers: `producer_expiry_s` (a day) after the
+last run. Remove the file when you are done with it.
+
+Exit codes: 0 done, 1 refused by the broker or damaged, 2 wrong arguments, 4 no connection or lost.
+"""
+
+_leaf = load("tailrace.shard.run_cy")
+_parse = load("tailrace.shard.frame_cy").parse
+
+
+class Piece(NamedTuple):
+    """Messages of one publish. `own`: producer and number of the first, if its producer has numbered it; `metadata` is
+    the first message's, without that.
+    """
+
+    frames: bytes
+    messages: int
+    own: tuple[bytes, int] | None
+    metadata: bytes
+
+
+@click.command("republish", epilog=EPILOG)
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--stream", "-t", callback=check_stream, help="Where the messages go, if not where the file's name says.")
+@click.option("--part", type=click.IntRange(1), metavar="N", help="Only the Nth tail.")
+@server_options
+def command(
+    file: Path, stream: str | None, part: int | None, server: str | None, host: str | None, port: int | None
+) -> int:
+    """Publish again what was set aside in FILE, a .diverged file."""
+    name = stream or name_of_stem(file.stem)
+    if file.suffix != DIVERGED_SUFFIX or name is None:
+        raise click.UsageError(f"{file} is no {DIVERGED_SUFFIX} file whose name is a stream's; --stream names that")
+    chosen = choose_server(server, host, port)
+    try:
+        fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise CommandError(f"{file}: {error.strerror}") from None
+    try:
+        with connect_socket(chosen) as sock:
+            publisher = Publisher(sock, name)
+            for section in diverged_sections(fd, file, name):
+                if part in (None, section.number):
+                    count = republish(publisher, section, name)
+                    click.echo(f"{name}: all {count:,} messages of tail {section.number} are in the stream")
+    except StorageError as error:
+        raise CommandError(str(error)) from None
+    except (OSError, PeerError) as error:
+        text = f"connection to {chosen} lost ({error}); run this again: nothing is appended twice"
+        raise CommandError(text, NO_CONNECTION) from None
+    finally:
+        os.close(fd)
+    return OK
+
+
+def republish(publisher: Publisher, section: Section, name: str) -> int:
+    """Publish a tail; how many messages it has. Raises CommandError, StorageError, OSError, PeerError."""
+    digest = blake2b(name.encode(), digest_size=16)
+    for run in _runs(section):
+        digest.update(run.frames)
+    tail_id, number, count = b"tail:" + digest.digest(), 0, 0
+    for piece in pieces(row for run in _runs(section) for row in _parse(run.frames, 0, len(run.frames), True)):
+        if piece.own is None or not publisher.publish(piece, *piece.own):
+            publisher.publish(piece, tail_id, number, must=True)
+            number += piece.messages
+        count += piece.messages
+    return count
+
+
+def _runs(section: Section) -> Iterator[Run]:
+    for found in read_section(section, Bounds()):
+        if not isinstance(found, Run):
+            raise CommandError(f"{section.title}: {found}; `tailrace dump --skip-damaged` writes out the rest")
+        yield found
+
+
+def pieces(rows: Iterable[tuple[int, int, int, int, bytes, bytes]]) -> Iterator[Piece]:
+    """The messages, (seq, timestamp, epoch, flags, metadata, payload) each, in the same order."""
+    frames, messages, first, metadata = bytearray(), 0, None, b""
+    own: tuple[bytes, int] | None = None
+    for _seq, _time, _epoch, flags, kept, payload in rows:
+        following = None if own is None else (own[0], own[1] + 1)
+        if flags & FLAG_PRODUCER:
+            own, kept = read_numbering(kept), _without_numbering(kept)
+        else:
+            own = following if flags & FLAG_CONTINUES else None
+        full = messages >= PIECE_MESSAGES or len(frames) >= PIECE_BYTES
+        if messages and (full or own != (following if first is not None else None)):
+            yield Piece(bytes(frames), messages, first, metadata)
+            frames, messages = bytearray(), 0
+        if not messages:
+            first, metadata = own, kept
+        frames += pack_frame(payload, metadata=kept)
+        messages += 1
+    if messages:
+        yield Piece(bytes(frames), messages, first, metadata)
+
+
+def _without_numbering(metadata: bytes) -> bytes:
+    fields = msgpack.unpackb(metadata)
+    left = {key: value for key, value in fields.items() if key not in (ID_KEY, NUMBER_KEY)}
+    packed: bytes = msgpack.packb(left) if left else b""
+    return packed
+
+
+class Publisher:
+    """A connection that publishes numbered messages to one stream. Raises CommandError, OSError, PeerError."""
+
+    def __init__(self, sock: socket.socket, stream: str) -> None:
+        self._sock = sock
+        self._codec = ClientCodec()
+        self._answers: list[m.Response] = []
+        self._request = 0
+        sock.settimeout(ANSWER_TIMEOUT_S)
+        token = os.environ.get(TOKEN_VARIABLE) or None
+        self._send(m.pack(m.Hello(m.VERSION, (m.PRODUCERS_FEATURE,), CLIENT_NAME, token)))
+        welcome = self._next()
+        if not isinstance(welcome, m.Welcome):
+            raise _refused(welcome)
+        if m.PRODUCERS_FEATURE not in welcome.features:
+            raise CommandError(f"{welcome.software} does not know numbered publishes")
+        self._send(m.pack(m.Open(HANDLE, stream.encode())))
+        opened = self._next()
+        if not isinstance(opened, m.Opened):
+            raise _refused(opened)
+
+    def publish(self, piece: Piece, producer: bytes, number: int, *, must: bool = False) -> bool:
+        """Whether the messages are in the stream by these numbers; False if the broker cannot take them by those."""
+        frames = _leaf.mark_run(piece.frames, write_numbering(piece.metadata, producer, number))
+        self._request += 1
+        self._send(m.pack_publish(self._request, m.Ack.SYNCED, [HANDLE], frames) + bytes(frames))
+        answer = self._next()
+        if isinstance(answer, m.Published):
+            return True
+        if isinstance(answer, m.Failed) and not must and answer.code in (Code.GAP, Code.PRODUCER):
+            return LOGGED_BEFORE in answer.text
+        raise _refused(answer)
+
+    def _send(self, data: bytes) -> None:
+        self._sock.sendall(data)
+
+    def _next(self) -> m.Response:
+        """The next answer; pings are answered."""
+        while True:
+            while self._answers:
+                answer = self._answers.pop(0)
+                if not isinstance(answer, m.Ping):
+                    return answer
+                self._send(m.pack(m.Pong()))
+            data = self._sock.recv(RECEIVE_BYTES)
+            if not data:
+                raise ConnectionError("the broker closed it")
+            self._answers += self._codec.feed(data)
+
+
+def _refused(answer: m.Response) -> CommandError:
+    text = f"{answer.code}: {answer.text}" if isinstance(answer, m.Failed) else f"it answered {type(answer).__name__}"
+    return CommandError(f"{text}; run this again when that is mended: nothing is appended twice")

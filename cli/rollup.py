@@ -1,0 +1,363 @@
+"""`tailrace rollup`: a day's messages into tables and a report, by processes of this machine or by Spark."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from collections.abc import Callable
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tailrace.cli.ending import IN_USE, NO_CONNECTION, NO_DIRECTORY, OK, REFUSED, USAGE, CommandError
+from tailrace.cli.java_noise import start_quietly
+from tailrace.cli.logs import LEVELS, set_up_logging
+from tailrace.cli.progress import ProgressBar
+from tailrace.errors import TailraceError
+from tailrace.shard.errors import DirectoryError
+from tailrace.shard.retention import RetentionPolicy
+
+if TYPE_CHECKING:
+    from tailrace.spark.rollup.engine import ChooseEngine, Engine
+    from tailrace.spark.rollup.job import Outcome
+    from tailrace.spark.rollup.nightly import Night
+
+NEEDED = ("numpy", "pyarrow", "jinja2")
+NOTES_SHOWN = 20
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
+_NODE = re.compile(r"(?:([A-Za-z0-9_.-]+)=)?(.+)", re.DOTALL)
+_DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
+_WORKER = re.compile(r"^\s*worker: (\S+)$", re.MULTILINE)
+
+EPILOG = """\b
+Examples:
+  tailrace rollup ./data ./rollups
+  tailrace rollup ./data ./rollups --day 2026-11-20
+  tailrace rollup ./data ./rollups --config /etc/tailrace/tailrace.toml
+  tailrace rollup north=/mnt/north south=/mnt/south ./rollups
+  tailrace rollup ./data ./rollups --engine spark
+  tailrace rollup ./data /shared/rollups --master spark://host:7077 --py-files tailrace.zip
+
+Reads what a broker has written, also while it goes on writing. OUT gets tables of minutes, hours and days as Parquet,
+and a report of the day as one HTML page; both engines write the same tables. Running it twice for a day is the same as
+once; killed at any point, it leaves the day as it was before or as it should be. Of streams that were trimmed since an
+earlier run, what that run wrote of them is kept, and so are rows of other nodes.
+
+Exit codes: 0 done, 1 streams could not be read whole (the tables have the others) or the engine failed, 2 wrong
+arguments, 3 another rollup writes to OUT, 4 no connection to the brokers, 5 DATA is unusable.
+"""
+
+
+@click.command("rollup", epilog=EPILOG)
+@click.argument("data", metavar="[NODE=]DATA…", nargs=-1, required=True)
+@click.argument("out", metavar="OUT", callback=lambda _context, _option, text: parse_out(text))
+@click.option("--day", metavar="YYYY-MM-DD", help="The day, UTC [default: yesterday].")
+@click.option("--stream", "streams", multiple=True, metavar="PATTERN", help="Only these streams; may be repeated.")
+@click.option("--replace", is_flag=True, help="Remove rows of other nodes, and of streams that are gone or made anew.")
+@click.option("--verify", is_flag=True, help="Read the messages too, and count those whose checksum is wrong.")
+@click.option(
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The broker's; the report then tells what retention removes next.",
+)
+@click.option(
+    "--metrics", type=click.Path(path_type=Path, dir_okay=False), help="Write figures of the run there, for Prometheus."
+)
+@click.option("--no-report", is_flag=True, help="Write only the tables.")
+@click.option("--brokers", is_flag=True, help="DATA is not a directory but HOST:PORT,… of brokers.")
+@click.option("--token", envvar="TAILRACE_TOKEN", help="What the brokers ask of connections from elsewhere.")
+@click.option(
+    "--engine",
+    type=click.Choice(("local", "spark")),
+    help="Processes of this machine, or Spark [default: local; spark with --master or --conf, or for a large day].",
+)
+@click.option("--cores", default="*", show_default=True, help="Processors to use; * for all.")
+@click.option("--memory", default="1g", show_default=True, help="Of Spark's Java process.")
+@click.option("--master", metavar="URL", help="A Spark cluster [default: this machine].")
+@click.option("--py-files", default="", metavar="ZIP,…", help="What the nodes of the cluster need.")
+@click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
+@click.option("--background", is_flag=True, help="Use only what others leave of the processors.")
+@click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
+def command(
+    data: tuple[str, ...],
+    out: Path,
+    day: str | None,
+    streams: tuple[str, ...],
+    replace: bool,
+    verify: bool,
+    config: Path | None,
+    metrics: Path | None,
+    no_report: bool,
+    brokers: bool,
+    token: str | None,
+    engine: str | None,
+    cores: str,
+    memory: str,
+    master: str | None,
+    py_files: str,
+    conf: tuple[str, ...],
+    background: bool,
+    log_level: str,
+) -> int:
+    """Roll a day of the streams in DATA up into OUT; of several nodes each with a name before it."""
+    require(NEEDED, "rollup")
+    set_up_logging(log_level)
+    if replace and len(data) > 1:
+        raise click.UsageError("--replace removes rows of other nodes, so it goes with one node")
+    from tailrace.spark.rollup.job import Job
+    from tailrace.spark.rollup.nightly import Night
+
+    if verify and brokers:
+        raise click.UsageError("--verify reads the files of a data directory; brokers check what they send themselves")
+    jobs = [
+        Job(parse_source(text, brokers, token), out.resolve(), parse_day(day), streams, verify, replace, name)
+        for name, text in parse_nodes(data)
+    ]
+    zips, settings = [path for path in py_files.split(",") if path], parse_settings(conf)
+    if engine == "local" and (master or zips or settings):
+        raise click.UsageError("--master, --py-files and --conf are for --engine spark")
+    processors = parse_cores(cores)
+    night = Night(jobs[0], load_policies(config), metrics, not no_report, tuple(jobs[1:]))
+
+    def start() -> Any:
+        from tailrace.spark.rollup.sessions import LOCAL, make_session
+
+        return make_session(master or LOCAL, cores, memory, zips, settings, background=background)
+
+    def choose(messages: int) -> Engine:
+        wanted = engine or choose_engine(messages, is_for_spark=bool(master or zips or settings))
+        return make_engine(wanted, processors, start, background, log_level not in ("debug", "info"))
+
+    outcome, report = run(night, choose)
+    tell(outcome, jobs[0].day, report)
+    return REFUSED if outcome.failures else OK
+
+
+def require(names: tuple[str, ...], extra: str) -> None:
+    """Raises CommandError if one of these packages is not installed."""
+    missing = [name for name in names if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CommandError(
+            f"{', '.join(missing)} not installed; pip install 'tailrace[{extra}]' installs what this rollup needs"
+        )
+
+
+def choose_engine(messages: int, *, is_for_spark: bool) -> str:
+    """The engine if none is named: `is_for_spark` if other options are."""
+    from tailrace.spark.rollup.engine import LOCAL_MESSAGES_MAX
+
+    return "spark" if is_for_spark or messages > LOCAL_MESSAGES_MAX else "local"
+
+
+def make_engine(
+    name: str, processors: int, make_session: Callable[[], Any], background: bool, is_quiet: bool
+) -> Engine:
+    """Raises CommandError if Spark is not installed."""
+    if name == "local":
+        from tailrace.spark.rollup.local import LocalEngine
+
+        return LocalEngine(processors, background=background)
+    require(("pyspark",), "spark")
+    from tailrace.spark.rollup.spark_engine import SparkEngine
+
+    if not is_quiet:
+        return SparkEngine(make_session)
+    silence_pyspark()
+    return SparkEngine(lambda: start_quietly(make_session))
+
+
+def parse_cores(text: str) -> int:
+    """Of --cores. Raises click.UsageError."""
+    if text == "*":
+        return len(os.sched_getaffinity(0))
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 16):
+        raise click.UsageError(f"--cores {text!r} is no number of processors; a number, or * for all, is")
+    return int(text)
+
+
+def require_path(name: str, text: str) -> None:
+    """Raises click.UsageError for a URL."""
+    if _URL.match(text):
+        raise click.UsageError(f"{name} is {text!r}, a URL; it is a folder, on a cluster one that all nodes have")
+
+
+def parse_nodes(texts: tuple[str, ...]) -> list[tuple[str, str]]:
+    """(name, what is behind it) of each; the name of a single one may be missing. Raises click.UsageError."""
+    found = [_NODE.fullmatch(text) for text in texts]
+    nodes = [(each[1] or "", each[2]) for each in found if each is not None]
+    names = [name for name, _ in nodes]
+    if len(texts) > 1 and (not all(names) or len(set(names)) < len(texts)):
+        raise click.UsageError("several nodes need a name each, such as north=./data south=/mnt/south")
+    return nodes
+
+
+def parse_source(text: str, brokers: bool, token: str | None) -> dict[str, str]:
+    """The options of the data source. Raises click.UsageError."""
+    if brokers:
+        return {"brokers": text, **({"token": token} if token else {})}
+    require_path("DATA", text)
+    return {"path": str(Path(text).resolve())}
+
+
+def parse_out(text: str) -> Path:
+    """Raises click.UsageError."""
+    require_path("OUT", text)
+    path = Path(text)
+    if path.exists() and not path.is_dir():
+        raise click.UsageError(f"OUT is {text!r}, which is a file; it is a folder")
+    return path
+
+
+def parse_day(text: str | None) -> date:
+    """Yesterday where none is said. Raises click.UsageError."""
+    today = datetime.now(UTC).date()
+    if text is None:
+        return today - timedelta(days=1)
+    try:
+        day = date.fromisoformat(text) if _DAY.fullmatch(text) else None
+    except ValueError:
+        day = None
+    if day is None:
+        raise click.UsageError(f"--day {text!r} is no day; YYYY-MM-DD is")
+    if day > today:
+        raise click.UsageError(f"--day {text} has not come yet; today is {today}, UTC")
+    return day
+
+
+def silence_pyspark() -> None:
+    """It logs each error that it raises, with the traces of two languages in one line; the command tells it anyway."""
+    from pyspark.logger import PySparkLogger
+
+    PySparkLogger.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")
+
+
+def parse_settings(texts: tuple[str, ...]) -> dict[str, str]:
+    """Of --conf. Raises click.UsageError."""
+    settings = {}
+    for text in texts:
+        name, is_set, value = text.partition("=")
+        if not (is_set and name.startswith("spark.")):
+            raise click.UsageError(f"--conf {text!r}: a setting of Spark is spark.NAME=VALUE")
+        settings[name] = value
+    return settings
+
+
+def load_policies(config: Path | None) -> Callable[[str], RetentionPolicy] | None:
+    """What the broker's configuration says of a stream's retention. Raises CommandError."""
+    if config is None:
+        return None
+    from tailrace.supervisor.config import ConfigError, load
+
+    try:
+        settings = load(config)
+    except ConfigError as error:
+        raise CommandError(str(error), USAGE) from None
+
+    def policy_of(stream: str) -> RetentionPolicy:
+        policy = settings.policy(stream)
+        return RetentionPolicy(policy.max_age_s, policy.max_bytes)
+
+    return policy_of
+
+
+def run(night: Night, choose: ChooseEngine) -> tuple[Outcome, Path | None]:
+    """With a bar on a terminal. Raises CommandError."""
+    from tailrace.spark.options import InvalidOption
+    from tailrace.spark.rollup.engine import EngineError
+    from tailrace.spark.rollup.nightly import run_night
+    from tailrace.spark.rollup.store import StoreInUse
+
+    with Phases() as phases:
+        try:
+            return run_night(night, choose, phases.show)
+        except StoreInUse as error:
+            raise CommandError(str(error), IN_USE) from None
+        except DirectoryError as error:
+            raise CommandError(str(error), NO_DIRECTORY) from None
+        except InvalidOption as error:
+            raise CommandError(str(error), USAGE) from None
+        except TailraceError as error:
+            raise CommandError(str(error), NO_CONNECTION) from None
+        except OSError as error:
+            raise CommandError(f"{error.filename or night.job.out}: {error.strerror or error}") from None
+        except EngineError as error:
+            raise CommandError(f"{error.name}: {find_cause(error.text)}") from None
+
+
+class Phases:
+    """A progress bar for each phase of a run, one after the other."""
+
+    def __init__(self) -> None:
+        self._phase = ""
+        self._bar: ProgressBar | None = None
+
+    def show(self, phase: str, done: int, total: int) -> None:
+        if phase != self._phase:
+            self._end()
+            self._phase = phase
+            self._bar = ProgressBar(phase, total if total > 1 else None, is_bytes=False)
+            self._bar.__enter__()
+        if self._bar is not None:
+            self._bar.show(done)
+
+    def __enter__(self) -> Phases:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._end()
+
+    def _end(self) -> None:
+        if self._bar is not None:
+            self._bar.__exit__(None, None, None)
+        self._bar = None
+
+
+def tell(outcome: Outcome, day: date, report: Path | None) -> None:
+    """What was done, on standard output; what needs a person, on standard error."""
+    for note in outcome.notes[:NOTES_SHOWN]:
+        click.echo(f"tailrace: {note.stream}: {note.text}", err=True)
+    if len(outcome.notes) > NOTES_SHOWN:
+        click.echo(f"tailrace: and {len(outcome.notes) - NOTES_SHOWN:,} more of that kind", err=True)
+    if outcome.kept:
+        click.echo(f"trimmed since an earlier run, whose rows of them are kept: {some(outcome.kept)}")
+    if outcome.others:
+        text = "rows of another node, or of earlier streams of the same names, are kept (--replace removes them)"
+        click.echo(f"{text}: {some(outcome.others)}")
+    if outcome.copies:
+        click.echo(f"also held by another node, and counted once: {some(outcome.copies)}")
+    if outcome.was_cleared:
+        click.echo(f"{day} has no messages any more: its tables were removed")
+    rows = ", ".join(f"{count:,} {table}" for table, count in outcome.rows.items())
+    click.echo(f"{day}: {outcome.messages:,} messages, {outcome.streams:,} streams; rows: {rows}")
+    if report is not None:
+        click.echo(f"report: {report}")
+
+
+def some(names: list[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(names) - NOTES_SHOWN:,} more" if len(names) > NOTES_SHOWN else ""
+    return ", ".join(names[:NOTES_SHOWN]) + more
+
+
+def find_cause(text: str) -> str:
+    """What happened, of an error of Spark, which brings the traces of two languages: the line with which Python's first
+    trace ends, and where the task ran; else its first line.
+    """
+    lines = [line for line in text.splitlines() if line.strip()]
+    starts = [number for number, line in enumerate(lines) if line.endswith("Traceback (most recent call last):")]
+    for start in starts[:1]:
+        # The whole trace may be indented. Its frames are by two blanks more than what it ends with.
+        frames = lines[start + 1 :]
+        indent = _indent(frames[0]) - 2 if frames else 0
+        cause = next((line.strip() for line in frames if _indent(line) <= indent), "")
+        if cause:
+            worker = _WORKER.search(text)
+            return f"{cause} (on {worker[1]})" if worker else cause
+    return lines[0].strip() if lines else "it failed, and did not say why"
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())

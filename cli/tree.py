@@ -1,0 +1,72 @@
+"""`tailrace tree`: who follows whom, as the nodes tell it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import click
+
+from tailrace.address import Address
+from tailrace.cli.asking import AskFailed, ask_node
+from tailrace.cli.ending import NO_CONNECTION, OK, CommandError
+from tailrace.cli.options import check_stream
+from tailrace.cli.server import TOKEN_VARIABLE, choose_server
+from tailrace.cli.tree_walk import walk
+from tailrace.protocol.replication import Told
+
+ASKED_AT_ONCE = 16
+LINE_CHARACTERS_MAX = 10_000
+
+EPILOG = """\b
+Examples:
+  tailrace tree
+  tailrace tree 10.0.0.1:5050
+  tailrace tree 10.0.0.1:5050 --stream orders
+
+The node is asked whom it follows and who follows it, then each of those, and so on. Every line is a node: its address,
+its id, what it is to its streams, and how far it is behind the node above it. One that cannot be asked is shown with
+the reason, and with what its neighbours say of it. With --stream, the last line says which of them may be promoted.
+
+Exit codes: 0 done, 2 wrong arguments, 4 the first node cannot be asked.
+"""
+
+
+@click.command("tree", epilog=EPILOG)
+@click.argument("server", required=False, metavar="[HOST:PORT]")
+@click.option("--stream", "-t", callback=check_stream, help="Only the tree of this stream.")
+@click.option("--token", help=f"What the nodes ask of connections from elsewhere [env: {TOKEN_VARIABLE}].")
+def command(server: str | None, stream: str | None, token: str | None) -> int:
+    """Draw the replication tree that the node at HOST:PORT is in."""
+    token = token or os.environ.get(TOKEN_VARIABLE) or None
+    start = choose_server(server, None, None)
+    with ThreadPoolExecutor(ASKED_AT_ONCE) as pool:
+
+        def ask(address: Address) -> Told | str:
+            try:
+                return ask_node(address, stream, token)
+            except AskFailed as error:
+                return str(error)
+
+        def ask_all(addresses: Sequence[Address]) -> list[Told | str]:
+            return list(pool.map(ask, addresses))
+
+        found = walk(start, ask_all)
+    if found.start is None:
+        raise CommandError(f"{start}: {found.problem}", NO_CONNECTION)
+    from rich.console import Console
+
+    from tailrace.cli.tree_view import candidates, draw
+
+    console = Console(highlight=False)
+    if not console.is_terminal:
+        console.width = LINE_CHARACTERS_MAX  # a line is a node, however long, for whoever reads it with a program
+    for each in draw(found, stream):
+        console.print(each)
+    advice = "" if stream is None else candidates(found, stream)
+    if advice:
+        click.echo(advice)
+    if found.is_cut:
+        click.echo("tailrace: there are more nodes than are shown", err=True)
+    return OK

@@ -1,0 +1,141 @@
+"""From one node along the links to all the others of its tree. Asks through a function, and is pure otherwise.
+
+A node is known by its id. Where nobody has told the id, as of an upstream that was never reached, its address stands
+for it.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from tailrace.address import Address
+from tailrace.protocol.replication import Link, Told
+
+NODES_MAX: Final = 1_000
+"""Addresses that are asked; a tree with more of them is shown in part."""
+NOT_ASKED = f"not asked: there are more than {NODES_MAX} addresses"
+LINK_UP: Final = "up"
+NO_ADDRESS = "it has not told where it listens"
+
+AskAll = Callable[[Sequence[Address]], Sequence[Told | str]]
+"""What each of these nodes tells, or why it does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """`told` is None for one that could not be asked, and `problem` says why."""
+
+    name: str
+    address: str
+    told: Told | None = None
+    problem: str = ""
+
+
+class Tie(NamedTuple):
+    """A node and the one that it follows, as each of the two sees the link."""
+
+    by_slave: Link | None = None
+    by_upstream: Link | None = None
+
+
+@dataclass(slots=True)
+class Found:
+    """`ties` by (upstream, slave). `start` is None where the first node could not be asked, for `problem`."""
+
+    start: str | None = None
+    problem: str = ""
+    nodes: dict[str, Node] = field(default_factory=dict)
+    ties: dict[tuple[str, str], Tie] = field(default_factory=dict)
+    is_cut: bool = False
+
+
+def walk(start: Address, ask_all: AskAll, nodes_max: int = NODES_MAX) -> Found:
+    """Ask `start`, then whoever is named, until nobody new is, or `nodes_max` addresses were asked."""
+    asked: dict[Address, Told | str] = {}
+    told: dict[str, tuple[Address, Told]] = {}
+    frontier = [start]
+    while frontier and len(asked) < nodes_max:
+        batch = frontier[: nodes_max - len(asked)]
+        answers = list(zip(batch, ask_all(batch), strict=True))
+        asked.update(answers)
+        for address, answer in answers:
+            if isinstance(answer, Told):
+                told.setdefault(answer.node, (address, answer))
+        frontier = _unknown(asked, told)
+    return _gather(start, asked, told, is_cut=bool(frontier))
+
+
+def reached_at(text: str, asked_at: Address) -> Address | None:
+    """The address that a node, which was reached at `asked_at`, calls `text`. None where it names no host.
+
+    What it calls 127.0.0.1 is on its own machine.
+    """
+    host, _, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdigit():
+        return None
+    if _is_loopback(host) and not _is_loopback(asked_at.host):
+        host = asked_at.host
+    return Address(host, int(port))
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _unknown(asked: dict[Address, Told | str], told: dict[str, tuple[Address, Told]]) -> list[Address]:
+    """Addresses that are named and were not asked, of nodes that have told nothing."""
+    found: dict[Address, None] = {}
+    for address, answer in told.values():
+        for link in answer.links:
+            target = reached_at(link.address, address)
+            if target is not None and target not in asked and link.node not in told:
+                found[target] = None
+    return list(found)
+
+
+def _gather(
+    start: Address, asked: dict[Address, Told | str], told: dict[str, tuple[Address, Told]], *, is_cut: bool
+) -> Found:
+    first = asked[start]
+    if isinstance(first, str):
+        return Found(problem=first)
+    found = Found(start=first.node, is_cut=is_cut)
+    for name, (address, answer) in told.items():
+        found.nodes[name] = Node(name, str(address), answer)
+    links = [(name, link, reached_at(link.address, at)) for name, (at, answer) in told.items() for link in answer.links]
+    named = {target: link.node for _, link, target in links if link.node}
+    for name, link, target in links:
+        other = _other_end(link, target, named.get(target, ""), None if target is None else asked.get(target))
+        found.nodes.setdefault(other.name, other)
+        _tie(found, name, other.name, link)
+    return found
+
+
+def _other_end(link: Link, target: Address | None, named: str, answer: Told | str | None) -> Node:
+    """The node at the far end of a link, which somebody else may have `named`. One that has told something is known
+    already.
+    """
+    answering = answer.node if isinstance(answer, Told) else ""
+    name = link.node or answering or named or str(target or link.address)
+    shown = str(target or link.address)
+    if isinstance(answer, str):
+        return Node(name, shown, problem=answer)
+    if answering and answering != link.node:
+        return Node(name, shown, problem=f"another node, {answering}, answers there")
+    return Node(name, shown, problem=NOT_ASKED if target else NO_ADDRESS)
+
+
+def _tie(found: Found, name: str, other: str, link: Link) -> None:
+    """A node's workers have links of their own; where they are not all well, one that is not is shown."""
+    ends = (other, name) if link.direction == "up" else (name, other)
+    tie = found.ties.get(ends, Tie())
+    before = tie.by_slave if link.direction == "up" else tie.by_upstream
+    if before is None or before.state == LINK_UP:
+        found.ties[ends] = tie._replace(by_slave=link) if link.direction == "up" else tie._replace(by_upstream=link)

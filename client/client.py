@@ -1,0 +1,363 @@
+"""The synchronous client."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from tailrace.address import parse_addresses
+from tailrace.batch import LINGER_S, MAX_BYTES, MAX_MESSAGES, Batch, BatchLimits, BatchResult
+from tailrace.batcher import Batcher
+from tailrace.errors import ConnectFailed, OperationTimeout
+from tailrace.framing import (
+    Payload,
+    checked_payload,
+    checked_payloads,
+    checked_stream,
+    checked_streams,
+    make_publication,
+)
+from tailrace.headers import pack_headers
+from tailrace.info import ClientInfo
+from tailrace.message import Receipt
+from tailrace.options import CONSUMER_BATCH, CONSUMER_DELIVERIES, CONSUMER_LINGER_S, WINDOW_BYTES, Options
+from tailrace.places import START, EndPlace, StartPlace
+from tailrace.protocol.messages import Ack
+from tailrace.pump import Pump
+from tailrace.session import Session
+from tailrace.subscription import Subscription
+from tailrace.wishes import OnTrimmed, wish_of
+
+if TYPE_CHECKING:
+    from tailrace.calls import Call
+    from tailrace.consumer import Consumer
+    from tailrace.consumer_calls import ConsumerInfo
+
+
+def connect(
+    *addresses: str | Iterable[str],
+    token: str | None = None,
+    timeout_s: float = 30.0,
+    connect_timeout_s: float = 10.0,
+    reconnect_s: float = 120.0,
+    heartbeat_s: float = 30.0,
+    max_in_flight: int = 1_024,
+    max_in_flight_bytes: int = 16 << 20,
+    random_order: bool = False,
+    idempotent: bool = True,
+    silence_s: float = 5.0,
+) -> Client:
+    """A client of the broker at the first of the addresses (`HOST:PORT`; 127.0.0.1:5050 for none) that answers.
+
+    Raises ConnectFailed when none does, Denied when the broker wants another token. A connection that is lost later is
+    made again, in the background, at any of the addresses; see `Options` for the rest.
+    """
+    options = Options(
+        token,
+        timeout_s,
+        connect_timeout_s,
+        reconnect_s,
+        heartbeat_s,
+        max_in_flight,
+        max_in_flight_bytes,
+        random_order,
+        idempotent,
+        silence_s,
+    )
+    found = list(parse_addresses(addresses))
+    if random_order:
+        random.shuffle(found)
+    return Client(Session(found, options, random.random, monotonic()))
+
+
+class Client(ClientInfo):
+    """A connection to a broker, made by `connect`. Threads may share it. Use it as a context, or call `close`."""
+
+    def __init__(self, session: Session) -> None:
+        """Connects: raises ConnectFailed, Denied."""
+        super().__init__(session)
+        timeout_s = session.options.timeout_s
+        self._pump = pump = Pump(session)
+        with pump.lock, pump.step:
+            try:
+                pump.wait_until(lambda: session.connections > 0 or session.is_over, monotonic() + timeout_s)
+                if not session.connections:
+                    text = f"no broker has answered within {timeout_s:g} s"
+                    raise session.failure or ConnectFailed(text)
+            except BaseException:
+                pump.abort()
+                raise
+        pump.start()
+
+    # --- publishing -------------------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        stream: str,
+        payload: Payload,
+        *,
+        headers: Mapping[str, str | bytes] | None = None,
+        key: str | bytes | None = None,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+        retry: bool = True,
+    ) -> Receipt:
+        """Publish one message and wait until what `ack` asks for is true.
+
+        With `Ack.REPLICATED`: until `replicas` nodes below the stream's master hold it, at least and by default one.
+        NotReplicated says that it is logged, and held by fewer; such a message is not sent again.
+        When the connection breaks before the answer, the message is sent again on the next one; it is in the stream
+        once all the same, unless the client was made with `idempotent=False`. With `retry=False` that raises
+        ConnectionLost instead. With several addresses a node that is not
+        the stream's master any more (`disabled`) is left for the next. Raises BrokerError, OperationTimeout,
+        ClientClosed, InvalidArgument.
+        """
+        streams, payloads = (checked_stream(stream),), [checked_payload(payload)]
+        return self._publish(streams, payloads, pack_headers(headers, key), ack, replicas, timeout_s, retry)[0]
+
+    def publish_many(
+        self,
+        stream: str,
+        payloads: Iterable[Payload],
+        *,
+        headers: Mapping[str, str | bytes] | None = None,
+        key: str | bytes | None = None,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+        retry: bool = True,
+    ) -> Receipt:
+        """Publish messages in one request: all of them, with seqs one after the other, or none. Raises as `publish`."""
+        streams = (checked_stream(stream),)
+        return self._publish(
+            streams, checked_payloads(payloads), pack_headers(headers, key), ack, replicas, timeout_s, retry
+        )[0]
+
+    def publish_to(
+        self,
+        streams: Iterable[str],
+        payload: Payload,
+        *,
+        headers: Mapping[str, str | bytes] | None = None,
+        key: str | bytes | None = None,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+        retry: bool = True,
+    ) -> list[Receipt]:
+        """Publish one message to several streams in one request; a receipt of each, in their order.
+
+        Raises PartlyPublished where only some took it, and as `publish`.
+        """
+        names, payloads = checked_streams(streams), [checked_payload(payload)]
+        return list(self._publish(names, payloads, pack_headers(headers, key), ack, replicas, timeout_s, retry))
+
+    def batcher(
+        self,
+        stream: str,
+        *,
+        max_messages: int = MAX_MESSAGES,
+        max_bytes: int = MAX_BYTES,
+        linger_s: float = LINGER_S,
+        headers: Mapping[str, str | bytes] | None = None,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+        retry: bool = True,
+        on_result: Callable[[BatchResult], None] | None = None,
+    ) -> Batcher:
+        """Publish many messages in batches: a batch is sent when it is full, or `linger_s` after its first message."""
+        limits = BatchLimits(max_messages, min(max_bytes, self._session.limits["max_envelope_bytes"] // 2), linger_s)
+        batch = Batch(checked_stream(stream), limits, ack, self._timeout(timeout_s), retry, replicas)
+        return Batcher(self._pump, batch, headers, on_result)
+
+    def _publish(
+        self,
+        streams: tuple[str, ...],
+        payloads: list[bytes],
+        metadata: bytes,
+        ack: Ack,
+        replicas: int,
+        timeout_s: float | None,
+        retry: bool,
+    ) -> tuple[Receipt, ...]:
+        limit, wait_s = self._session.limits["max_message_bytes"], self._timeout(timeout_s)
+        publication = make_publication(streams, payloads, metadata, ack, replicas, wait_s, retry, limit)
+        pump, session = self._pump, self._session
+        with pump.lock, pump.step:
+            if not session.is_open:
+                deadline_s = monotonic() + wait_s
+                if not pump.wait_until(lambda: session.is_open or session.is_over, deadline_s):
+                    raise OperationTimeout(f"{streams[0]}: too much is under way; it was not sent")
+            session.publish(publication, monotonic())
+            pump.push()
+            if ack is not Ack.NONE:
+                pump.wait_until(lambda: publication.done)
+        return publication.outcome()
+
+    # --- subscribing ------------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        stream: str,
+        start: StartPlace = START,
+        end: EndPlace = None,
+        *,
+        skip: int = 0,
+        credit_bytes: int = WINDOW_BYTES,
+        check_crc: bool = True,
+        on_trimmed: OnTrimmed = "raise",
+        timeout_s: float | None = None,
+    ) -> Subscription:
+        """The messages of a stream from `start` (START, NEW, Seq(n), Time(us), a datetime) up to `end`, or for ever.
+
+        Returns when the broker has answered, so that with NEW nothing is missed that is published from then on. The
+        broker sends at most `credit_bytes` ahead of who reads. `skip` leaves out so many messages at the very time of
+        `start`. Messages that were trimmed before they were read raise Trimmed, unless `on_trimmed` is "skip".
+        Raises BrokerError, OperationTimeout, StreamBehind, ClientClosed, InvalidArgument.
+        """
+        wait_s = self._timeout(timeout_s)
+        wish = wish_of(stream, start, end, skip, credit_bytes, check_crc, on_trimmed, wait_s)
+        pump, session = self._pump, self._session
+        with pump.lock, pump.step:
+            reading = session.subscribe(wish, monotonic())
+            subscription = Subscription(pump, reading)
+            pump.push()
+            pump.wait_until(lambda: reading.ready or reading.has_news)
+            if not reading.ready:
+                reading.first()  # raises why not
+        return subscription
+
+    # --- durable consumers ------------------------------------------------------------------------------------------
+
+    def consumer(
+        self,
+        stream: str,
+        name: str,
+        *,
+        start: StartPlace = START,
+        member: str | None = None,
+        batch: int = CONSUMER_BATCH,
+        ack_wait_s: float | None = None,
+        deliveries_max: int | None = CONSUMER_DELIVERIES,
+        create: bool = True,
+        linger_s: float = CONSUMER_LINGER_S,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        on_trimmed: OnTrimmed = "raise",
+        timeout_s: float | None = None,
+    ) -> Consumer:
+        """A member of the durable consumer `name` of a stream: give it messages until each is finished by some member.
+
+        The broker keeps what is finished, so that whoever comes back goes on there; with several members each message
+        goes to one of them. With `create` the consumer is made where there is none: its first message is `start`, it
+        gives a message to others when it was not finished within `ack_wait_s` (None: as it is, 30 where it is made),
+        and gives it up after `deliveries_max` times (0: never; None: as it is). `member` is this one's name: under the
+        same name a restarted program is given at once what it had. At most `batch` messages are asked for at a time.
+        `ack` and `replicas` say how safely what was finished is kept. What was finished travels with the next request,
+        or `linger_s` later. Raises BrokerError, OperationTimeout, ClientClosed, InvalidArgument.
+        """
+        from tailrace import consumer_calls as calls
+        from tailrace.consumer import Consumer
+
+        wait_s, options = self._timeout(timeout_s), self._session.options
+        wish = calls.consumer_wish(
+            stream, name, member, batch, ack_wait_s, linger_s, ack, replicas, on_trimmed, options
+        )
+        if create:
+            call = calls.create_call(stream, name, start, ack_wait_s, deliveries_max, ack, replicas, wait_s)
+            self._ask(call).outcome()
+        with self._pump.lock, self._pump.step:
+            return Consumer(self._pump, self._session.consume(wish, monotonic()), wait_s)
+
+    def create_consumer(
+        self,
+        stream: str,
+        name: str,
+        start: StartPlace = START,
+        *,
+        ack_wait_s: float | None = None,
+        deliveries_max: int | None = CONSUMER_DELIVERIES,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Make a durable consumer whose first message is `start`; the seq of its first unfinished message.
+
+        One that is there with these settings goes on as it is; with others BadRequest is raised.
+        """
+        from tailrace import consumer_calls as calls
+
+        wait_s = self._timeout(timeout_s)
+        call = calls.create_call(stream, name, start, ack_wait_s, deliveries_max, ack, replicas, wait_s)
+        return calls.next_seq_of(self._ask(call))
+
+    def reset_consumer(
+        self,
+        stream: str,
+        name: str,
+        start: StartPlace,
+        *,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Let a durable consumer go on at `start`, back or forth; the seq there. What its members have is nobody's.
+
+        Raises NoSuchConsumer.
+        """
+        from tailrace import consumer_calls as calls
+
+        call = calls.reset_call(stream, name, start, ack, replicas, self._timeout(timeout_s))
+        return calls.next_seq_of(self._ask(call))
+
+    def delete_consumer(
+        self,
+        stream: str,
+        name: str,
+        *,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+    ) -> bool:
+        """End a durable consumer: nothing is known of it any more. Whether there was one."""
+        from tailrace import consumer_calls as calls
+
+        return calls.was_deleted(self._ask(calls.delete_call(stream, name, ack, replicas, self._timeout(timeout_s))))
+
+    def consumers(self, stream: str, *, timeout_s: float | None = None) -> list[ConsumerInfo]:
+        """The durable consumers of a stream, and how far each has come."""
+        from tailrace import consumer_calls as calls
+
+        return calls.infos_of(self._ask(calls.list_call(stream, self._timeout(timeout_s))))
+
+    def _ask(self, call: Call) -> Call:
+        """Wait until it is done."""
+        pump = self._pump
+        with pump.lock, pump.step:
+            self._session.call(call, monotonic())
+            pump.push()
+            pump.wait_until(lambda: call.done)
+        return call
+
+    # --- the connection ---------------------------------------------------------------------------------------------
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Wait until what was published is answered and what consumers finished is told, then close. Iterations end."""
+        if self._pump.is_severed:
+            return
+        with self._pump.lock, self._pump.step:
+            self._pump.close(self._timeout(timeout_s))
+        self._pump.join()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()

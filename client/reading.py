@@ -1,0 +1,307 @@
+"""One subscription, whatever connections it lives through. Pure: chunks in, batches of messages out.
+
+Its rule for seqs: the first chunk begins where the broker said it would, and from there each message is the next. One
+that was seen before is dropped. One that is missing ends the subscription with an error, unless the broker told of a
+trim: then reading goes on behind the hole, after a Trimmed error or, where that was chosen, silently.
+
+Whoever asks once more asks for the last message too, to see that it is still the one that was read: another node may
+have become the stream's master, and have others there.
+
+The broker may send only so much ahead of the reader (`window_bytes`); what the reader is done with is granted again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from tailrace.backoff import BRIEF_MOST_S, Backoff
+from tailrace.errors import (
+    DamagedMessage,
+    InvalidArgument,
+    OperationTimeout,
+    SeqFault,
+    StreamBehind,
+    StreamDiverged,
+    TailraceError,
+    Trimmed,
+    broker_error,
+)
+from tailrace.message import Message
+from tailrace.options import WINDOW_BYTES
+from tailrace.protocol.fields import NUMBER_MAX
+from tailrace.protocol.messages import Chunk, Ended, Place, Subscribe, Subscribed
+from tailrace.protocol.places import From
+from tailrace.shard.leaves import load
+
+RESUMED: Final = frozenset({"unavailable", "overloaded", "closing", "slow"})
+"""Codes after which a subscription is asked for again."""
+
+_parse = load("tailrace.shard.frame_cy").parse
+
+
+class State(Enum):
+    WANTED = 0  # to be asked for, on this connection or the next
+    ASKED = 1
+    LIVE = 2
+    OVER = 3  # at its end, cancelled, or failed: nothing more comes in
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a program wants to read. `window_bytes`: of frames that may be sent ahead; `timeout_s`: for the answer."""
+
+    stream: str
+    start: From
+    skip: int = 0
+    end: Place | None = None
+    window_bytes: int = WINDOW_BYTES
+    check_crc: bool = True
+    raise_trimmed: bool = True
+    timeout_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        for name, value, least in (("skip", self.skip, 0), ("credit_bytes", self.window_bytes, 1)):
+            if type(value) is not int or not least <= value <= NUMBER_MAX:
+                raise InvalidArgument(f"{name} is {value!r}; it is a number from {least} to {NUMBER_MAX}")
+
+
+class Arrived(NamedTuple):
+    """Messages in a row, and the seq after them; or a hole that was trimmed, and the error that tells of it."""
+
+    messages: list[Message]
+    nbytes: int  # of their frames
+    next_seq: int
+    trimmed: Trimmed | None = None
+
+
+class Reading:
+    """`ready` once the broker has answered. After OVER `first` gives what is left, then raises the error, if any."""
+
+    def __init__(self, number: int, wish: Wish, random: Callable[[], float], now_s: float) -> None:
+        self.id = number
+        self.stream = wish.stream
+        self.state = State.WANTED
+        self.ready = False
+        self.start_seq = -1  # of the first message, once ready
+        self.end_seq: int | None = None
+        self.trimmed_count = 0  # messages that were missed by trims
+        self.error: TailraceError | None = None
+        self.not_before_s = -math.inf
+        self.deadline_s = now_s + wish.timeout_s  # for being ready, or ready again
+        self.waiter: object = None  # whatever the shell wants to keep here
+        self._wish = wish
+        self._backoff = Backoff(random, most_s=BRIEF_MOST_S)
+        self._arrived: deque[Arrived] = deque()
+        self._base_seq = -1  # of the next message to come in, where nothing that has arrived says it
+        self._held_bytes = 0
+        self._owed_bytes = 0
+        self._trim_told = False
+        self._refusal: TailraceError | None = None
+        self._last = (-1, 0, 0)  # seq, time, epoch of the last message that came in
+        self._asked_seq = -1
+
+    @property
+    def next_seq(self) -> int:
+        """Of the next message to come in, once ready."""
+        return self._arrived[-1].next_seq if self._arrived else self._base_seq
+
+    # --- asking -----------------------------------------------------------------------------------------------------
+
+    def request(self) -> Subscribe:
+        """What to ask the broker: as at first, or from where it stands."""
+        self.state = State.ASKED
+        self._owed_bytes = 0
+        self._trim_told = False
+        wish, credit = self._wish, max(0, self._wish.window_bytes - self._held_bytes)
+        if not self.ready:
+            return Subscribe(self.id, self.stream.encode(), wish.start, wish.skip, wish.end, credit)
+        end = None if self.end_seq is None else ("seq", self.end_seq)
+        has_last = self._last[0] == self.next_seq - 1 >= 0
+        self._asked_seq = self.next_seq - 1 if has_last else self.next_seq
+        return Subscribe(self.id, self.stream.encode(), From("seq", self._asked_seq), 0, end, credit)
+
+    def connection_lost(self) -> None:
+        if self.state is not State.OVER:
+            self.state = State.WANTED
+            if self.ready and self.next_seq == self.end_seq:
+                self.state = State.OVER
+
+    def recover(self) -> None:
+        """A step was left in its middle, and the connection with it: go by what cannot be half done."""
+        self._held_bytes = sum(each.nbytes for each in self._arrived)
+        self.connection_lost()
+
+    # --- what the broker says ---------------------------------------------------------------------------------------
+
+    def subscribed(self, answer: Subscribed, now_s: float = 0.0, patience_s: float = 0.0) -> None:
+        """`patience_s`: how long a stream may be behind what was read from another node."""
+        if self.state is not State.ASKED:
+            return
+        start = self._wish.start
+        expected = self.next_seq if self.ready else start.value if start.kind == "seq" else answer.next_seq
+        least = self._asked_seq if self.ready else expected
+        if self.ready and patience_s and answer.next_seq < least and expected != self.end_seq:
+            self._ask_again(StreamBehind(self.stream, expected, answer.next_seq), now_s, patience_s)
+            return
+        if not self.ready:
+            self.end_seq = answer.end_seq
+            self.start_seq = answer.next_seq
+            self._base_seq = expected
+            self.ready = True
+        self.state = State.LIVE
+        self.deadline_s = math.inf
+        self._backoff.reset()
+        self._refusal = None
+        if answer.next_seq < least and expected != self.end_seq:
+            self.fail(StreamBehind(self.stream, expected, answer.next_seq))
+        elif answer.next_seq > expected:
+            self._miss(answer.next_seq)
+
+    def chunk(self, chunk: Chunk) -> None:
+        if self.state is not State.LIVE:
+            return
+        nbytes = len(chunk.frames)
+        try:
+            found = _parse(chunk.frames, 0, nbytes, self._wish.check_crc)
+        except ValueError as error:
+            self.fail(DamagedMessage(f"{self.stream}: from seq {self.next_seq} on: {error}"))
+            return
+        if found[0][0] != self.next_seq:
+            if not self._is_same(found):
+                return
+            found = [each for each in found if each[0] >= self.next_seq]
+            if not found:
+                self._owed_bytes += nbytes
+                return
+            if found[0][0] > self.next_seq and not self._hole(found[0][0]):
+                return
+        stream, make = self.stream, tuple.__new__
+        messages = [
+            make(Message, (stream, seq, timestamp_us, payload, metadata, epoch))
+            for seq, timestamp_us, epoch, _flags, metadata, payload in found
+        ]
+        self._arrived.append(Arrived(messages, nbytes, found[-1][0] + 1))
+        self._held_bytes += nbytes
+        self._last = found[-1][:3]
+
+    def trimmed(self) -> None:
+        """The broker says that messages were dropped before it could send them."""
+        self._trim_told = True
+
+    def refused(self, code: str, text: str, now_s: float, patience_s: float) -> None:
+        """The broker does not do it, or not now: then it is asked again, for at most `patience_s`."""
+        if self.state is State.OVER:
+            return
+        refusal = broker_error(code, text, self.stream)
+        if code in RESUMED:
+            self._ask_again(refusal, now_s, patience_s)
+        else:
+            self.fail(refusal)
+
+    def _ask_again(self, refusal: TailraceError, now_s: float, patience_s: float) -> None:
+        self._refusal = refusal
+        if self.ready:
+            self.deadline_s = min(self.deadline_s, now_s + patience_s)
+        self.state = State.WANTED
+        self.not_before_s = now_s + self._backoff.next_s()
+
+    def ended(self, answer: Ended, now_s: float, patience_s: float) -> None:
+        if answer.code == StreamDiverged.code:
+            self.fail(StreamDiverged(answer.text, self.stream, next_seq=answer.next_seq))
+        elif answer.code:
+            self.refused(answer.code, answer.text, now_s, patience_s)
+        elif self.state is State.LIVE and (answer.next_seq <= self.next_seq or self._hole(answer.next_seq)):
+            self.state = State.OVER
+
+    def expire(self, now_s: float) -> None:
+        """Fail when the broker has not answered in time."""
+        if self.state is not State.OVER and now_s >= self.deadline_s:
+            text = f"{self.stream}: no answer to the subscription within {self._wish.timeout_s:g} s"
+            self.fail(self._refusal or OperationTimeout(text))
+
+    # --- ending -----------------------------------------------------------------------------------------------------
+
+    def fail(self, error: TailraceError) -> None:
+        if self.state is not State.OVER:
+            self.state = State.OVER
+            self.error = error
+
+    def cancel(self) -> None:
+        """What is held is let go, and iteration ends."""
+        self.state = State.OVER
+        self.error = None
+        self._base_seq = self.next_seq
+        self._arrived.clear()
+        self._held_bytes = 0
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    @property
+    def has_news(self) -> bool:
+        """Whether `first` has something to give or to raise, or can say that nothing more comes."""
+        return bool(self._arrived) or self.state is State.OVER
+
+    def first(self) -> Arrived | None:
+        """What has arrived first, until it is `done_with`; None for nothing now, or for ever when OVER.
+
+        Raises what went wrong, behind all that came before it.
+        """
+        if self._arrived:
+            return self._arrived[0]
+        if self.error is not None:
+            raise self.error
+        return None
+
+    def done_with(self, arrived: Arrived | None) -> None:
+        """The program has it. May be told again."""
+        if arrived is not None and self._arrived and self._arrived[0] is arrived:
+            self._base_seq = arrived.next_seq
+            self._arrived.popleft()
+            self._held_bytes -= arrived.nbytes
+            self._owed_bytes += arrived.nbytes
+
+    def take_grant(self) -> int:
+        """The bytes of credit to give now; 0 while it is too little to speak of."""
+        owed = self._owed_bytes
+        if self.state is not State.LIVE or owed == 0 or owed < self._wish.window_bytes // 2:
+            return 0
+        self._owed_bytes = 0
+        return owed
+
+    # --- holes ------------------------------------------------------------------------------------------------------
+
+    def _is_same(self, found: list[tuple[int, int, int, int, bytes, bytes]]) -> bool:
+        """Whether the last message that came in, where it is among these, has not become another one."""
+        last = self._last
+        for row in found:
+            if row[0] == last[0] and row[:3] != last:
+                text = f"{self.stream}: message {last[0]}, and perhaps some before it, are not those that were read: "
+                text += "another node is the stream's master, and did not have them"
+                self.fail(StreamDiverged(text, self.stream, next_seq=last[0]))
+                return False
+        return True
+
+    def _hole(self, seq: int) -> bool:
+        """Messages before `seq` did not come. Whether that is in order."""
+        if not self._trim_told:
+            text = f"{self.stream}: seq {seq} came where {self.next_seq} was next; subscribe again from there"
+            self.fail(SeqFault(text))
+            return False
+        self._trim_told = False
+        self._miss(seq)
+        return True
+
+    def _miss(self, seq: int) -> None:
+        first_seq, last_seq = self.next_seq, seq - 1
+        self.trimmed_count += seq - first_seq
+        trimmed = None
+        if self._wish.raise_trimmed:
+            text = f"{self.stream}: messages {first_seq} to {last_seq} were trimmed before they were read; "
+            text += 'iterate again to go on behind them, or subscribe with on_trimmed="skip"'
+            trimmed = Trimmed(text, self.stream, "", first_seq, last_seq)
+        self._arrived.append(Arrived([], 0, seq, trimmed))

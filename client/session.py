@@ -1,0 +1,428 @@
+"""A client across all its connections, without sockets, threads and clocks: what a shell tells it, and asks of it.
+
+A shell has one connection at a time, and goes by this:
+
+- `dial` says which address to connect to, when it is time; `dialled`, `dial_failed` and `lost` tell how that went.
+- What comes is given to `receive`; what `link.outgoing` holds is sent. When `link` is another one than that of the
+  shell's connection, that connection is of no use any more: close it.
+- `tick` is called when `due_s` has come.
+- After each of these calls `publications.settled` and `woken` say what has changed for those who wait.
+
+The clock is any that never goes back, in seconds; each call that needs the time is given it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace import calls
+from tailrace.address import Address
+from tailrace.calls import Call, Calls
+from tailrace.connector import INTERRUPTED, Connector, Phase
+from tailrace.errors import (
+    ClientClosed,
+    ConnectionLost,
+    MessageTooLarge,
+    TailraceError,
+    Unsupported,
+    broker_error,
+)
+from tailrace.link import Link
+from tailrace.moving import Moving
+from tailrace.options import Options
+from tailrace.protocol import messages as m
+from tailrace.protocol.envelope import HEAD_BYTES
+from tailrace.publications import RETRIED, RETRIED_ELSEWHERE, Publication, Publications
+from tailrace.reading import Arrived, Reading, State, Wish
+from tailrace.shard.frame import RUN_METADATA_BYTES
+
+if TYPE_CHECKING:
+    from tailrace.consuming import ConsumerWish, Consuming
+
+log = logging.getLogger("tailrace")
+
+
+class Session(Connector):
+    """One a client."""
+
+    def __init__(
+        self, addresses: Sequence[Address], options: Options, random: Callable[[], float], now_s: float
+    ) -> None:
+        super().__init__(addresses, options, random, now_s)
+        self.has_choice = len(addresses) > 1
+        retried = RETRIED_ELSEWHERE if self.has_choice else RETRIED
+        self.publications = Publications(options.max_in_flight, options.max_in_flight_bytes, random, retried)
+        self.moving = Moving(self.has_choice)
+        self.calls = Calls(random, calls.RETRIED_ELSEWHERE if self.has_choice else calls.RETRIED)
+        self.consumers: list[Consuming] = []  # that are not over
+        self.readings: dict[int, Reading] = {}
+        self.woken: list[Reading | Call] = []  # that have news
+        self._unanswered: dict[int, Reading] = {}  # readings that are to be asked for, or wait for the answer
+        self._reading_numbers = 0
+        self._random = random
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    @property
+    def due_s(self) -> float:
+        """When to call `tick` or `dial`; infinity for never."""
+        due_s, is_ready = super().due_s, self.phase is Phase.READY
+        if is_ready:
+            due_s = min(due_s, self.publications.resume_s, self.moving.due_s(in_flight=self.publications.in_flight))
+        for reading in self._unanswered.values():
+            due_s = min(due_s, reading.deadline_s)
+            if is_ready and reading.state is State.WANTED:
+                due_s = min(due_s, reading.not_before_s)
+        if self.calls:
+            due_s = min(due_s, self.calls.due_s, self.calls.resume_s if is_ready else math.inf)
+        if self.consumers and self.is_asking:
+            due_s = min(due_s, *(consumer.due_s for consumer in self.consumers))
+        return min(due_s, self.publications.due_s) if self.publications else due_s
+
+    def tick(self, now_s: float) -> None:
+        """Whatever time brings."""
+        super().tick(now_s)
+        self.publications.expire(now_s)
+        for reading in [each for each in self._unanswered.values() if each.deadline_s <= now_s]:
+            reading.expire(now_s)
+            self._look(reading)
+        self._tick_calls(now_s)
+        self._move(now_s)
+        if self.phase is Phase.READY:
+            self._ask_and_send(now_s)
+        self._note_owed(now_s)
+
+    def receive(self, data: bytes | bytearray | memoryview, now_s: float) -> None:
+        """What came on the connection."""
+        super().receive(data, now_s)
+        self._note_owed(now_s)
+
+    def recover(self, now_s: float) -> None:
+        """See `Connector.recover`."""
+        self.publications.recover(ConnectionLost(INTERRUPTED))
+        for reading in list(self.readings.values()):
+            reading.recover()
+            self._look(reading)
+        self.calls.recover()
+        for consumer in self.consumers:
+            consumer.recover(self.calls.holds)
+        super().recover(now_s)
+
+    # --- what a program wants -----------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a publish would be taken now, or must wait for the answers to others."""
+        waiting_bytes = 0 if self.link is None else self.link.outgoing.nbytes
+        return self.publications.is_open and waiting_bytes < self.options.max_in_flight_bytes
+
+    def publish(self, publication: Publication, now_s: float) -> None:
+        """Take it, and send it as soon as may be. Raises ClientClosed, ConnectionLost, MessageTooLarge."""
+        self.check_alive()
+        room = self._room(publication)
+        if len(publication.frames) > room:
+            text = f"{len(publication.frames):,} bytes of messages in one request; the broker takes {room:,}"
+            raise MessageTooLarge(f"{text}: publish them in several, as a batcher does", publication.streams[0])
+        self.publications.add(publication, now_s)
+        if self.phase is Phase.READY:
+            self._send_publications(now_s)
+            self._note_owed(now_s)
+
+    def subscribe(self, wish: Wish, now_s: float) -> Reading:
+        """Subscribe, as soon as may be. Raises ClientClosed, ConnectionLost."""
+        self.check_alive()
+        self._reading_numbers += 1
+        reading = Reading(self._reading_numbers, wish, self._random, now_s)
+        self.readings[reading.id] = self._unanswered[reading.id] = reading
+        if self.phase is Phase.READY:
+            self._ask(now_s)
+            self._note_owed(now_s)
+        return reading
+
+    def next_arrived(self, reading: Reading, before: Arrived | None) -> Arrived | None:
+        """What has arrived after `before`, which the program has; None for nothing now. Raises as `reading.first`."""
+        while True:
+            reading.done_with(before)
+            self._grant(reading)
+            before = reading.first()
+            if before is None or before.messages or before.trimmed is not None:
+                return before
+
+    def cancel(self, reading: Reading) -> None:
+        """End a subscription; its iteration ends too."""
+        if reading.state is State.OVER:
+            reading.cancel()
+            return
+        was_asked = reading.state in (State.ASKED, State.LIVE)
+        reading.cancel()
+        self._look(reading)
+        if was_asked and self.phase is Phase.READY and self.link is not None:
+            self.link.send(m.Unsubscribe(reading.id))
+
+    # --- durable consumers --------------------------------------------------------------------------------------------
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether everything that was published is answered, and the broker has heard what consumers have finished."""
+        return not self.publications and all(each.is_settled for each in self.consumers)
+
+    def call(self, call: Call, now_s: float) -> None:
+        """Ask, and ask again until it is answered. Raises ClientClosed, ConnectionLost."""
+        self.check_alive()
+        self.calls.add(call, now_s)
+        if self.phase is Phase.READY:
+            self._send_calls(now_s)
+            self._note_owed(now_s)
+
+    def consume(self, wish: ConsumerWish, now_s: float) -> Consuming:
+        """One more member of a durable consumer. Raises ClientClosed, ConnectionLost."""
+        from tailrace.consuming import Consuming
+
+        self.check_alive()
+        consuming = Consuming(wish, self.call, self._random, now_s)
+        self.consumers = [each for each in self.consumers if not (each.is_over and each.is_settled)]
+        self.consumers.append(consuming)
+        return consuming
+
+    def flush_consumers(self, now_s: float) -> None:
+        """Tell the broker what they have finished."""
+        for consumer in self.consumers if self.is_asking else ():
+            consumer.flush(now_s)
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether calls are taken."""
+        return self.phase not in (Phase.CLOSING, Phase.CLOSED)
+
+    def _tick_calls(self, now_s: float) -> None:
+        if self.calls:
+            self.woken += self.calls.expire(now_s)
+            call = self.calls.is_too_quiet(now_s)
+            if call is not None:
+                text = f"no answer to {call.name} within {call.quiet_s:g} s"
+                self._disconnect(ConnectionLost(text), now_s, move_on=True)
+        for consumer in self.consumers if self.is_asking else ():
+            consumer.tick(now_s)
+
+    def _send_calls(self, now_s: float) -> None:
+        link = self.link
+        if link is None or not self.calls:
+            return
+        if not link.knows_consumers:
+            self._fail_calls(Unsupported("the broker that is connected now has no durable consumers"), now_s)
+        for call in self.calls.take_sendable(now_s):
+            link.send(call.make(call.number))
+
+    def _fail_calls(self, error: TailraceError, now_s: float) -> None:
+        self.woken += self.calls.fail_all(error, now_s)
+
+    def _note_owed(self, now_s: float) -> None:
+        """Silence means more while an answer is owed: to a publish, to a call, to a subscription that was asked for."""
+        if self.link is not None and self.phase is Phase.READY:
+            owed = self.publications.in_flight or self.calls.in_flight
+            owed = owed or any(each.state is State.ASKED for each in self._unanswered.values())
+            self.link.heartbeat.owe(owed, now_s)
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    def _room(self, publication: Publication) -> int:
+        """The bytes of frames that one request to so many streams may have."""
+        head_bytes = HEAD_BYTES + m.PUBLISH_HEAD.size + m.HANDLE_BYTES * len(publication.streams)
+        to_number = self.options.idempotent and publication.marked is None
+        return self.limits["max_envelope_bytes"] - head_bytes - (RUN_METADATA_BYTES if to_number else 0)
+
+    def _ask_and_send(self, now_s: float) -> None:
+        self._ask(now_s)
+        self._send_calls(now_s)
+        self._send_publications(now_s)
+
+    def _ask(self, now_s: float) -> None:
+        for reading in self._unanswered.values():
+            if reading.state is State.WANTED and now_s >= reading.not_before_s and self.link is not None:
+                self.link.send(reading.request())
+
+    def _send_publications(self, now_s: float) -> None:
+        link = self.link
+        if self.moving.holds_back(now_s):
+            self.publications.resume_s = math.inf  # they go out on the next connection
+        elif link is not None:
+            for publication in self.publications.take_sendable(now_s, numbered=link.numbered):
+                link.publish(publication)
+                self.publications.sent(publication)
+
+    def _send_held(self, now_s: float) -> None:
+        """Send what an answer to something else has set free."""
+        self._move(now_s)
+        if self.publications.has_queue and self.phase is Phase.READY:
+            self._send_publications(now_s)
+
+    def _grant(self, reading: Reading) -> None:
+        nbytes = reading.take_grant()
+        if nbytes and self.link is not None:
+            self.link.send(m.Credit(reading.id, nbytes))
+
+    def _look(self, reading: Reading) -> None:
+        """See to what has happened to a subscription."""
+        if reading.has_news or reading.ready:
+            self.woken.append(reading)
+        if reading.state in (State.WANTED, State.ASKED):
+            self._unanswered[reading.id] = reading
+        else:
+            self._unanswered.pop(reading.id, None)
+        if reading.state is State.OVER:
+            self.readings.pop(reading.id, None)
+
+    def _drop(self, reading: Reading) -> None:
+        """Tell the broker about a subscription that failed at this end."""
+        if reading.state is State.OVER and self.link is not None:
+            self.link.send(m.Unsubscribe(reading.id))
+
+    # --- what becomes of the connection -----------------------------------------------------------------------------
+
+    def _move(self, now_s: float) -> None:
+        """Leave this node for the next address, when that is due."""
+        if self.phase is Phase.READY and self.moving.is_due(now_s, in_flight=self.publications.in_flight):
+            self.moving.moved(now_s)
+            self._disconnect(ConnectionLost(self.moving.reason), now_s, move_on=True)
+
+    def _connected(self, now_s: float) -> None:
+        self.moving.connected()
+        self.publications.refuse_larger(self._room)
+        if self.link is not None and not self.link.numbered:
+            self.publications.refuse_numbered()
+        self._ask_and_send(now_s)
+
+    def _disconnected(self, error: TailraceError) -> None:
+        self.publications.connection_lost(error)
+        self.calls.connection_lost()
+        for consumer in self.consumers:
+            consumer.connection_lost()
+        for reading in list(self.readings.values()):
+            reading.connection_lost()
+            self._look(reading)
+
+    def _closed(self, failure: TailraceError | None) -> None:
+        if failure is None:
+            self.publications.fail_all(lambda fate: ClientClosed(f"the client was closed; {fate}"))
+            over: TailraceError = ClientClosed("the client was closed")
+        else:
+            self.publications.fail_all(lambda fate: ConnectionLost(f"{failure}; {fate}"))
+            over = ConnectionLost(str(failure))
+        self._fail_calls(over, -math.inf)
+        for consumer in self.consumers:
+            consumer.closed(None if failure is None else over)
+        self.consumers = []
+        for reading in list(self.readings.values()):
+            if failure is None:
+                reading.cancel()
+            else:
+                reading.fail(ConnectionLost(str(failure)))
+            self._look(reading)
+
+    # --- what the broker says ---------------------------------------------------------------------------------------
+
+    def _hear(self, link: Link, message: Any, now_s: float) -> None:
+        _HANDLERS.get(type(message), Session._hear_answer)(self, link, message, now_s)
+
+    def _hear_published(self, link: Link, message: m.Published, now_s: float) -> None:
+        streams = self.publications.streams_of(message.request)
+        if self.publications.published(message.request, message.results):
+            link.useful = True
+            self.moving.published(streams)
+        self._send_held(now_s)
+
+    def _hear_chunk(self, link: Link, message: m.Chunk, _now_s: float) -> None:
+        reading = self.readings.get(message.id)
+        if reading is not None:
+            link.useful = True
+            reading.chunk(message)
+            self._drop(reading)
+            self._grant(reading)
+            self._look(reading)
+
+    def _hear_subscribed(self, link: Link, message: m.Subscribed, now_s: float) -> None:
+        reading = self.readings.get(message.id)
+        if reading is not None:
+            reading.subscribed(message, now_s, self.options.reconnect_s if self.has_choice else 0.0)
+            if reading.state is State.WANTED:  # later: this node is behind
+                link.send(m.Unsubscribe(reading.id))
+            self._drop(reading)
+            self._look(reading)
+
+    def _hear_ended(self, _link: Link, message: m.Ended, now_s: float) -> None:
+        reading = self.readings.get(message.id)
+        if reading is not None:
+            reading.ended(message, now_s, self.options.reconnect_s)
+            self._look(reading)
+
+    def _hear_failed(self, link: Link, message: m.Failed, now_s: float) -> None:
+        if message.fatal or self.phase is Phase.GREETING:
+            error = broker_error(message.code, message.text)
+            self._disconnect(error, now_s, move_on=message.code == "closing")
+        elif message.op == m.Op.PUBLISH:
+            self._publish_failed(link, message, now_s)
+        elif message.op == m.Op.SUBSCRIBE:
+            self._subscribe_failed(message, now_s)
+        elif message.op == m.Op.OPEN:
+            link.handle_refused(message)
+        elif message.op in (m.Op.CONSUME, m.Op.GET):
+            self._call_failed(message, now_s)
+        elif message.op != m.Op.UNSUBSCRIBE:  # one that has ended meanwhile is nobody's concern
+            log.warning("the broker complains: %s: %s", message.code, message.text)
+
+    def _publish_failed(self, link: Link, message: m.Failed, now_s: float) -> None:
+        publications = self.publications
+        streams = publications.streams_of(message.id)
+        told = link.refusal_of(streams) or message
+        codes = [message.code] * len(streams) if message.results is None else [row[3] for row in message.results]
+        for stream, code in zip(streams, codes, strict=False):  # as many as there are, or else it fails below
+            self.moving.refused(stream, code, now_s)
+        publications.failed(message.id, told.code, told.text, message.results, now_s)
+        self._send_held(now_s)
+
+    def _hear_answer(self, link: Link, message: Any, now_s: float) -> None:
+        """CONSUMED, GOT."""
+        call = self.calls.answered(message.id, message, now_s)
+        if call is not None:
+            link.useful = True
+            self.moving.published((call.stream,))
+            self.woken.append(call)
+
+    def _call_failed(self, message: m.Failed, now_s: float) -> None:
+        call = self.calls.failed(message.id, message.code, message.text, now_s)
+        if call is not None:
+            self.woken.append(call)
+            self.moving.refused(call.stream, message.code, now_s)
+            self._move(now_s)
+
+    def _subscribe_failed(self, message: m.Failed, now_s: float) -> None:
+        reading = self.readings.get(message.id)
+        if reading is None:
+            return
+        if message.code == "trimmed":
+            reading.trimmed()
+        else:
+            reading.refused(message.code, message.text, now_s, self.options.reconnect_s)
+            self._look(reading)
+
+    def _hear_ping(self, link: Link, _message: m.Ping, _now_s: float) -> None:
+        link.send(m.Pong())
+
+    def _hear_nothing_new(self, _link: Link, _message: object, _now_s: float) -> None:
+        """PONG, OPENED: that they came is all that they say."""
+
+
+_HANDLERS: Final[dict[type, Callable[[Session, Link, Any, float], None]]] = {
+    m.Welcome: Session._greeted,
+    m.Opened: Session._hear_nothing_new,
+    m.Published: Session._hear_published,
+    m.Subscribed: Session._hear_subscribed,
+    m.Chunk: Session._hear_chunk,
+    m.Ended: Session._hear_ended,
+    m.Failed: Session._hear_failed,
+    m.Ping: Session._hear_ping,
+    m.Pong: Session._hear_nothing_new,
+}

@@ -1,0 +1,95 @@
+"""What the broker says to a line-protocol peer. Every answer is whole lines that end in CRLF.
+
+ok …            one line
+ok FIELD …      several lines: the names of the fields, a line a row, and a line `.`
+err CODE text   one line
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Final
+
+from tailrace.protocol.errors import Code, UsageError
+from tailrace.protocol.grammar import VERBS
+from tailrace.shard.leaves import load
+
+TEXT_CHARACTERS_MAX: Final = 1_000
+END_OF_LINES: Final = b".\r\n"
+
+_text_cy = load("tailrace.protocol.text_cy")
+
+
+def err(code: Code, text: str) -> bytes:
+    """`err CODE text`. Whatever could break the line is replaced, and the text is cut at a bound."""
+    return f"err {code.value} {_one_line(text)}\r\n".encode("utf-8", "replace")
+
+
+def publish_refused(name: bytes, count: int, code: Code, text: str) -> bytes:
+    """One `err` for `count` messages in a row to the stream `name` that were not logged."""
+    stream = name.decode("utf-8", "replace")
+    return err(code, f"{stream}: {text}" if count == 1 else f"{stream}: {count} messages: {text}")
+
+
+def ok(word: str, *fields: bytes | str | int) -> bytes:
+    """`ok WORD FIELD…`, all with a blank between."""
+    texts = [field if isinstance(field, bytes) else str(field).encode() for field in fields]
+    return b" ".join([b"ok", word.encode(), *texts]) + b"\r\n"
+
+
+def ok_pub(names: Sequence[bytes], order: Sequence[int], first_seqs: Sequence[int]) -> bytes:
+    """`ok pub STREAM SEQ` for each message: order[i] is the stream's index; its seqs count up from first_seqs."""
+    text: bytes = _text_cy.acknowledge(list(names), list(order), list(first_seqs))
+    return text
+
+
+def ok_sub(name: bytes, next_seq: int) -> bytes:
+    return b"ok sub %s %d\r\n" % (name, next_seq)
+
+
+def ok_unsub(name: bytes) -> bytes:
+    return b"ok unsub %s\r\n" % name
+
+
+def ok_ack(on: bool) -> bytes:
+    return b"ok ack on\r\n" if on else b"ok ack off\r\n"
+
+
+def ok_close() -> bytes:
+    return b"ok close\r\n"
+
+
+def pong() -> bytes:
+    return b"ok pong\r\n"
+
+
+@cache
+def help_text(*, admin: bool) -> bytes:
+    """The list of commands; those of administrators only for whoever may give them."""
+    rows = [verb for verb in VERBS.values() if admin or not verb.admin]
+    width = max(len(verb.form) for verb in rows)
+    lines = [f"{verb.form:{width}}  {verb.meaning}\r\n" for verb in rows]
+    return b"ok command meaning\r\n" + "".join(lines).encode() + END_OF_LINES
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> bytes:
+    """Rows of blank-separated fields under their names. A field is never empty (`-`) and holds no blank (`_`).
+
+    Raises UsageError for fewer than two columns: a row of one field could be a lone `.`.
+    """
+    if len(columns) < 2:
+        raise UsageError(f"a table has at least two columns, this one has {list(columns)}")
+    lines = [f"ok {' '.join(columns)}\r\n"]
+    lines += [" ".join([_field(value) for value in row]) + "\r\n" for row in rows]
+    return "".join(lines).encode("utf-8", "replace") + END_OF_LINES
+
+
+def _field(value: object) -> str:
+    return "_".join(str(value).split()) or "-"
+
+
+def _one_line(text: str) -> str:
+    """Printable, on one line, bounded."""
+    cut = text[:TEXT_CHARACTERS_MAX]
+    return cut if cut.isprintable() else "".join([each if each.isprintable() else "?" for each in cut])

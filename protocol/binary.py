@@ -1,0 +1,196 @@
+"""The binary protocol's codecs: the bytes of one connection in, messages out. One for each end.
+
+The broker's end, `ServerCodec`, raises nothing whatever the bytes: what is no message comes out as `Malformed`, and
+after a fatal one nothing more comes. The client's end, `ClientCodec`, raises: a broker that sends what it must not is
+no broker.
+
+Frames are not copied here. Those of an envelope that came whole in one read lie where they were read into; an envelope
+that came in several reads is put together once, in a buffer of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from tailrace.protocol.envelope import BODY_BYTES_MAX, HEAD, HEAD_BYTES, EnvelopeReader, too_long
+from tailrace.protocol.errors import Code, PeerError
+from tailrace.protocol.features import NO_FEATURES
+from tailrace.protocol.messages import CONTROL_BODY_MAX_BYTES, VERSION, Hello, Malformed, Op, Request, Response
+from tailrace.protocol.requests import read_publish, read_request
+from tailrace.protocol.responses import check_opcode, read_chunk, read_response
+from tailrace.shard.frame import MAX_FRAME_BYTES
+
+RESPONSE_MAX_BYTES: Final = MAX_FRAME_BYTES + CONTROL_BODY_MAX_BYTES
+"""The longest envelope that a client takes unless told otherwise: a CHUNK of one message of any size."""
+
+_HEAD_AT = HEAD.unpack_from
+_HELLO = int(Op.HELLO)
+_PUBLISH = int(Op.PUBLISH)
+_CHUNK = int(Op.CHUNK)
+
+
+class _RequestReader(EnvelopeReader):
+    """Judges an envelope by its head: HELLO comes first, and all but PUBLISH is short."""
+
+    __slots__ = ("refused", "welcomed")
+
+    def __init__(self, body_max_bytes: int) -> None:
+        super().__init__(body_max_bytes)
+        self.welcomed = False
+        self.refused = 0  # the opcode of the envelope that was refused
+
+    def checked_length(self, opcode: int, length: int) -> int:
+        self.refused = opcode
+        if opcode != _HELLO and not self.welcomed:
+            text = f"the first envelope is HELLO (opcode {_HELLO}), not opcode {opcode}"
+            raise PeerError(Code.PROTOCOL, text, fatal=True)
+        limit = self.body_max_bytes if opcode == _PUBLISH else CONTROL_BODY_MAX_BYTES
+        if length > limit:
+            raise too_long(opcode, length, limit)
+        return length
+
+
+class ServerCodec:
+    """One a connection, at the broker's end."""
+
+    __slots__ = ("_dead", "_reader", "features", "max_message_bytes")
+
+    def __init__(self, max_envelope_bytes: int, max_message_bytes: int) -> None:
+        """The limits in bytes: of a whole PUBLISH with its head; of a message's metadata and payload."""
+        self.max_message_bytes = max_message_bytes
+        self.features = NO_FEATURES
+        """Those that were granted: from then on their messages are taken."""
+        self._reader = _RequestReader(min(max_envelope_bytes - HEAD_BYTES, BODY_BYTES_MAX))
+        self._dead = False
+
+    @property
+    def welcomed(self) -> bool:
+        """Whether a HELLO of a version that is spoken here has come."""
+        return self._reader.welcomed
+
+    @property
+    def pending_bytes(self) -> int:
+        """What the envelope that has begun and not ended holds, in bytes."""
+        return self._reader.pending_bytes
+
+    def feed(self, buffer: memoryview | bytearray | bytes, count: int) -> Iterable[Request | Malformed]:
+        """The messages in buffer[:count], in order. To be run through to its end, while the buffer holds these bytes.
+
+        After a fatal Malformed whatever is fed is thrown away. No bytes raise anything.
+        """
+        reader = self._reader
+        if count > HEAD_BYTES and reader.welcomed and not reader.pending_bytes and not self._dead:
+            opcode, length = _HEAD_AT(buffer)
+            if opcode == _PUBLISH and length == count - HEAD_BYTES <= reader.body_max_bytes:
+                return (read_publish(memoryview(buffer)[HEAD_BYTES:count], self.max_message_bytes, False),)
+        return self._messages(memoryview(buffer)[:count])
+
+    def feed_eof(self) -> list[Malformed]:
+        """The input has ended. An envelope that has begun and not ended is lost, and the peer is told."""
+        pending = self._reader.pending_bytes
+        self.forget()
+        if not pending:
+            return []
+        text = f"the connection ended within an envelope, after {pending} bytes of it; they were discarded"
+        return [Malformed(0, 0, PeerError(Code.INCOMPLETE, text))]
+
+    def forget(self) -> None:
+        """Hold nothing, and read nothing more."""
+        self._dead = True
+        self._reader.restore_state(b"")
+
+    def export_state(self) -> list[Any]:
+        """All there is to know of the connection's place in its input, as msgpack carries it."""
+        return [self._reader.export_state(), self._reader.welcomed, self._dead, sorted(self.features)]
+
+    def restore_state(self, state: list[Any]) -> None:
+        """Go on where `export_state` was called."""
+        held, self._reader.welcomed, self._dead, features = state
+        self.features = frozenset(features)
+        self._reader.restore_state(held)
+
+    def _messages(self, view: memoryview) -> Iterator[Request | Malformed]:
+        reader, max_message_bytes = self._reader, self.max_message_bytes
+        if self._dead:
+            return
+        try:
+            for opcode, body in reader.feed(view):
+                if opcode == _PUBLISH:
+                    yield read_publish(body, max_message_bytes, reader.owned)
+                elif opcode == _HELLO:
+                    hello = self._hello(body)
+                    yield hello
+                    if isinstance(hello, Malformed) and hello.error.fatal:
+                        return
+                else:
+                    yield read_request(opcode, body, self.features)
+        except PeerError as error:
+            yield self._die(Malformed(reader.refused, 0, error.with_traceback(None)))
+
+    def _hello(self, body: memoryview) -> Request | Malformed:
+        """The one HELLO. Without a good one there is no conversation, so a bad one is fatal."""
+        if self._reader.welcomed:
+            return Malformed(_HELLO, 0, PeerError(Code.PROTOCOL, "HELLO comes once, at the beginning"))
+        hello = read_request(_HELLO, body)
+        if isinstance(hello, Malformed):
+            return self._die(Malformed(_HELLO, 0, PeerError(hello.error.code, hello.error.text, fatal=True)))
+        if isinstance(hello, Hello) and hello.version != VERSION:
+            text = f"version {hello.version} of the binary protocol; this broker speaks version {VERSION}"
+            return self._die(Malformed(_HELLO, 0, PeerError(Code.UNSUPPORTED, text, fatal=True)))
+        self._reader.welcomed = True
+        return hello
+
+    def _die(self, malformed: Malformed) -> Malformed:
+        self.forget()
+        return malformed
+
+
+class _ResponseReader(EnvelopeReader):
+    """Judges an envelope by its head: what no broker sends is not waited for."""
+
+    __slots__ = ("features",)
+
+    def __init__(self, body_max_bytes: int, features: frozenset[str]) -> None:
+        super().__init__(body_max_bytes)
+        self.features = features
+
+    def checked_length(self, opcode: int, length: int) -> int:
+        if opcode != _CHUNK:
+            check_opcode(opcode, self.features)
+        return super().checked_length(opcode, length)
+
+
+class ClientCodec:
+    """One a connection, at the client's end."""
+
+    __slots__ = ("_reader",)
+
+    def __init__(self, max_envelope_bytes: int = RESPONSE_MAX_BYTES, *, features: frozenset[str] = NO_FEATURES) -> None:
+        """`features`: those that HELLO asks for; their messages are taken."""
+        self._reader = _ResponseReader(max_envelope_bytes - HEAD_BYTES, features)
+
+    @property
+    def pending_bytes(self) -> int:
+        """What the envelope that has begun and not ended holds, in bytes."""
+        return self._reader.pending_bytes
+
+    @property
+    def left_bytes(self) -> int:
+        """What is to be fed again of what was fed last: its end."""
+        return self._reader.left_bytes
+
+    def feed(self, data: bytes | bytearray | memoryview, leave_bytes: int = 0) -> Iterator[Response]:
+        """The messages in `data`, in order; run it to its end. A Chunk's frames are valid for as long as `data` is.
+
+        An envelope that is not whole is held, or left to the caller (`left_bytes`) where it has no more than
+        `leave_bytes`. Raises PeerError (fatal) for what no broker sends: the connection is of no use after it.
+        """
+        try:
+            for opcode, body in self._reader.feed(data, leave_bytes):
+                if opcode == _CHUNK:
+                    yield read_chunk(body)
+                else:
+                    yield read_response(opcode, body, self._reader.features)
+        except PeerError as error:
+            raise PeerError(error.code, error.text, fatal=True) from None

@@ -1,0 +1,274 @@
+"""What a peer can ask for: one small immutable class a command. Stream names are bytes of valid UTF-8.
+
+A codec's output is a row of these, in the order the bytes came. Besides what the peer asked for it may hold `Reply`
+(bytes to send back: telnet's option answers) and `Invalid` (what to tell the peer about a bad line).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tailrace.protocol.errors import PeerError
+from tailrace.protocol.places import FROM_NEW as FROM_NEW
+from tailrace.protocol.places import From as From
+
+
+@dataclass(slots=True)
+class Staged:
+    """A run of `pub` lines. Not frozen, because it is made once a read and freezing doubles its cost.
+
+    groups: (stream, messages, unstamped frames back to back), one a stream, in order of first appearance;
+    order: the index into `groups` of each message, when it was asked for, else empty.
+    """
+
+    groups: list[tuple[bytes, int, bytearray]]
+    order: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """`skip`: messages at exactly the time `start` that are left out (only with a time)."""
+
+    stream: bytes
+    start: From
+    skip: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    stream: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """From here on each publish is answered, or not."""
+
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Consume:
+    """Let there be a durable consumer of the stream, whose first message is at `start`."""
+
+    stream: bytes
+    name: bytes
+    start: From
+
+
+@dataclass(frozen=True, slots=True)
+class Unconsume:
+    """End a durable consumer."""
+
+    stream: bytes
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """This connection is no member of a durable consumer any more; others may have what it has not finished."""
+
+    stream: bytes
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    """Give this connection up to `count` messages of a durable consumer; wait so long for the first."""
+
+    stream: bytes
+    name: bytes
+    wait_ms: int = 0
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """A durable consumer has finished the messages from seq `first` to `last`."""
+
+    stream: bytes
+    name: bytes
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Nack:
+    """A message has failed, and is to be delivered again."""
+
+    stream: bytes
+    name: bytes
+    seq: int
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Let a durable consumer go on at `start`."""
+
+    stream: bytes
+    name: bytes
+    start: From
+
+
+@dataclass(frozen=True, slots=True)
+class Consumers:
+    """List those of a stream."""
+
+    stream: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Help:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Master:
+    """`force`: although another node may have more of the stream, as in Promote."""
+
+    stream: bytes
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Unmaster:
+    """`stream` may be a pattern, as in Slave."""
+
+    stream: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Slave:
+    """`stream` may be a pattern, as in Unslave and Promote: `*` or a prefix and `*`."""
+
+    host: str
+    port: int
+    stream: bytes
+    start: From
+
+
+@dataclass(frozen=True, slots=True)
+class Unslave:
+    stream: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Promote:
+    """`epoch`: the term to begin; 0 for the next one."""
+
+    stream: bytes
+    epoch: int = 0
+    force: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Acknowledge nothing in an earlier term."""
+
+    stream: bytes
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trim:
+    """Drop what is before `start` (a time or a seq); `spare`: but not what a durable consumer has not finished."""
+
+    stream: bytes
+    start: From
+    spare: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    prefix: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    stream: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Workers:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Conns:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Quit:
+    """Stop the node."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invalid:
+    """A line that is no command. The peer hears `error`; the connection lives unless it is fatal."""
+
+    error: PeerError
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """The peer speaks another protocol. `refusal` is the answer in that protocol's words; the connection ends."""
+
+    refusal: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Bytes to send back before anything else is done."""
+
+    data: bytes
+
+
+Command: TypeAlias = (
+    Staged
+    | Subscribe
+    | Unsubscribe
+    | Ack
+    | Consume
+    | Unconsume
+    | Leave
+    | Get
+    | Finish
+    | Nack
+    | Reset
+    | Consumers
+    | Ping
+    | Help
+    | Close
+    | Master
+    | Unmaster
+    | Slave
+    | Unslave
+    | Promote
+    | Fence
+    | Trim
+    | Streams
+    | Stat
+    | Workers
+    | Conns
+    | Quit
+    | Invalid
+    | Foreign
+    | Reply
+)
+
+ADMIN: frozenset[type] = frozenset(
+    {Master, Unmaster, Slave, Unslave, Promote, Fence, Trim, Streams, Stat, Workers, Conns, Quit}
+)
+"""The commands that only a peer on the same machine may give, on a connection that has sent only commands."""

@@ -1,0 +1,264 @@
+"""What is said of durable consumers in the binary protocol: one small class a message, and its bytes.
+
+These messages are taken only on a connection whose HELLO asked for the feature `FEATURE` and got it. CONSUME makes,
+moves, ends and lists the consumers of a stream, and lets a member leave one. GET says what its member has finished and
+asks for more messages; GOT answers it, with the frames as they are in the log.
+
+docs/binary-protocol.md draws all of it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeAlias
+
+from tailrace.protocol import features
+from tailrace.protocol.envelope import pack_envelope
+from tailrace.protocol.fields import CONTROL_BODY_MAX_BYTES, pack_map
+from tailrace.protocol.names import CONSUMER_BYTES_MAX
+from tailrace.protocol.opcodes import Op
+from tailrace.protocol.places import From
+from tailrace.shard.names import NAME_BYTES_MAX
+
+FEATURE: Final = features.CONSUMERS
+FINISHED_MAX: Final = 1_024
+"""The most ranges that one GET says are finished."""
+FAILED_MAX: Final = 128
+"""The most messages that one GET says have failed."""
+REASON_BYTES_MAX: Final = 200
+"""The longest reason why a message has failed."""
+MESSAGES_MAX: Final = 10_000
+"""The most messages that one GET asks for."""
+GET_BYTES_MAX: Final = (4 << 20) - (256 << 10)
+"""The most bytes of frames that one GET asks for: with what stands before them a GOT has less than 4 MiB."""
+STALE_MAX: Final = 1_024
+"""The most stale ranges of one GOT; where there are more, the last one reaches to their end."""
+WAIT_MAX_MS: Final = 60_000
+"""The longest that a GET waits for messages."""
+ACK_WAIT_MAX_S: Final = 7 * 24 * 3_600
+DELIVERIES_MAX: Final = (1 << 16) - 1
+CONSUMERS_MAX: Final = 20_000
+"""The most consumers of a stream."""
+ROWS_MAX: Final = max(FINISHED_MAX, FAILED_MAX)
+"""The most elements of any array in these requests."""
+
+ACK_APPENDED, ACK_SYNCED, ACK_REPLICATED = 1, 2, 3  # `protocol.messages.Ack`, which is not imported for it
+
+Deed: TypeAlias = Literal["create", "reset", "delete", "leave", "list"]
+Range: TypeAlias = tuple[int, int]
+"""first seq, last seq"""
+FinishedRow: TypeAlias = tuple[int, int, int]
+"""first seq, last seq, epoch of all of these messages"""
+FailedRow: TypeAlias = tuple[int, int, str]
+"""seq, epoch, reason"""
+Run: TypeAlias = tuple[int, int, int, int]
+"""first seq, messages, how often they were delivered before, epoch of all of them"""
+
+_FINISHED_BYTES_MAX = 1 + 9 + 9 + 5
+_FAILED_BYTES_MAX = 1 + 9 + 5 + (2 + REASON_BYTES_MAX)
+_GET_REST_BYTES_MAX = 256 + NAME_BYTES_MAX + 2 * CONSUMER_BYTES_MAX
+assert (
+    FINISHED_MAX * _FINISHED_BYTES_MAX + FAILED_MAX * _FAILED_BYTES_MAX + _GET_REST_BYTES_MAX <= CONTROL_BODY_MAX_BYTES
+)
+
+
+# --- from client to broker ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Consume:
+    """Something done to a stream's consumers. `name`: all but "list". `start`: "create" and "reset".
+
+    `ack_wait_s`, `deliveries_max`: "create", None for the broker's own. `ack`, `replicas`: as those of a Publish.
+    `member`: "leave".
+    """
+
+    id: int
+    do: Deed
+    stream: bytes
+    name: bytes = b""
+    start: From | None = None
+    ack_wait_s: float | None = None
+    deliveries_max: int | None = None
+    ack: int = ACK_APPENDED
+    replicas: int = 0
+    member: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    """This is finished, that has failed: give `member` of the consumer `name` up to so many messages more.
+
+    `fresh`: none that it has already. `wait_ms`: how long to wait for the first. A `max_messages` of 0 asks for none.
+    `session`: a number that a program chooses when it begins, by which it is told from one before it of the same
+    member; 0 for none.
+    """
+
+    id: int
+    stream: bytes
+    name: bytes
+    member: bytes
+    finished: tuple[FinishedRow, ...] = ()
+    failed: tuple[FailedRow, ...] = ()
+    max_messages: int = 0
+    max_bytes: int = GET_BYTES_MAX
+    wait_ms: int = 0
+    fresh: bool = False
+    ack: int = ACK_APPENDED
+    replicas: int = 0
+    session: int = 0
+
+
+# --- from broker to client ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One consumer in numbers. `lag_us`: the age of its first message that is not finished; None where it has none."""
+
+    name: bytes
+    next_seq: int
+    lag_messages: int
+    lag_us: int | None
+    in_flight: int
+    members: int
+    redelivered: int
+    dead: int
+    idle_us: int
+    ack_wait_s: float
+    deliveries_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Consumed:
+    """It is done. `next_seq`: "create" and "reset", `created`: "create", `existed`: "delete", `consumers`: "list"."""
+
+    id: int
+    next_seq: int | None = None
+    created: bool | None = None
+    existed: bool | None = None
+    consumers: tuple[Standing, ...] | None = None
+
+
+@dataclass(slots=True)
+class Got:
+    """What a GET gives: the runs' messages, whole stamped frames one after the other.
+
+    `stale`: of what was said to be finished or to have failed, what another member has now, or what was lost with
+    its master: other messages have these seqs. `trimmed`: messages that
+    were dropped from the stream before the consumer got them. The frames are gone with the next step of the codec.
+    """
+
+    id: int
+    runs: tuple[Run, ...]
+    stale: tuple[Range, ...]
+    trimmed: int
+    frames: memoryview
+
+
+Request: TypeAlias = Consume | Get
+Response: TypeAlias = Consumed | Got
+
+
+# --- their bytes ----------------------------------------------------------------------------------------------------
+
+GOT_HEAD: Final = struct.Struct("<IHHQ")
+"""A GOT's body up to its runs: request, runs, stale ranges, trimmed."""
+GOT_RUN: Final = struct.Struct("<QIII")
+GOT_RANGE: Final = struct.Struct("<QQ")
+
+assert GET_BYTES_MAX + GOT_HEAD.size + MESSAGES_MAX * GOT_RUN.size + STALE_MAX * GOT_RANGE.size < 4 << 20
+
+
+def pack_got(
+    request: int, runs: Sequence[Sequence[int]], stale: Sequence[Sequence[int]], trimmed: int, frames_bytes: int
+) -> bytes:
+    """A GOT up to its frames, which the caller sends right after it."""
+    told = stale if len(stale) <= STALE_MAX else [*stale[: STALE_MAX - 1], (stale[STALE_MAX - 1][0], stale[-1][1])]
+    parts = [GOT_HEAD.pack(request, len(runs), len(told), trimmed)]
+    parts += [GOT_RUN.pack(*run) for run in runs]
+    parts += [GOT_RANGE.pack(*each) for each in told]
+    return pack_envelope(Op.GOT, b"".join(parts), frames_bytes)
+
+
+def _consume(message: Consume) -> bytes:
+    body = {
+        "id": message.id,
+        "do": message.do,
+        "stream": message.stream.decode(),
+        "name": message.name.decode() or None,
+        "member": message.member.decode() or None,
+        "from": message.start,
+        "ack_wait_s": message.ack_wait_s,
+        "deliveries_max": message.deliveries_max,
+        "ack": _unless(message.ack, ACK_APPENDED),
+        "replicas": _unless(message.replicas, 0),
+    }
+    return pack_map(Op.CONSUME, body)
+
+
+def _get(message: Get) -> bytes:
+    body = {
+        "id": message.id,
+        "stream": message.stream.decode(),
+        "name": message.name.decode(),
+        "member": message.member.decode(),
+        "finished": message.finished or None,
+        "failed": message.failed or None,
+        "max_messages": message.max_messages,
+        "max_bytes": _unless(message.max_bytes, GET_BYTES_MAX),
+        "wait_ms": _unless(message.wait_ms, 0),
+        "fresh": message.fresh or None,
+        "ack": _unless(message.ack, ACK_APPENDED),
+        "replicas": _unless(message.replicas, 0),
+        "session": _unless(message.session, 0),
+    }
+    return pack_map(Op.GET, body)
+
+
+def _unless(value: int, default: int) -> int | None:
+    """The value, or None where it need not be said."""
+    return None if value == default else value
+
+
+def _consumed(message: Consumed) -> bytes:
+    rows = message.consumers
+    body = {
+        "id": message.id,
+        "next_seq": message.next_seq,
+        "created": message.created,
+        "existed": message.existed,
+        "consumers": None if rows is None else [_standing(row) for row in rows],
+    }
+    return pack_map(Op.CONSUMED, body)
+
+
+def _standing(row: Standing) -> dict[str, Any]:
+    return {
+        "name": row.name.decode(),
+        "next_seq": row.next_seq,
+        "lag_messages": row.lag_messages,
+        "lag_us": row.lag_us,
+        "in_flight": row.in_flight,
+        "members": row.members,
+        "redelivered": row.redelivered,
+        "dead": row.dead,
+        "idle_us": row.idle_us,
+        "ack_wait_s": row.ack_wait_s,
+        "deliveries_max": row.deliveries_max,
+    }
+
+
+def _got(message: Got) -> bytes:
+    return pack_got(message.id, message.runs, message.stale, message.trimmed, len(message.frames)) + message.frames
+
+
+PACKERS: Final[Mapping[type, Callable[[Any], bytes]]] = {
+    Consume: _consume,
+    Get: _get,
+    Consumed: _consumed,
+    Got: _got,
+}
+features.PACKERS.update(PACKERS)

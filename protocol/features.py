@@ -1,0 +1,64 @@
+"""The features of the binary protocol that have messages of their own, and where those are packed and read.
+
+Whoever packs a message has its class, so its module is loaded and has put its packers into `PACKERS`. The module that
+reads a feature's messages is imported with the first of them: most clients hear none, and need not load it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tailrace.protocol.opcodes import Op
+
+if TYPE_CHECKING:
+    from tailrace.protocol.fields import Fields
+    from tailrace.protocol.messages import Request, Response
+
+REPLICATION: Final = "replication"
+"""What nodes say to each other: `protocol.replication`."""
+CONSUMERS: Final = "consumers"
+"""What is said of durable consumers: `protocol.consuming`."""
+NO_FEATURES: Final[frozenset[str]] = frozenset()
+
+
+class Readers(NamedTuple):
+    """How the bodies of a feature's messages are read, by opcode; the fixed ones are no maps.
+
+    `request_elements_max`, `response_elements_max`: of any array or map in one.
+    """
+
+    requests: Mapping[int, Callable[[Fields], Request]]
+    responses: Mapping[int, Callable[[Fields], Response]]
+    request_elements_max: int
+    response_elements_max: int
+    fixed_responses: Mapping[int, Callable[[memoryview], Response]] = MappingProxyType({})
+
+
+REQUESTS: Final[Mapping[int, str]] = {
+    **dict.fromkeys((Op.FOLLOW, Op.HELD, Op.WATCH, Op.CLAIM, Op.ASK, Op.CALL, Op.FENCE), REPLICATION),
+    **dict.fromkeys((Op.CONSUME, Op.GET), CONSUMERS),
+}
+"""The feature that a request belongs to, by its opcode."""
+RESPONSES: Final[Mapping[int, str]] = {
+    **dict.fromkeys((Op.FOLLOWED, Op.NAMES, Op.CLAIMED, Op.TOLD, Op.RETURNED, Op.FENCED), REPLICATION),
+    **dict.fromkeys((Op.CONSUMED, Op.GOT), CONSUMERS),
+}
+"""The feature that a response belongs to, by its opcode."""
+HOMES: Final[Mapping[str, str]] = {
+    REPLICATION: "tailrace.protocol.replication_readers",
+    CONSUMERS: "tailrace.protocol.consuming_readers",
+}
+"""The module whose `READERS` read a feature's messages."""
+PACKERS: Final[dict[type, Callable[[Any], bytes]]] = {}
+"""The whole envelope of a message, by its class; of those messages whose module is loaded."""
+
+
+@cache
+def readers_of(feature: str) -> Readers:
+    """Imports them when they are first asked for."""
+    readers: Readers = import_module(HOMES[feature]).READERS
+    return readers

@@ -1,0 +1,189 @@
+"""The msgpack map of a control message: written, and read with suspicion.
+
+Nothing in it is believed: how deep and how long it is, what its fields are, which numbers they hold. What is wrong is
+said with the name of the message and of the field. Fields that nobody asks for are passed over, so that a later version
+may add some.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgpack
+
+from tailrace.protocol.envelope import pack_envelope
+from tailrace.protocol.errors import Code, PeerError
+from tailrace.protocol.names import readable_name, stream_name
+from tailrace.protocol.places import FROM_NEW, From
+from tailrace.protocol.places import NUMBER_MAX as NUMBER_MAX
+
+CONTROL_BODY_MAX_BYTES: Final = 64 * 1024
+"""The longest body of any envelope that carries no frames, from a client."""
+ELEMENTS_MAX: Final = 64
+"""The most elements of an array or a map, unless the message says otherwise."""
+TEXT_CHARACTERS_MAX: Final = 4_096
+"""The most characters of a text field."""
+U16_MAX: Final = (1 << 16) - 1
+U32_MAX: Final = (1 << 32) - 1
+
+_UNREADABLE = (ValueError, TypeError, msgpack.UnpackException)
+_KINDS = {dict: "a map", list: "an array", str: "a text", bytes: "binary", bool: "true or false", float: "a float"}
+
+
+def pack_map(opcode: int, body: dict[str, Any]) -> bytes:
+    """The envelope of a control message. Fields that are None are left out."""
+    return pack_envelope(opcode, msgpack.packb({key: value for key, value in body.items() if value is not None}))
+
+
+def pack_fields(opcode: int, message: Any) -> bytes:
+    """The envelope of a message whose body is its fields, by their names. `message`: of a dataclass with slots."""
+    return pack_map(opcode, {name: getattr(message, name) for name in type(message).__slots__})
+
+
+class Fields:
+    """The fields of one body. Each method gives one field, checked, or raises PeerError (`usage`) with its name."""
+
+    __slots__ = ("_fields", "_message")
+
+    def __init__(self, message: str, body: memoryview, elements_max: int = ELEMENTS_MAX) -> None:
+        """Raises PeerError when the body is no map. `message`: its name, for errors."""
+        self._message = message
+        self._fields = _unpacked_map(message, body, elements_max)
+
+    @classmethod
+    def _of(cls, message: str, fields: dict[str, Any]) -> Fields:
+        """A map within a body."""
+        inner = cls.__new__(cls)
+        inner._message, inner._fields = message, fields
+        return inner
+
+    def __contains__(self, key: str) -> bool:
+        """Whether the field is there; nil counts as absent."""
+        return self._fields.get(key) is not None
+
+    @property
+    def id(self) -> int:
+        """The field `id` where it can be read, else 0: for the answer to a body that is wrong elsewhere."""
+        value = self._fields.get("id")
+        return value if type(value) is int and 0 <= value <= U32_MAX else 0
+
+    def number(self, key: str, high: int = NUMBER_MAX) -> int:
+        value = self._required(key)
+        if type(value) is not int or not 0 <= value <= high:
+            raise self._wrong(key, f"is {_shown(value)}, not a number from 0 to {high}")
+        return value
+
+    def seconds(self, key: str, high: int) -> float:
+        """More than 0, whole or not."""
+        value = self._required(key)
+        if type(value) not in (int, float) or not 0 < value <= high:
+            raise self._wrong(key, f"is {_shown(value)}, not a number of seconds over 0, to {high}")
+        return float(value)
+
+    def flag(self, key: str) -> bool:
+        value = self._required(key)
+        if type(value) is not bool:
+            raise self._wrong(key, f"is {_shown(value)}, not true or false")
+        return value
+
+    def text(self, key: str) -> str:
+        value = self._required(key)
+        if type(value) is not str or len(value) > TEXT_CHARACTERS_MAX:
+            raise self._wrong(key, f"is {_shown(value)}, not a text of at most {TEXT_CHARACTERS_MAX} characters")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        value = self._required(key)
+        if type(value) is not list or not all(type(each) is str for each in value):
+            raise self._wrong(key, f"is {_shown(value)}, not an array of texts")
+        return tuple(value)
+
+    def numbers(self, key: str) -> dict[str, int]:
+        """A map of texts to numbers."""
+        value = self._required(key)
+        if type(value) is not dict or not all(_is_entry(*entry) for entry in value.items()):
+            raise self._wrong(key, f"is {_shown(value)}, not a map of texts to numbers")
+        return value
+
+    def binary(self, key: str) -> bytes:
+        """As long as the body allows."""
+        value = self._required(key)
+        if type(value) is not bytes:
+            raise self._wrong(key, f"is {_shown(value)}, not binary")
+        return value
+
+    def rows(self, key: str, kinds: Sequence[type]) -> tuple[tuple[Any, ...], ...]:
+        """An array of rows, each with one element of each of `kinds`."""
+        value = self._required(key)
+        if type(value) is not list or not all(_is_row(row, kinds) for row in value):
+            form = ", ".join(kind.__name__ for kind in kinds)
+            raise self._wrong(key, f"is {_shown(value)}, not an array of rows of [{form}]")
+        return tuple([tuple(row) for row in value])
+
+    def maps(self, key: str) -> list[Fields]:
+        """An array of maps, each to be read as a body is."""
+        value = self._required(key)
+        if type(value) is not list or not all(type(each) is dict for each in value):
+            raise self._wrong(key, f"is {_shown(value)}, not an array of maps")
+        return [Fields._of(self._message, each) for each in value]
+
+    def place(self, key: str, kinds: Sequence[str]) -> tuple[str, int]:
+        """A place in a stream: [kind, value]. Raises PeerError (`from`)."""
+        value = self._required(key)
+        if not _is_row(value, (str, int)) or value[0] not in kinds or not 0 <= value[1] <= NUMBER_MAX:
+            text = f"is no place: [kind, number], where kind is one of {', '.join(kinds)}"
+            raise self._wrong(key, text, Code.FROM)
+        return value[0], value[1]
+
+    def start(self, key: str) -> From:
+        """Where reading begins. Raises PeerError (`from`)."""
+        kind, value = self.place(key, ("seq", "time", "new"))
+        if kind == "new":
+            return FROM_NEW
+        return From("seq" if kind == "seq" else "time", value)
+
+    def stream(self, key: str) -> bytes:
+        """A stream's name. Raises PeerError (`name`, `reserved` too)."""
+        return stream_name(self.text(key).encode())
+
+    def readable_stream(self, key: str) -> bytes:
+        """The same, or that of a companion, which is only read."""
+        return readable_name(self.text(key).encode())
+
+    def _required(self, key: str) -> Any:
+        value = self._fields.get(key)
+        if value is None:
+            raise self._wrong(key, "is missing")
+        return value
+
+    def _wrong(self, key: str, problem: str, code: Code = Code.USAGE) -> PeerError:
+        return PeerError(code, f"{self._message}: the field {key} {problem}")
+
+
+def _unpacked_map(message: str, body: memoryview, elements_max: int) -> dict[str, Any]:
+    problem = ""
+    fields = None
+    try:
+        # The limits keep a short body from asking for long arrays, each within another.
+        fields = msgpack.unpackb(
+            body, raw=False, strict_map_key=True, max_array_len=elements_max, max_map_len=elements_max
+        )
+    except _UNREADABLE as error:
+        problem = f": {error}"
+    if type(fields) is not dict:
+        # Raised here and not above, so that the error keeps no hold on the body.
+        raise PeerError(Code.USAGE, f"{message}: a body of {len(body)} bytes that is no msgpack map{problem}")
+    return fields
+
+
+def _is_entry(key: object, value: object) -> bool:
+    return type(key) is str and type(value) is int and 0 <= value <= NUMBER_MAX
+
+
+def _is_row(row: object, kinds: Sequence[type]) -> bool:
+    return type(row) is list and [type(each) for each in row] == list(kinds)
+
+
+def _shown(value: object) -> str:
+    return str(value) if type(value) is int else _KINDS.get(type(value), "something else")

@@ -1,0 +1,302 @@
+"""The commands of the line protocol: their forms, and how a line becomes one. One table row a command.
+
+This is the slow path: publishes normally never come here (`line_cy.stage`), only those it declined.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from tailrace.protocol import commands as c
+from tailrace.protocol.address import PORT_MAX, host_valid
+from tailrace.protocol.consuming import MESSAGES_MAX, REASON_BYTES_MAX, WAIT_MAX_MS
+from tailrace.protocol.errors import Code, PeerError
+from tailrace.protocol.names import consumer_name, readable_name, shown, stream_name, stream_pattern
+from tailrace.protocol.places import NUMBER_MAX as NUMBER_MAX
+from tailrace.shard.epochs import EPOCH_MAX
+from tailrace.shard.frame import pack_frame
+from tailrace.shard.names import name_bytes_valid
+
+_FINISH_FORM = "ack STREAM NAME SEQ [LAST]"
+_NUMBER_DIGITS_MAX = len(str(NUMBER_MAX))
+_BLANKS = b" \t"
+_WORD = re.compile(rb"[ \t]*([^ \t|]*)[ \t]*")
+
+
+class Verb(NamedTuple):
+    """One command: `form` and `meaning` are what `help`, `err usage` and the documentation say of it."""
+
+    form: str
+    meaning: str
+    admin: bool
+    parse: Callable[[Verb, bytes, int], c.Command]
+
+    def usage(self) -> PeerError:
+        return PeerError(Code.USAGE, f"write: {self.form}")
+
+
+def parse_line(line: bytes, max_message_bytes: int) -> c.Command:
+    """The command of one line, given without its line end. A bad line gives Invalid; nothing is raised."""
+    try:
+        return _parse(line, max_message_bytes)
+    except PeerError as error:
+        return c.Invalid(error.with_traceback(None))
+
+
+def begins_command(line: bytes) -> bool:
+    """Whether the first word of a line, of which the end may be missing, is that of a command."""
+    match = _WORD.match(line)
+    return match is not None and match[1].lower() in VERBS
+
+
+def is_blank(line: bytes | bytearray) -> bool:
+    """Whether there is no command on this line at all; such lines are passed over in silence."""
+    return not line.strip(b" \t\r\n")
+
+
+def place(data: bytes) -> c.From:
+    """FROM: `0`, a time in µs, `#SEQ` or `new`. Raises PeerError with `from`."""
+    if data.lower() == b"new":
+        return c.FROM_NEW
+    if data[:1] == b"#":
+        return c.From("seq", _number(data[1:], Code.FROM, f"{shown(data)} is no place: # is followed by a seq"))
+    text = f"{shown(data)} is no place in a stream: write 0, a time in microseconds, #SEQ or new"
+    return c.From("time", _number(data, Code.FROM, text))
+
+
+def _number(data: bytes, code: Code, text: str) -> int:
+    if not data.isdigit():
+        raise PeerError(code, text)
+    digits = data.lstrip(b"0") or b"0"
+    if len(digits) > _NUMBER_DIGITS_MAX or int(digits) > NUMBER_MAX:
+        raise PeerError(code, f"{shown(data)} is too large: at most {NUMBER_MAX}")
+    return int(digits)
+
+
+def _parse(line: bytes, max_message_bytes: int) -> c.Command:
+    match = _WORD.match(line)
+    assert match is not None  # it matches the empty line too
+    word = match[1]
+    verb = VERBS.get(word.lower())
+    if verb is None:
+        raise PeerError(Code.COMMAND, f"no command {shown(word)}; help lists the commands")
+    return verb.parse(verb, line[match.end() :], max_message_bytes)
+
+
+def _args(verb: Verb, rest: bytes, low: int, high: int) -> list[bytes]:
+    """The blank-separated arguments, `low` to `high` of them. Raises PeerError with `usage`."""
+    args = [arg for arg in rest.replace(b"\t", b" ").split(b" ", 2 * high + 2) if arg] if len(rest) <= 4096 else []
+    if not low <= len(args) <= high or len(rest) > 4096:
+        raise verb.usage()
+    return args
+
+
+def _pub(verb: Verb, rest: bytes, max_message_bytes: int) -> c.Command:
+    head, bar, payload = rest.partition(b"|")
+    name = head.rstrip(_BLANKS)
+    if not name or not bar:
+        raise verb.usage()
+    if b" " in name or b"\t" in name:
+        raise PeerError(Code.NAME, f"{shown(name)} is not a stream name: it has white space before the |")
+    name = stream_name(name)
+    if len(payload) > max_message_bytes:
+        text = f"the message to {shown(name)} has {len(payload)} bytes; at most {max_message_bytes} are taken"
+        raise PeerError(Code.SIZE, text)
+    return c.Staged([(name, 1, bytearray(pack_frame(payload)))], [0])
+
+
+def _sub(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    args = _args(verb, rest, 2, 3)
+    name, start = readable_name(args[0]), place(args[1])
+    if len(args) == 2:
+        return c.Subscribe(name, start)
+    if start.kind != "time":
+        raise PeerError(Code.USAGE, f"SKIP counts messages at a time, so FROM must be one; write: {verb.form}")
+    return c.Subscribe(name, start, _number(args[2], Code.USAGE, f"SKIP is a number; write: {verb.form}"))
+
+
+def _ack(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    """What it does is told by how many words follow."""
+    usage = PeerError(Code.USAGE, f"write: {verb.form}, or: {_FINISH_FORM}")
+    try:
+        words = _args(verb, rest, 1, 4)
+    except PeerError:
+        raise usage from None
+    if len(words) > 2:
+        return _finish(*words)
+    on = {b"on": True, b"off": False}.get(words[0].lower())
+    if on is None or len(words) > 1:
+        raise usage
+    return c.Ack(on)
+
+
+def _finish(stream: bytes, name: bytes, *seqs: bytes) -> c.Command:
+    first, last = [_seq(seq, _FINISH_FORM) for seq in (seqs[0], seqs[-1])]
+    if first > last:
+        raise PeerError(Code.USAGE, f"SEQ {first} comes after LAST {last}; write: {_FINISH_FORM}")
+    return c.Finish(stream_name(stream), consumer_name(name), first, last)
+
+
+def _nack(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    stream, name, seq, *words = _args(verb, rest, 3, 4)
+    reason = b"".join(words).decode("utf-8", "replace")
+    if len(reason.encode()) > REASON_BYTES_MAX:
+        raise PeerError(Code.USAGE, f"REASON has at most {REASON_BYTES_MAX} bytes; write: {verb.form}")
+    return c.Nack(stream_name(stream), consumer_name(name), _seq(seq, verb.form), reason)
+
+
+def _get(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    stream, name, *numbers = _args(verb, rest, 2, 4)
+    bounds = (("WAIT_MS", WAIT_MAX_MS), ("MAX", MESSAGES_MAX))
+    for data, (what, high) in zip(numbers, bounds, strict=False):
+        text = f"{what} is a number up to {high}; write: {verb.form}"
+        if _number(data, Code.USAGE, text) > high:
+            raise PeerError(Code.USAGE, text)
+    return c.Get(stream_name(stream), consumer_name(name), *map(int, numbers))
+
+
+def _seq(data: bytes, form: str) -> int:
+    return _number(data, Code.USAGE, f"{shown(data)} is no seq; write: {form}")
+
+
+def _consumer_at(kind: Callable[[bytes, bytes, c.From], c.Command]) -> Callable[[Verb, bytes, int], c.Command]:
+    def parse(verb: Verb, rest: bytes, _max: int) -> c.Command:
+        stream, name, start = _args(verb, rest, 3, 3)
+        return kind(stream_name(stream), consumer_name(name), place(start))
+
+    return parse
+
+
+def _consumer_only(kind: Callable[[bytes, bytes], c.Command]) -> Callable[[Verb, bytes, int], c.Command]:
+    def parse(verb: Verb, rest: bytes, _max: int) -> c.Command:
+        stream, name = _args(verb, rest, 2, 2)
+        return kind(stream_name(stream), consumer_name(name))
+
+    return parse
+
+
+def _slave(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    host, port, name, start = _args(verb, rest, 4, 4)
+    if not host_valid(host.decode("latin-1")):
+        raise PeerError(Code.USAGE, f"{shown(host)} is no host; write: {verb.form}")
+    port_number = _number(port, Code.USAGE, f"PORT is a number; write: {verb.form}")
+    if not 0 < port_number <= PORT_MAX:
+        raise PeerError(Code.USAGE, f"PORT is 1 to {PORT_MAX}; write: {verb.form}")
+    return c.Slave(host.decode(), port_number, stream_pattern(name), place(start))
+
+
+def _epoch(data: bytes, form: str) -> int:
+    epoch = _number(data, Code.USAGE, f"{shown(data)} is no EPOCH; write: {form}")
+    if not 0 < epoch <= EPOCH_MAX:
+        raise PeerError(Code.USAGE, f"EPOCH is 1 to {EPOCH_MAX}; write: {form}")
+    return epoch
+
+
+def _without_force(words: list[bytes]) -> tuple[list[bytes], bool]:
+    force = bool(words) and words[-1].lower() == b"force"
+    return words[:-1] if force else words, force
+
+
+def _promote(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    (name, *words), force = _without_force(_args(verb, rest, 1, 3))
+    stream = stream_pattern(name)
+    if len(words) > 1 or (words and stream.endswith(b"*")):
+        raise PeerError(Code.USAGE, f"write: {verb.form}; an EPOCH is for one stream")
+    return c.Promote(stream, _epoch(words[0], verb.form) if words else 0, force)
+
+
+def _master(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    name, *words = _args(verb, rest, 1, 2)
+    words, force = _without_force(words)
+    if words:
+        raise verb.usage()
+    return c.Master(stream_name(name), force)
+
+
+def _fence(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    name, epoch = _args(verb, rest, 2, 2)
+    return c.Fence(stream_name(name), _epoch(epoch, verb.form))
+
+
+def _trim(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    name, start, *more = _args(verb, rest, 2, 3)
+    stream, where = stream_name(name), place(start)
+    if where.kind == "new":
+        raise PeerError(Code.FROM, "trim takes a time in microseconds or #SEQ; what is before it is dropped")
+    if more and more[0].lower() != b"spare":
+        raise PeerError(Code.USAGE, f"{shown(more[0])} is nothing that trim knows; write: {verb.form}")
+    return c.Trim(stream, where, spare=bool(more))
+
+
+def _streams(verb: Verb, rest: bytes, _max: int) -> c.Command:
+    args = _args(verb, rest, 0, 1)
+    if args and not name_bytes_valid(args[0]):
+        raise PeerError(Code.NAME, f"{shown(args[0])} cannot begin a stream name")
+    return c.Streams(*args)
+
+
+def _stream_only(
+    kind: Callable[[bytes], c.Command], checked: Callable[[bytes], bytes] = stream_name
+) -> Callable[[Verb, bytes, int], c.Command]:
+    def parse(verb: Verb, rest: bytes, _max: int) -> c.Command:
+        return kind(checked(_args(verb, rest, 1, 1)[0]))
+
+    return parse
+
+
+def _streams_like(kind: Callable[[bytes], c.Command]) -> Callable[[Verb, bytes, int], c.Command]:
+    def parse(verb: Verb, rest: bytes, _max: int) -> c.Command:
+        return kind(stream_pattern(_args(verb, rest, 1, 1)[0]))
+
+    return parse
+
+
+def _bare(command: c.Command) -> Callable[[Verb, bytes, int], c.Command]:
+    def parse(verb: Verb, rest: bytes, _max: int) -> c.Command:
+        _args(verb, rest, 0, 0)
+        return command
+
+    return parse
+
+
+_ROWS = (
+    Verb("pub STREAM |payload", "publish everything after the bar; no answer unless it fails", False, _pub),
+    Verb("ack on|off", "whether each pub is answered: ok pub STREAM SEQ", False, _ack),
+    Verb("sub STREAM FROM [SKIP]", "messages from FROM on: 0 (all), a time in us, #SEQ or new", False, _sub),
+    Verb("unsub STREAM", "no more messages of the stream", False, _stream_only(c.Unsubscribe, readable_name)),
+    Verb("consume STREAM NAME FROM", "a durable consumer NAME, which begins at FROM", False, _consumer_at(c.Consume)),
+    Verb("get STREAM NAME [WAIT_MS [MAX]]", "its next MAX (1) messages, until they are acked", False, _get),
+    Verb(_FINISH_FORM, "it has finished these messages", False, _ack),
+    Verb("nack STREAM NAME SEQ [REASON]", "this message has failed: deliver it again", False, _nack),
+    Verb("leave STREAM NAME", "give back what this connection got and did not ack", False, _consumer_only(c.Leave)),
+    Verb("reset STREAM NAME FROM", "let the consumer go on at FROM", False, _consumer_at(c.Reset)),
+    Verb("unconsume STREAM NAME", "end the consumer", False, _consumer_only(c.Unconsume)),
+    Verb("consumers STREAM", "the stream's consumers", False, _stream_only(c.Consumers)),
+    Verb("ping", "answers ok pong", False, _bare(c.Ping())),
+    Verb("help", "this list", False, _bare(c.Help())),
+    Verb("close", "end this connection", False, _bare(c.Close())),
+    Verb("master STREAM [force]", "this node takes the stream's messages; makes it if need be", True, _master),
+    Verb("unmaster STREAM", "the stream takes no more messages here", True, _streams_like(c.Unmaster)),
+    Verb("slave HOST PORT STREAM FROM", "follow the stream of another node; * or PREFIX* for many", True, _slave),
+    Verb("unslave STREAM", "stop following; the stream takes no more messages here", True, _streams_like(c.Unslave)),
+    Verb("promote STREAM [EPOCH] [force]", "make this slave the master; force: if others have more", True, _promote),
+    Verb("fence STREAM EPOCH", "acknowledge nothing of the stream in an earlier term", True, _fence),
+    Verb(
+        "trim STREAM FROM [spare]",
+        "drop what is before FROM (time in us or #SEQ); spare: what consumers need",
+        True,
+        _trim,
+    ),
+    Verb("streams [PREFIX]", "the node's streams", True, _streams),
+    Verb("stat STREAM", "one stream in numbers", True, _stream_only(c.Stat, readable_name)),
+    Verb("workers", "the node's worker processes", True, _bare(c.Workers())),
+    Verb("conns", "the node's connections", True, _bare(c.Conns())),
+    Verb("quit", "stop the node", True, _bare(c.Quit())),
+)
+
+VERBS: Final[Mapping[bytes, Verb]] = {
+    (row.form if row.form == _FINISH_FORM else row.form.split()[0]).encode(): row for row in _ROWS
+}
+"""Every command by its word in lower case, in the order `help` shows them; a second one of a word by its whole form."""

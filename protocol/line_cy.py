@@ -1,0 +1,605 @@
+"""Leaf: stage `pub` lines as frames. Stateless; bytes in, bytes out.
+
+Compiled, the bodies are loops over pointers; interpreted, they are bytes methods, `struct` and list comprehensions.
+Both give the same bytes, which a property test holds them to. Load this module through `shard.leaves`.
+"""
+# ruff: noqa: F821 (the names under TYPE_CHECKING come from line_cy.pxd)
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from tailrace.shard import _cython_shim as cython
+
+from tailrace.shard.names import name_bytes_valid
+
+if TYPE_CHECKING:
+    # From line_cy.pxd; they exist in the compiled module only.
+    Group: Any
+    Head: Any
+    Message: Any
+    Py_buffer: Any
+    PyBUF_SIMPLE: int
+    PyBuffer_Release: Any
+    PyByteArray_AS_STRING: Any
+    PyByteArray_FromStringAndSize: Any
+    PyBytes_AS_STRING: Any
+    PyBytes_FromStringAndSize: Any
+    PyObject_GetBuffer: Any
+    Staging: Any
+    calloc: Any
+    free: Any
+    memchr: Any
+    memcmp: Any
+    memcpy: Any
+    memset: Any
+    realloc: Any
+    tr_is_pub: Any
+    tr_name_hash: Any
+    tr_prefetch: Any
+    tr_store32: Any
+
+HEAD_BYTES_MAX = 240
+"""The longest `pub NAME |`, bar included, that `stage` takes; only a line with very many blanks has a longer one."""
+
+_HEAD_MAX = cython.declare(cython.Py_ssize_t, HEAD_BYTES_MAX)
+_AHEAD = cython.declare(cython.Py_ssize_t, 8)
+_KEY = cython.declare(cython.ulonglong, int.from_bytes(os.urandom(8), "little"))
+
+
+def is_compiled() -> bool:
+    """Whether this copy of the module is the compiled one."""
+    return bool(cython.compiled)
+
+
+def stage(
+    buffer: bytes | bytearray | memoryview, start: int, end: int, max_message_bytes: int, want_order: bool
+) -> tuple[int, list[tuple[bytes, int, bytearray]], list[int]]:
+    """Stage the run of complete `pub NAME |payload` lines that begins at buffer[start] and ends before `end`.
+
+    Stops at the first line that is anything else: another command, a name that is none or is reserved, a payload above
+    `max_message_bytes`, a head above HEAD_BYTES_MAX, no line end. Gives (where it stopped, groups, order). A group is
+    (name, messages, their unstamped frames), one a stream, in order of first appearance; `order` is the index of each
+    message's group when `want_order`, else empty. ValueError if start:end is not in the buffer.
+    """
+    if cython.compiled:
+        return _stage_pointers(buffer, start, end, max_message_bytes, want_order)
+    else:
+        return _stage_slices(buffer, start, end, max_message_bytes, want_order)
+
+
+def find_lf(buffer: bytes | bytearray | memoryview, start: int, end: int) -> int:
+    """Where the first LF of buffer[start:end] is, or -1. ValueError if start:end is not in the buffer."""
+    if cython.compiled:
+        return _find_lf_pointers(buffer, start, end)
+    else:
+        return _find_lf_slices(buffer, start, end)
+
+
+def _outside(start: int, end: int, size: int) -> ValueError:
+    return ValueError(f"bytes {start} to {end} of a buffer of {size}")
+
+
+# Interpreted bodies.
+
+if not cython.compiled:
+    import re
+    import struct
+    from functools import lru_cache
+
+    _UNSTAMPED = struct.Struct("<I28x").pack
+    _HEAD = re.compile(rb"[pP][uU][bB][ \t]+([^ \t|$][^ \t|]{0,199})[ \t]*\|")
+    _WINDOW_BYTES = 2_048
+    _WINDOW_BYTES_MAX = 1 << 17
+    _HEADERS = [_UNSTAMPED(32 + size) for size in range(2_048)]  # of frames with a payload of up to that many bytes
+
+    class _Gathered(dict[bytes, int]):
+        """What was staged so far. As a dictionary: the index of the stream that a line's head, without the bar, names.
+
+        `payloads` are each stream's, in order of first appearance; `order` is the stream's index of each message.
+        """
+
+        def __init__(self) -> None:
+            self.index: dict[bytes, int] = {}
+            self.payloads: list[list[bytes]] = []
+            self.order: list[int] = []
+
+        def __missing__(self, head: bytes) -> int:
+            name = _name_of(head + b"|")
+            if name is None:
+                raise LookupError("not for `stage`")
+            key = self[head] = self.group(name)
+            return key
+
+        def group(self, name: bytes) -> int:
+            key = self.index.get(name)
+            if key is None:
+                key = self.index[name] = len(self.payloads)
+                self.payloads.append([])
+            return key
+
+        def groups(self) -> list[tuple[bytes, int, bytearray]]:
+            return [
+                (name, len(payloads), _frames(payloads))
+                for name, payloads in zip(self.index, self.payloads, strict=True)
+                if payloads  # only the last streams can have none: those first named behind the line it stopped at
+            ]
+
+    @lru_cache(maxsize=8_192)
+    def _name_of(head: bytes) -> bytes | None:
+        """The stream's name when this is the head of a line for `stage`, up to and with the bar."""
+        match = _HEAD.fullmatch(head)
+        if match is None or len(head) > HEAD_BYTES_MAX or not name_bytes_valid(match[1]):
+            return None
+        return match[1]
+
+    def _frames(payloads: list[bytes]) -> bytearray:
+        sizes = set(map(len, payloads))
+        if len(sizes) == 1:
+            header = _UNSTAMPED(32 + sizes.pop())
+            return bytearray(header) + header.join(payloads)
+        if max(sizes) < len(_HEADERS):
+            headers = _HEADERS
+            return bytearray().join([headers[len(payload)] + payload for payload in payloads])
+        return bytearray().join([_UNSTAMPED(32 + len(payload)) + payload for payload in payloads])
+
+    def _stage_slices(
+        buffer: bytes | bytearray | memoryview, start: int, end: int, max_message_bytes: int, want_order: bool
+    ) -> tuple[int, list[tuple[bytes, int, bytearray]], list[int]]:
+        view = memoryview(buffer)
+        if not 0 <= start <= end <= len(view):
+            raise _outside(start, end, len(view))
+        if end - start <= _WINDOW_BYTES:
+            group = _stage_one(bytes(view[start:end]), max_message_bytes)
+            if group is not None:
+                return end, [group], [0] if want_order else []
+        gathered = _Gathered()
+        # Windows that grow while all of each is taken: where other commands come in between, little is read in vain.
+        window = _WINDOW_BYTES
+        while start < end:
+            piece = bytes(view[start : start + window if start + window < end else end])
+            last = piece.rfind(b"\n")
+            if last < 0 and start + len(piece) < end:
+                window *= 4
+                continue
+            taken = _stage_piece(gathered, piece, last, max_message_bytes, want_order) if last >= 0 else 0
+            start += taken
+            if taken <= last or last < 0:
+                break
+            window = min(window * 4, _WINDOW_BYTES_MAX)
+        return start, gathered.groups(), gathered.order
+
+    def _stage_one(line: bytes, max_message_bytes: int) -> tuple[bytes, int, bytearray] | None:
+        """The group of a single line for `stage`; None when it is anything else."""
+        stop = len(line) - 1
+        if line.find(b"\n") != stop:
+            return None
+        payload_start = line.find(b"|", 0, HEAD_BYTES_MAX) + 1
+        name = _name_of(line[:payload_start])
+        if line[-2:-1] == b"\r":
+            stop -= 1
+        if name is None or stop - payload_start > max_message_bytes:
+            return None
+        return name, 1, bytearray(_UNSTAMPED(32 + stop - payload_start) + line[payload_start:stop])
+
+    def _stage_piece(gathered: _Gathered, piece: bytes, last: int, max_message_bytes: int, want_order: bool) -> int:
+        """Stage the lines of piece[:last + 1], which ends in an LF; returns how many bytes of it were taken."""
+        head = piece[: piece.find(b"|", 0, HEAD_BYTES_MAX) + 1]
+        name = _name_of(head)
+        if name is None:
+            return 0
+        body = piece[:last]
+        payloads = _same_head(body, head) if last <= max_message_bytes else None
+        if payloads is None:
+            return _stage_lines(gathered, body, max_message_bytes, want_order)
+        key = gathered.group(name)
+        gathered.payloads[key] += payloads
+        if want_order:
+            gathered.order += [key] * len(payloads)
+        return last + 1
+
+    def _same_head(body: bytes, head: bytes) -> list[bytes] | None:
+        """The payloads when every line has this head, else None. `body` is without the last LF."""
+        line_ends = body.count(b"\n")
+        if body[-1:] == b"\r":
+            payloads = body[len(head) : -1].split(b"\r\n" + head)
+            if len(payloads) == line_ends + 1:
+                return payloads
+        payloads = body[len(head) :].split(b"\n" + head)
+        return [line.removesuffix(b"\r") for line in payloads] if len(payloads) == line_ends + 1 else None
+
+    def _stage_lines(gathered: _Gathered, body: bytes, max_message_bytes: int, want_order: bool) -> int:
+        """As `_stage_piece`, for lines of several streams; `body` is without the last LF."""
+        parts = [line.partition(b"|") for line in _lines(body)]
+        taken_bytes = len(body) + 1
+        try:
+            keys = [gathered[head] for head, bar, _ in parts if bar]
+        except LookupError:
+            keys = []
+        if len(keys) < len(parts) or len(body) > max_message_bytes:
+            taken = _well_formed(parts, max_message_bytes)
+            taken_bytes = sum(map(len, body.split(b"\n")[:taken])) + taken
+            del parts[taken:]
+            keys = [gathered[head] for head, _, _ in parts]
+        payloads = gathered.payloads
+        for key, (_, _, payload) in zip(keys, parts, strict=True):
+            payloads[key].append(payload)
+        if want_order:
+            gathered.order += keys
+        return taken_bytes
+
+    def _lines(body: bytes) -> list[bytes]:
+        """The lines, each without the CR of its end."""
+        if b"\r\n" not in body and body[-1:] != b"\r":
+            return body.split(b"\n")
+        return [line.removesuffix(b"\r") for line in body.split(b"\n")]
+
+    def _well_formed(parts: list[tuple[bytes, bytes, bytes]], max_message_bytes: int) -> int:
+        """How many of the lines, cut at their first bar, are for `stage`, up to the first that is not."""
+        for index, (head, bar, payload) in enumerate(parts):
+            if not bar or _name_of(head + b"|") is None or len(payload) > max_message_bytes:
+                return index
+        return len(parts)
+
+    def _find_lf_slices(buffer: bytes | bytearray | memoryview, start: int, end: int) -> int:
+        view = memoryview(buffer)
+        if not 0 <= start <= end <= len(view):
+            raise _outside(start, end, len(view))
+        # Windows that grow, so that each of many short lines costs little however much comes after it.
+        window = _WINDOW_BYTES
+        while start < end:
+            found = bytes(view[start : min(start + window, end)]).find(b"\n")
+            if found >= 0:
+                return start + found
+            start += window
+            window = min(window * 4, _WINDOW_BYTES_MAX)
+        return -1
+
+
+# Compiled bodies: staging. One pass finds the messages and their groups, a second writes each to its group's frames.
+
+
+@cython.cfunc
+def _stage_pointers(
+    buffer: object,
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    max_message_bytes: cython.Py_ssize_t,
+    want_order: cython.bint,
+) -> tuple:
+    view: Py_buffer
+    staging: Staging
+    order: list = []
+    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
+    _begin(cython.address(staging))
+    try:
+        if start < 0 or start > end or end > view.len:
+            raise _outside(start, end, view.len)
+        first: cython.p_const_uchar = cython.cast(cython.p_const_uchar, view.buf)
+        stop: cython.Py_ssize_t = _find_messages(cython.address(staging), first, start, end, max_message_bytes)
+        groups: list = _make_groups(cython.address(staging))
+        _write_frames(cython.address(staging))
+        if want_order:
+            order = _make_order(cython.address(staging))
+    finally:
+        _end(cython.address(staging))
+        PyBuffer_Release(cython.address(view))
+    return stop, groups, order
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _begin(staging: cython.pointer(Staging)) -> cython.void:
+    staging.messages = staging.first_messages
+    staging.groups = staging.first_groups
+    staging.slots = cython.NULL
+    staging.message_count = staging.group_count = staging.slot_count = 0
+    staging.message_room = 64
+    staging.group_room = 8
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _end(staging: cython.pointer(Staging)) -> cython.void:
+    if staging.messages != staging.first_messages:
+        free(staging.messages)
+    if staging.groups != staging.first_groups:
+        free(staging.groups)
+    free(staging.slots)
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _find_messages(
+    staging: cython.pointer(Staging),
+    first: cython.p_const_uchar,
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    max_message_bytes: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Fill `staging.messages`; returns where the run of lines for `stage` ends."""
+    line: cython.p_const_uchar = first + start
+    limit: cython.p_const_uchar = first + end
+    last: cython.Py_ssize_t = -1  # the group of the line before, and the one that followed it the last time
+    group: cython.Py_ssize_t = -1
+    head: Head
+    payload: cython.p_const_uchar
+    line_end: cython.p_const_uchar
+    length: cython.Py_ssize_t
+    known: cython.bint
+    while line < limit:
+        # Most lines are for the stream of the line before, or for the one that followed it before, and written alike.
+        known = True
+        if last >= 0 and _begins_as(line, limit, cython.address(staging.groups[last])):
+            group = last
+        elif last >= 0 and _begins_as(line, limit, cython.address(staging.groups[staging.groups[last].next])):
+            group = staging.groups[last].next
+        else:
+            known = False
+        if known:
+            payload = line + staging.groups[group].head_bytes
+        else:
+            _cut_head(line, limit, cython.address(head))
+            payload = head.payload
+            if payload == cython.NULL:
+                break
+        line_end = cython.cast(cython.p_const_uchar, memchr(payload, 10, limit - payload))
+        if line_end == cython.NULL:
+            break
+        length = line_end - payload
+        if length > 0 and payload[length - 1] == 13:
+            length -= 1
+        if length > max_message_bytes:
+            break
+        if not known:
+            group = _group_of(staging, cython.address(head))
+            if group < 0:
+                break
+            staging.groups[group].head = line
+            staging.groups[group].head_bytes = payload - line
+            if last >= 0:
+                staging.groups[last].next = group
+        last = group
+        _add_message(staging, payload, length, group)
+        line = line_end + 1
+    return line - first
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _begins_as(line: cython.p_const_uchar, limit: cython.p_const_uchar, group: cython.pointer(Group)) -> cython.bint:
+    """Whether a line has the very head of the last one of this group that was taken apart."""
+    return limit - line >= group.head_bytes and memcmp(line, group.head, group.head_bytes) == 0
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _cut_head(line: cython.p_const_uchar, limit: cython.p_const_uchar, head: cython.pointer(Head)) -> cython.void:
+    """Take `pub NAME |` apart; `head.payload` stays NULL where this is none."""
+    at: cython.p_const_uchar = line + 4
+    head.payload = cython.NULL
+    head.plain = True
+    if limit - line > _HEAD_MAX:
+        limit = line + _HEAD_MAX
+    if limit - line < 6 or not tr_is_pub(line):
+        return
+    while at < limit and (at[0] == 32 or at[0] == 9):
+        at += 1
+    head.name = at
+    while at < limit and at[0] > 32 and at[0] != 124:
+        if at[0] > 126:
+            head.plain = False
+        at += 1
+    head.name_length = cython.cast(cython.uint, at - head.name)
+    if head.name_length == 0 or head.name_length > 200 or head.name[0] == 36:
+        return
+    while at < limit and (at[0] == 32 or at[0] == 9):
+        at += 1
+    if at < limit and at[0] == 124:
+        head.payload = at + 1
+
+
+@cython.cfunc
+@cython.exceptval(-2)
+def _group_of(staging: cython.pointer(Staging), head: cython.pointer(Head)) -> cython.Py_ssize_t:
+    """The index of the stream's group, a new one if need be; -1 when the name is no stream's name."""
+    hashed: cython.ulonglong = tr_name_hash(head.name, head.name_length, _KEY)
+    index: cython.Py_ssize_t
+    group: cython.pointer(Group)
+    if staging.slots == cython.NULL:
+        for index in range(staging.group_count):
+            group = cython.address(staging.groups[index])
+            if group.hash == hashed and _same_name(group, head):
+                return index
+        return _new_group(staging, head, hashed)
+    slot: cython.Py_ssize_t = hashed & (staging.slot_count - 1)
+    while staging.slots[slot] != 0:
+        index = staging.slots[slot] - 1
+        group = cython.address(staging.groups[index])
+        if group.hash == hashed and _same_name(group, head):
+            return index
+        slot = (slot + 1) & (staging.slot_count - 1)
+    return _new_group(staging, head, hashed)
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(check=False)
+def _same_name(group: cython.pointer(Group), head: cython.pointer(Head)) -> cython.bint:
+    return group.name_length == head.name_length and memcmp(group.name, head.name, head.name_length) == 0
+
+
+@cython.cfunc
+@cython.exceptval(-2)
+def _new_group(
+    staging: cython.pointer(Staging), head: cython.pointer(Head), hashed: cython.ulonglong
+) -> cython.Py_ssize_t:
+    if not head.plain and not name_bytes_valid(_bytes_at(head.name, head.name_length)):
+        return -1
+    index: cython.Py_ssize_t = staging.group_count
+    if index == staging.group_room:
+        _grow_groups(staging)
+    group: cython.pointer(Group) = cython.address(staging.groups[index])
+    group.name = head.name
+    group.name_length = head.name_length
+    group.hash = hashed
+    group.count = group.nbytes = 0
+    group.next = index
+    staging.group_count = index + 1
+    if staging.slots != cython.NULL:
+        _take_slot(staging, index)
+    return index
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _grow_groups(staging: cython.pointer(Staging)) -> cython.int:
+    """Room for twice as many groups, and a hash table for them. MemoryError."""
+    index: cython.Py_ssize_t
+    room: cython.Py_ssize_t = staging.group_room * 4
+    slot_count: cython.Py_ssize_t = room * 2
+    slots: cython.p_int = cython.cast(cython.p_int, calloc(slot_count, cython.sizeof(cython.int)))
+    if slots == cython.NULL:
+        raise MemoryError
+    free(staging.slots)
+    staging.slots = slots
+    staging.slot_count = slot_count
+    held: cython.pointer(Group) = cython.NULL if staging.groups == staging.first_groups else staging.groups
+    groups: cython.pointer(Group) = cython.cast(cython.pointer(Group), realloc(held, room * cython.sizeof(Group)))
+    if groups == cython.NULL:
+        raise MemoryError
+    if held == cython.NULL:
+        memcpy(groups, staging.first_groups, staging.group_count * cython.sizeof(Group))
+    staging.groups = groups
+    staging.group_room = room
+    for index in range(staging.group_count):
+        _take_slot(staging, index)
+    return 0
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _take_slot(staging: cython.pointer(Staging), index: cython.Py_ssize_t) -> cython.void:
+    slot: cython.Py_ssize_t = staging.groups[index].hash & (staging.slot_count - 1)
+    while staging.slots[slot] != 0:
+        slot = (slot + 1) & (staging.slot_count - 1)
+    staging.slots[slot] = index + 1
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(-1)
+def _add_message(
+    staging: cython.pointer(Staging),
+    payload: cython.p_const_uchar,
+    length: cython.Py_ssize_t,
+    group: cython.Py_ssize_t,
+) -> cython.int:
+    if staging.message_count == staging.message_room:
+        _grow_messages(staging)
+    message: cython.pointer(Message) = cython.address(staging.messages[staging.message_count])
+    message.payload = payload
+    message.length = cython.cast(cython.uint, length)
+    message.group = cython.cast(cython.uint, group)
+    staging.message_count += 1
+    staging.groups[group].count += 1
+    staging.groups[group].nbytes += length + 32
+    return 0
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _grow_messages(staging: cython.pointer(Staging)) -> cython.int:
+    """Room for four times as many messages. MemoryError."""
+    room: cython.Py_ssize_t = staging.message_room * 4
+    held: cython.pointer(Message) = cython.NULL if staging.messages == staging.first_messages else staging.messages
+    messages: cython.pointer(Message) = cython.cast(
+        cython.pointer(Message), realloc(held, room * cython.sizeof(Message))
+    )
+    if messages == cython.NULL:
+        raise MemoryError
+    if held == cython.NULL:
+        memcpy(messages, staging.first_messages, staging.message_count * cython.sizeof(Message))
+    staging.messages = messages
+    staging.message_room = room
+    return 0
+
+
+@cython.cfunc
+def _make_groups(staging: cython.pointer(Staging)) -> list:
+    """The groups as Python has them, their frames to be written yet."""
+    groups: list = []
+    index: cython.Py_ssize_t
+    group: cython.pointer(Group)
+    for index in range(staging.group_count):
+        group = cython.address(staging.groups[index])
+        frames: bytearray = PyByteArray_FromStringAndSize(cython.NULL, group.nbytes)
+        group.out = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(frames))
+        groups.append((_bytes_at(group.name, group.name_length), group.count, frames))
+    return groups
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _write_frames(staging: cython.pointer(Staging)) -> cython.void:
+    index: cython.Py_ssize_t
+    message: cython.pointer(Message)
+    group: cython.pointer(Group)
+    out: cython.p_uchar
+    # With many streams each message goes to another place in memory: it is asked for a few messages before.
+    near: cython.Py_ssize_t = staging.message_count - _AHEAD if staging.group_count > 1 else 0
+    for index in range(staging.message_count):
+        if index < near:
+            out = staging.groups[staging.messages[index + _AHEAD].group].out
+            tr_prefetch(out)
+            tr_prefetch(out + 64)
+            tr_prefetch(out + 128)
+        message = cython.address(staging.messages[index])
+        group = cython.address(staging.groups[message.group])
+        out = group.out
+        tr_store32(out, message.length + 32)
+        memset(out + 4, 0, 28)
+        memcpy(out + 32, message.payload, message.length)
+        group.out = out + 32 + message.length
+
+
+@cython.cfunc
+def _make_order(staging: cython.pointer(Staging)) -> list:
+    if staging.group_count == 1:
+        return [0] * staging.message_count
+    order: list = []
+    index: cython.Py_ssize_t
+    for index in range(staging.message_count):
+        order.append(staging.messages[index].group)
+    return order
+
+
+@cython.cfunc
+@cython.inline
+def _bytes_at(source: cython.p_const_uchar, length: cython.Py_ssize_t) -> bytes:
+    return PyBytes_FromStringAndSize(cython.cast(cython.p_const_char, source), length)
+
+
+@cython.cfunc
+def _find_lf_pointers(buffer: object, start: cython.Py_ssize_t, end: cython.Py_ssize_t) -> object:
+    view: Py_buffer
+    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
+    position: cython.Py_ssize_t = -1
+    try:
+        if start < 0 or start > end or end > view.len:
+            raise _outside(start, end, view.len)
+        first: cython.p_const_uchar = cython.cast(cython.p_const_uchar, view.buf)
+        found: cython.p_const_uchar = cython.cast(cython.p_const_uchar, memchr(first + start, 10, end - start))
+        if found != cython.NULL:
+            position = found - first
+    finally:
+        PyBuffer_Release(cython.address(view))
+    return position

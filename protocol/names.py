@@ -1,0 +1,77 @@
+"""Names of streams and nodes as peers write them: checked, and shown in answers when they are none."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tailrace.protocol.address import split_address
+from tailrace.protocol.errors import Code, PeerError
+from tailrace.shard.names import NAME_BYTES_MAX, base_of, is_reserved, name_bytes_valid
+from tailrace.shard.names import NODE_BYTES_MAX as NODE_BYTES_MAX
+
+SHOWN_BYTES_MAX: Final = 60
+SHOWN_CHARACTERS_MAX: Final = 400
+CONSUMER_BYTES_MAX: Final = 100
+
+
+def shown(data: bytes) -> str:
+    """A peer's bytes as they may stand in an answer or a log line: printable, quoted, bounded."""
+    text = ascii(data[:SHOWN_BYTES_MAX].decode("utf-8", "backslashreplace"))
+    return text if len(data) <= SHOWN_BYTES_MAX else f"{text} and {len(data) - SHOWN_BYTES_MAX} bytes more"
+
+
+def shown_text(text: str) -> str:
+    """A peer's text as it may stand in a log line: printable, in one line, bounded."""
+    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text[:SHOWN_CHARACTERS_MAX])
+
+
+def stream_name(data: bytes) -> bytes:
+    """The name itself. Raises PeerError with `name` or `reserved`."""
+    if not name_bytes_valid(data):
+        rule = f"1 to {NAME_BYTES_MAX} bytes of UTF-8 without white space, control characters or |"
+        raise PeerError(Code.NAME, f"{shown(data)} is not a stream name: {rule}")
+    if is_reserved(data):
+        raise PeerError(Code.RESERVED, f"{shown(data)} begins with $, as only the broker's own do; choose another")
+    return data
+
+
+def readable_name(data: bytes) -> bytes:
+    """The name of a stream to be read or copied: a companion's too. Raises PeerError with `name` or `reserved`."""
+    if is_reserved(data) and name_bytes_valid(data):
+        stream_name(base_of(data))
+        return data
+    return stream_name(data)
+
+
+def consumer_name(data: bytes) -> bytes:
+    """The name of a durable consumer, or of a member of one: the name itself. Raises PeerError with `usage`."""
+    if len(data) > CONSUMER_BYTES_MAX or not name_bytes_valid(data):
+        rule = f"1 to {CONSUMER_BYTES_MAX} bytes of UTF-8 without white space, control characters or |"
+        raise PeerError(Code.USAGE, f"{shown(data)} is not the name of a consumer or a member: {rule}")
+    return data
+
+
+def node_id(text: str) -> str:
+    """The id itself. Raises PeerError with `usage`."""
+    data = text.encode()
+    if len(data) > NODE_BYTES_MAX or not name_bytes_valid(data):
+        rule = f"1 to {NODE_BYTES_MAX} bytes of UTF-8 without white space, control characters or |"
+        raise PeerError(Code.USAGE, f"{shown(data)} is not the id of a node: {rule}")
+    return text
+
+
+def node_address(text: str) -> str:
+    """Where a node listens: HOST:PORT, or :PORT where the host is as the peer sees it. Raises PeerError (`usage`)."""
+    try:
+        split_address(f"here{text}" if text.startswith(":") else text)
+    except ValueError as error:
+        raise PeerError(Code.USAGE, f"{shown(text.encode())} is not the address of a node: {error}") from None
+    return text
+
+
+def stream_pattern(data: bytes) -> bytes:
+    """A stream's name, or `*` or a prefix and `*` for all that begin so. Raises PeerError with `name` or `reserved`."""
+    stem = data.removesuffix(b"*")
+    if stem or not data:
+        stream_name(stem)
+    return data

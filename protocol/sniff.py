@@ -1,0 +1,40 @@
+"""Which protocol a connection speaks, from its first byte; and how those that are not spoken here are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, Literal
+
+from tailrace.protocol.answers import err
+from tailrace.protocol.errors import Code
+from tailrace.protocol.telnet import IAC
+
+BINARY: Final = 0x01
+"""The opcode of HELLO, with which the binary protocol begins."""
+MQTT_CONNECT: Final = 0x10
+TLS_HANDSHAKE: Final = 0x16
+
+CONNACK_REFUSED: Final = bytes((0x20, 2, 0, 1))
+"""MQTT 3.1.1: CONNACK, return code 1 (protocol level not supported)."""
+TLS_ALERT: Final = bytes((0x15, 3, 3, 0, 2, 2, 40))
+"""TLS: alert record, fatal, handshake_failure."""
+
+LINE_FIRST_BYTES: Final = frozenset((*range(0x20, 0x7F), *b"\t\r\n", IAC))
+"""A line begins with any printable ASCII character (a wrong one gets `err command`), is empty, or comes from telnet."""
+
+_REFUSALS: Mapping[int, bytes] = {MQTT_CONNECT: CONNACK_REFUSED, TLS_HANDSHAKE: TLS_ALERT}
+
+
+def protocol_of(first: int) -> Literal["line", "binary"] | None:
+    """What a connection speaks that begins with this byte; None for nothing that is spoken here."""
+    if first in LINE_FIRST_BYTES:
+        return "line"
+    return "binary" if first == BINARY else None
+
+
+def refusal(first: int) -> bytes:
+    """What to send to a connection that begins with a byte of no protocol, in its own words, before it is closed."""
+    refused = _REFUSALS.get(first)
+    if refused is not None:
+        return refused
+    return err(Code.PROTOCOL, f"no protocol spoken here begins with byte 0x{first:02x}; send lines such as: help")

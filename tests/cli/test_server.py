@@ -1,0 +1,71 @@
+"""Which broker is meant, and what is said when it cannot be reached."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from bench.ports import free_port
+from tailrace.address import Address
+from tailrace.cli.ending import NO_CONNECTION, REFUSED, USAGE, CommandError
+from tailrace.cli.server import SERVER_VARIABLE, TOKEN_VARIABLE, choose_server, connect, connect_socket
+from tests.client.model_server import ModelServer
+
+
+def test_options_over_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SERVER_VARIABLE, raising=False)
+    assert choose_server(None, None, None) == Address()
+    monkeypatch.setenv(SERVER_VARIABLE, "env:1")
+    assert choose_server(None, None, None) == Address("env", 1)
+    assert choose_server("option:2", None, None) == Address("option", 2)
+    assert choose_server("option:2", "host", None) == Address("host", 2)
+    assert choose_server(None, None, 3) == Address("env", 3)
+
+
+def test_what_is_no_address() -> None:
+    with pytest.raises(CommandError, match="is not HOST:PORT") as caught:
+        choose_server("a:b", None, None)
+    assert caught.value.exit_code == USAGE
+
+
+def test_a_client(server: ModelServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    server.model.token = "secret"
+    with pytest.raises(CommandError, match="denied") as caught:
+        connect(Address(port=server.port))
+    assert caught.value.exit_code == REFUSED
+    monkeypatch.setenv(TOKEN_VARIABLE, "secret")
+    with connect(Address(port=server.port), reconnect_s=0) as client:
+        assert client.is_connected
+
+
+def test_no_client() -> None:
+    with pytest.raises(CommandError, match="Connection refused; is the broker running there") as caught:
+        connect(Address(port=free_port()))
+    assert caught.value.exit_code == NO_CONNECTION
+
+
+def test_a_socket() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listener,
+        connect_socket(Address(port=listener.getsockname()[1])) as sock,
+    ):
+        assert sock.gettimeout() is None
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CommandError, match="Connection refused; is the broker running there") as caught:
+        connect_socket(Address(port=free_port()))
+    assert caught.value.exit_code == NO_CONNECTION
+    with pytest.raises(CommandError, match=r"cannot find the host 'no\.such\.host\.invalid'"):
+        connect_socket(Address("no.such.host.invalid"))
+    with pytest.raises(CommandError, match="is no host's name"):
+        connect_socket(Address("a" * 80))
+
+    def slow(_address: Address, _timeout_s: float) -> socket.socket:
+        raise TimeoutError
+
+    monkeypatch.setattr(socket, "create_connection", slow)
+    with pytest.raises(CommandError, match="no answer within 10 s"):
+        connect_socket(Address())

@@ -1,0 +1,49 @@
+"""What a program asks of a subscription."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tailrace.errors import InvalidArgument, InvalidStreamName
+from tailrace.places import NOW, START, Seq, Time
+from tailrace.protocol.places import From
+from tailrace.reading import Wish
+from tailrace.wishes import wish_of
+
+GOOD: dict[str, Any] = {
+    "stream": "s",
+    "start": Time(5),
+    "end": NOW,
+    "skip": 2,
+    "credit_bytes": 10,
+    "check_crc": True,
+    "on_trimmed": "skip",
+    "timeout_s": 3.0,
+}
+
+
+def test_a_wish() -> None:
+    assert wish_of(**GOOD) == Wish("s", From("time", 5), 2, ("now", 0), 10, True, False, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"on_trimmed": "ignore"}, 'it is "raise" or "skip"'),
+        ({"start": Seq(1)}, "skip goes with a start that is a time"),
+        ({"skip": -1}, "skip is -1"),
+        ({"credit_bytes": 0}, "credit_bytes is 0"),
+        ({"credit_bytes": None}, "credit_bytes is None"),
+        ({"end": START}, "is not an end"),
+    ],
+)
+def test_what_is_none(changed: dict[str, Any], why: str) -> None:
+    with pytest.raises(InvalidArgument, match=why):
+        wish_of(**GOOD | changed)
+
+
+def test_names_are_checked() -> None:
+    with pytest.raises(InvalidStreamName):
+        wish_of(**GOOD | {"stream": ""})

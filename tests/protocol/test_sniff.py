@@ -1,0 +1,40 @@
+"""The first byte."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+
+from tailrace.protocol.sniff import BINARY, MQTT_CONNECT, TLS_HANDSHAKE, protocol_of, refusal
+
+
+@pytest.mark.parametrize("first", string.ascii_letters.encode() + b" \t\r\n|#$0\xff")
+def test_lines(first: int) -> None:
+    assert protocol_of(first) == "line"
+
+
+def test_the_binary_protocol_begins_with_the_opcode_of_hello() -> None:
+    assert protocol_of(BINARY) == "binary"
+
+
+def test_mqtt_hears_a_connack_that_refuses() -> None:
+    assert refusal(MQTT_CONNECT) == b"\x20\x02\x00\x01"
+
+
+def test_tls_hears_a_fatal_alert() -> None:
+    alert = refusal(TLS_HANDSHAKE)
+    assert (alert[0], int.from_bytes(alert[3:5]), alert[5]) == (0x15, len(alert) - 5, 2)
+
+
+@pytest.mark.parametrize("first", [0, 2, 0x1B, 0x7F, 0x80, 0xC3, 0xFE])
+def test_anything_else_hears_an_error(first: int) -> None:
+    assert protocol_of(first) is None
+    text = refusal(first)
+    assert text.startswith(b"err protocol ")
+    assert text.endswith(b"\r\n")
+    assert b"0x%02x" % first in text
+
+
+def test_every_byte_is_decided() -> None:
+    assert all(protocol_of(first) or refusal(first) for first in range(256))
