@@ -16,7 +16,7 @@ import click
 
 from tailrace.cli.ending import INTERRUPTED, OK, REFUSED, USAGE, CommandError
 
-COMMANDS = ("serve", "pub", "tail", "consumers", "admin", "tree", "check", "dump", "republish", "rollup")
+COMMANDS = ("serve", "pub", "tail", "consumers", "admin", "tree", "check", "dump", "republish", "rollup", "deploy")
 
 EPILOG = """\b
 Examples:
@@ -29,6 +29,7 @@ Examples:
   tailrace check ./data
   tailrace dump ./data access-log --format json
   tailrace rollup ./data ./rollups
+  tailrace deploy --list
 
 \b
 Environment:

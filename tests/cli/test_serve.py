@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from tailrace.broker.settings import Settings, described_fields
 from tailrace.cli import main, serve
-from tailrace.cli.ending import OK, USAGE
+from tailrace.cli.ending import OK, REFUSED, USAGE
 from tailrace.supervisor import main as supervisor_main
 from tailrace.supervisor.config import ConfigError, flag_name
 
@@ -83,3 +84,14 @@ def test_the_log_level(served: list[object], monkeypatch: pytest.MonkeyPatch) ->
     main.run(["serve"])
     assert levels == ["debug", "info"]
     assert logging.getLevelName("DEBUG") == logging.DEBUG
+
+
+def test_a_library_that_only_a_node_needs_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(serve, "set_up_logging", lambda _level: None)
+    monkeypatch.delitem(sys.modules, "tailrace.supervisor.main")
+    monkeypatch.setitem(sys.modules, "setproctitle", None)
+    assert main.run(["serve"]) == REFUSED
+    text = "a node needs setproctitle, which is not installed; install it with: pip install 'tailrace[server]'"
+    assert capsys.readouterr().err == f"tailrace: {text}\n"

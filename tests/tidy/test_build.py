@@ -16,10 +16,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.shard import leaves
-from tests.tidy import tree
-
-BUILD_TIMEOUT_S = 300
-TRANSLATED = tree.ROOT / "build" / "cython"
+from tests.tidy import building, tree
 
 
 @cache
@@ -85,17 +82,8 @@ def copy(tmp_path: Path) -> Path:
         pytest.skip("nothing here depends on which build is loaded; the other run has it")
     root = tmp_path / "tailrace"
     root.mkdir()
-    ignore = shutil.ignore_patterns("*.so", "__pycache__")
-    for package in tree.INSTALLED:
-        shutil.copytree(tree.ROOT / package, root / package, ignore=ignore)
-    (root / "scripts").mkdir()
-    files = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "pyspark_tailrace.py", "scripts/link-package")
-    for name in files:
-        shutil.copy(tree.ROOT / name, root / name)
-    if (
-        TRANSLATED.is_dir()
-    ):  # what Cython has made of these very sources: it sees by their times that they are as they were
-        shutil.copytree(TRANSLATED, root / TRANSLATED.relative_to(tree.ROOT))
+    building.copy_sources(root)
+    building.copy_translated(root)
     return root
 
 
@@ -109,7 +97,7 @@ def build(root: Path, *arguments: str, **variables: str) -> subprocess.Completed
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=BUILD_TIMEOUT_S,
+        timeout=building.BUILD_TIMEOUT_S,
         check=False,
     )
 
@@ -186,30 +174,9 @@ def test_demanded_and_disabled_is_an_error(copy: Path) -> None:
     assert "TAILRACE_REQUIRE_COMPILED and TAILRACE_DISABLE_COMPILED are both set" in done.stdout
 
 
-def wheel(root: Path, **variables: str) -> Path:
-    environment = {**os.environ, **variables}
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "wheel",
-        "--quiet",
-        "--no-build-isolation",
-        "--no-deps",
-        "-w",
-        "wheels",
-        ".",
-    ]
-    done = subprocess.run(
-        command, cwd=root, env=environment, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return next((root / "wheels").glob("*.whl"))
-
-
 @pytest.mark.slow
 def test_a_wheel_without_native_code_claims_no_platform(copy: Path) -> None:
-    path = wheel(copy, CC="/bin/false")
+    path = building.make_wheel(copy, CC="/bin/false")
     assert path.name.endswith("-py3-none-any.whl")
     assert not [name for name in zipfile.ZipFile(path).namelist() if name.endswith(".so")]
 
@@ -218,7 +185,7 @@ def test_a_wheel_without_native_code_claims_no_platform(copy: Path) -> None:
 def test_a_wheel_with_native_code_holds_all_of_it(copy: Path, tmp_path: Path) -> None:
     if toolchain():
         pytest.skip(toolchain())
-    path = wheel(copy, TAILRACE_REQUIRE_COMPILED="1", CC=str(quick_compiler(tmp_path)))
+    path = building.make_wheel(copy, TAILRACE_REQUIRE_COMPILED="1", CC=str(quick_compiler(tmp_path)))
     assert "linux" in path.name
     names = zipfile.ZipFile(path).namelist()
     for leaf in leaves.LEAF_MODULES:

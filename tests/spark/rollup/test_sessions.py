@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -24,10 +22,9 @@ from tests.spark.rollup.directories import DAY, DAY_START_US
 from tests.spark.rollup.tables import left_over, read_tables
 from tests.spark.rollup.test_job import spread
 from tests.system.node import running
-from tests.tidy import tree
+from tests.tidy import building, tree
 
 WAIT_S = 300.0
-FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "pyspark_tailrace.py", "scripts/link-package")
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
@@ -35,16 +32,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.system]
 def build_zip(folder: Path) -> Path:
     """The wheel of this tree under a name that Spark puts on the path of its Python."""
     root = folder / "tree"
-    ignore = shutil.ignore_patterns("*.so", "__pycache__")
-    for package in tree.INSTALLED:
-        shutil.copytree(tree.ROOT / package, root / package, ignore=ignore)
-    (root / "scripts").mkdir()
-    for name in FILES:
-        shutil.copy(tree.ROOT / name, root / name)
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps", "-w", folder, "."]
-    environment = {**os.environ, "TAILRACE_DISABLE_COMPILED": "1"}
-    subprocess.run(list(map(str, command)), cwd=root, env=environment, check=True, timeout=WAIT_S)
-    (wheel,) = folder.glob("*.whl")
+    root.mkdir()
+    building.copy_sources(root)
+    wheel = building.make_wheel(root, TAILRACE_DISABLE_COMPILED="1")
     return wheel.rename(folder / "tailrace.zip")
 
 

@@ -1,0 +1,47 @@
+"""`tailrace deploy`: show the files that an installation copies, such as the unit of systemd."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+
+import click
+
+from tailrace.cli.ending import OK, CommandError
+
+NOT_SHOWN = frozenset({"__init__.py", "__pycache__"})
+
+EPILOG = """\b
+Examples:
+  tailrace deploy --list
+  tailrace deploy --print tailrace.service | sudo tee /etc/systemd/system/tailrace.service
+"""
+
+
+@click.command("deploy", epilog=EPILOG)
+@click.option("--list", "listing", is_flag=True, help="Names of all files, a line each.")
+@click.option("--print", "name", metavar="FILE", help="Content of one file.")
+def command(listing: bool, name: str | None) -> int:
+    """Show the files of an installation: units, settings, alerts."""
+    if listing == (name is not None):
+        raise click.UsageError("give --list or --print FILE")
+    found = dict(_walk(files("tailrace.deploy"), ""))
+    if name is None:
+        for each in sorted(found):
+            click.echo(each)
+    elif name in found:
+        click.echo(found[name].read_bytes(), nl=False)
+    else:
+        raise CommandError(f"there is no file {name}; `tailrace deploy --list` names those there are")
+    return OK
+
+
+def _walk(folder: Traversable, prefix: str) -> Iterator[tuple[str, Traversable]]:
+    for path in folder.iterdir():
+        if path.name in NOT_SHOWN:
+            continue
+        if path.is_dir():
+            yield from _walk(path, f"{prefix}{path.name}/")
+        else:
+            yield f"{prefix}{path.name}", path

@@ -1,0 +1,46 @@
+"""A copy of what is installed, and wheels of it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.tidy import tree
+
+BUILD_TIMEOUT_S = 300
+TRANSLATED = tree.ROOT / "build" / "cython"
+FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "pyspark_tailrace.py")
+
+
+def copy_sources(root: Path) -> None:
+    """Make `root` a checkout of what is installed, without anything built."""
+    ignore = shutil.ignore_patterns("*.so", "__pycache__")
+    for folder in (*tree.INSTALLED, "deploy", "scripts"):
+        shutil.copytree(tree.ROOT / folder, root / folder, ignore=ignore)
+    for name in FILES:
+        shutil.copy(tree.ROOT / name, root)
+
+
+def copy_translated(root: Path) -> None:
+    """What Cython has made of these very sources: it sees by their times that they are as they were."""
+    if TRANSLATED.is_dir():
+        shutil.copytree(TRANSLATED, root / TRANSLATED.relative_to(tree.ROOT))
+
+
+def make_wheel(root: Path, **variables: str) -> Path:
+    """The wheel of the checkout at `root`, made with these environment variables."""
+    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps"]
+    done = subprocess.run(
+        [*pip, "-w", "wheels", "."],
+        cwd=root,
+        env={**os.environ, **variables},
+        capture_output=True,
+        text=True,
+        timeout=BUILD_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return next((root / "wheels").glob("*.whl"))

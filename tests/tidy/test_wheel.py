@@ -1,0 +1,150 @@
+"""The wheel as a guest among others: beside an application's own modules, and beside PyPI's `supervisor`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import click
+import pytest
+
+from tailrace.shard import leaves
+from tests.tidy import building, tree
+
+WAIT_S = 120
+# An application has modules of these names, and says which of them it gets.
+OWN = ("broker", "shard", "spark", "supervisor", "client", "protocol", "cli", "deploy")
+PROGRAM = """
+import sys
+import tailrace
+rooms = ("broker", "cli", "deploy", "protocol", "shard", "spark", "supervisor")
+assert not {f"tailrace.{room}" for room in rooms} & set(sys.modules), "it is light"
+tailrace.connect
+import broker, cli, client, deploy, protocol, shard, spark
+print(tailrace.__file__, *(each.own for each in (broker, cli, client, deploy, protocol, shard, spark)))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if leaves.interpreted_wanted():
+        pytest.skip("nothing here depends on which build is loaded; the other run has it")
+    root = tmp_path_factory.mktemp("wheel") / "checkout"
+    root.mkdir()
+    building.copy_sources(root)
+    return building.make_wheel(root, TAILRACE_DISABLE_COMPILED="1")
+
+
+@pytest.fixture
+def guest(tmp_path: Path) -> Path:
+    """The Python of a fresh environment, which sees the dependencies of this one and nothing else of it."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True, timeout=WAIT_S)
+    dependencies = tmp_path / "dependencies"
+    dependencies.mkdir()
+    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(f"{dependencies}\n")
+    for name in ("click", "google_crc32c", "msgpack", "rich", "markdown_it", "mdurl", "pygments"):
+        (dependencies / name).symlink_to(Path(click.__file__).parents[1] / name)
+    return tmp_path / "venv" / "bin" / "python"
+
+
+def site_of(python: Path) -> Path:
+    return next(python.parents[1].glob("lib/python*/site-packages"))
+
+
+def install(python: Path, wheel: Path) -> None:
+    command = [sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet", "--no-index", "--no-deps"]
+    subprocess.run([*command, str(wheel)], check=True, timeout=WAIT_S)
+
+
+def install_supervisor(python: Path) -> None:
+    """PyPI's, as it is installed here, file by file."""
+    distribution = importlib.metadata.distribution("supervisor")
+    for file in distribution.files or ():
+        if ".." not in file.parts:
+            target = site_of(python) / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(str(distribution.locate_file(file)), target)
+
+
+def run(python: Path, *arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    cwd = cwd or python.parents[1]  # not this checkout, whose folders Python would take for packages
+    return subprocess.run([python, *arguments], cwd=cwd, capture_output=True, text=True, timeout=WAIT_S, check=False)
+
+
+def test_all_of_it_is_one_package(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.split("/")[0] for name in names if ".dist-info/" not in name} == {"tailrace", "pyspark_tailrace.py"}
+    assert [name for name in names if name.endswith("licenses/LICENSE")]
+    metadata = next(name for name in names if name.endswith("/METADATA"))
+    lines = zipfile.ZipFile(wheel).read(metadata).decode().splitlines()
+    needs = [line.split()[1] for line in lines if line.startswith("Requires-Dist:") and ";" not in line]
+    required = {re.split("[<>=]", each)[0] for each in needs}
+    assert required == {"click", "google-crc32c", "msgpack", "rich"}, "what only a server needs comes with its extra"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("supervisor_first", [True, False])
+def test_it_stands_beside_the_supervisor_of_others(guest: Path, wheel: Path, supervisor_first: bool) -> None:
+    if supervisor_first:
+        install_supervisor(guest)
+    install(guest, wheel)
+    if not supervisor_first:
+        install_supervisor(guest)
+    theirs = "import supervisor.options, supervisor.supervisord as s; print(s.__file__)"
+    done = run(guest, "-c", theirs)
+    assert done.stdout.strip() == str(site_of(guest) / "supervisor" / "supervisord.py"), done.stderr
+    ours = "import tailrace.supervisor.config as c; print(c.__file__)"
+    assert run(guest, "-c", ours).stdout.strip() == str(site_of(guest) / "tailrace" / "supervisor" / "config.py")
+
+
+@pytest.mark.slow
+def test_an_application_keeps_its_own_modules(guest: Path, wheel: Path, tmp_path: Path) -> None:
+    install(guest, wheel)
+    application = tmp_path / "application"
+    application.mkdir()
+    for name in OWN:
+        (application / f"{name}.py").write_text(f"own = {name!r}\n")
+    done = run(guest, "-c", PROGRAM, cwd=application)
+    assert done.stdout.split()[1:] == ["broker", "cli", "client", "deploy", "protocol", "shard", "spark"], done.stderr
+    assert done.stdout.split()[0] == str(site_of(guest) / "tailrace" / "__init__.py")
+
+
+@pytest.mark.slow
+def test_the_command_without_what_a_server_needs(guest: Path, wheel: Path) -> None:
+    install(guest, wheel)
+    command = str(guest.with_name("tailrace"))
+    assert "tailrace.service" in run(guest, command, "deploy", "--list").stdout
+    assert run(guest, command, "pub", "--help").returncode == 0
+    done = run(guest, command, "serve", "--data", "/nonexistent/tailrace")
+    assert (done.returncode, done.stdout) == (1, "")
+    missing = "a node needs setproctitle, which is not installed; install it with: pip install 'tailrace[server]'"
+    assert done.stderr == f"tailrace: {missing}\n"
+
+
+@pytest.mark.slow
+def test_the_sdist_holds_everything_and_builds(tmp_path: Path) -> None:
+    if leaves.interpreted_wanted():
+        pytest.skip("nothing here depends on which build is loaded; the other run has it")
+    listed = subprocess.run(["git", "ls-files"], cwd=tree.ROOT, capture_output=True, text=True, check=False).stdout
+    if not listed:
+        pytest.skip("not a checkout of git: nothing says what belongs in it")
+    root = tmp_path / "checkout"
+    for name in listed.splitlines():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(tree.ROOT / name, root / name)
+    program = "from setuptools.build_meta import build_sdist; print(build_sdist('dist'))"
+    done = run(Path(sys.executable), "-c", program, cwd=root)
+    assert done.returncode == 0, done.stderr
+    with tarfile.open(next((root / "dist").glob("*.tar.gz"))) as archive:
+        archive.extractall(tmp_path / "unpacked", filter="data")
+    (unpacked,) = (tmp_path / "unpacked").iterdir()
+    there = {path.relative_to(unpacked).as_posix() for path in unpacked.rglob("*") if path.is_file()}
+    assert {name for name in listed.splitlines() if name != ".gitignore"} <= there
+    assert building.make_wheel(unpacked, TAILRACE_DISABLE_COMPILED="1").exists()
