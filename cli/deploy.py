@@ -16,6 +16,8 @@ EPILOG = """\b
 Examples:
   tailrace deploy --list
   tailrace deploy --print tailrace.service | sudo tee /etc/systemd/system/tailrace.service
+
+Exit codes: 0 done, 1 there is no such file, 2 wrong arguments.
 """
 
 

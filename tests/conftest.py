@@ -97,6 +97,7 @@ ONCE = {
         "tests/system/test_lifecycle.py",
         "tests/system/test_standstill.py",
         "tests/system/test_strangers.py",
+        "tests/cli/",
         "tests/client/",
         "tests/tidy/",
     ),
