@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ServerCodec
@@ -42,7 +42,8 @@ class AskedNode:
                 if self._done.is_set():
                     return
                 sock.settimeout(DEADLINE_S)
-                self._converse(sock)
+                with suppress(ConnectionError):  # one that did not like the answer has left
+                    self._converse(sock)
 
     def _converse(self, sock: socket.socket) -> None:
         codec = ServerCodec(1 << 20, 1 << 20)
