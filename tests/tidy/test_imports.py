@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "spark": ("spark", "client", *CODECS),
     "bench": ("bench", *CODECS),
     "bench.load.live": ("bench", "spark", *CODECS),
+    "bench.load.local_rollup": ("bench", "spark", *CODECS),
     "bench.load.rollup": ("bench", "spark", *CODECS),
     "bench.load.spark_server": ("bench", "spark", *CODECS),
 }
