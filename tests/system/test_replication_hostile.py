@@ -522,8 +522,7 @@ def test_streams_without_end_are_made_up_to_the_limit(folder: Path) -> None:
             for start in range(0, 640, 64):
                 for upstream in upstreams:
                     upstream.say(Names(1, tuple(b"many%d" % number for number in range(start, start + 64))))
-            for upstream in upstreams:
-                upstream.next(Follow)
+            # One worker may have taken all of them before the other made its first.
             wait_for(lambda: len(streams_of(node)) >= 40, "the node has as many as it may")
             assert len(streams_of(node)) <= 40 + WORKERS, "each worker sees what the others have a moment later"
             assert all(name.startswith("many") for name in streams_of(node))
