@@ -31,7 +31,7 @@ settings.load_profile(_PROFILE if os.environ.get("CI") else "tailrace")
 
 _ROOT = Path(__file__).resolve().parent.parent
 # scripts/test-both-builds runs the suite in parts, side by side. With both builds: the leaves, what calls them itself,
-# storage, the line parser and the binary publish path, and a few nodes in real processes. Once, in four parts of about
+# storage, the line parser and the binary publish path, and a few nodes in real processes. Once, in five parts of about
 # the same length: what no leaf has a part in, such as the other messages and what consumers are given, and system
 # tests of what happens between processes. Nodes that run interpreted are in tests/system/test_{binary,binary_subscribe,
 # lines,subscribe,walkthrough}.py: every publish, answer, subscription and its chunks go through the leaves there.
@@ -66,6 +66,8 @@ ONCE = {
         "tests/system/test_consumer",
         "tests/system/test_fault_schedule.py",
         "tests/system/test_faults.py",
+    ),
+    "trees": (
         "tests/system/test_nemesis.py",
         "tests/system/test_promotion",
         "tests/system/test_replication_",

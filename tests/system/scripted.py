@@ -300,7 +300,11 @@ class Gate:
                         self._arrived.put((sock, time.monotonic()))
 
     def _let_through(self, near: socket.socket) -> None:
-        far = socket.create_connection(("127.0.0.1", self._target_port))
+        try:
+            far = socket.create_connection(("127.0.0.1", self._target_port))
+        except OSError:  # the real node is away: who came comes again
+            near.close()
+            return
         self._passing += (near, far)
         for pair in ((near, far), (far, near)):
             threading.Thread(target=_pass, args=pair, name="gate", daemon=True).start()
