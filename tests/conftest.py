@@ -31,7 +31,7 @@ settings.load_profile(_PROFILE if os.environ.get("CI") else "tailrace")
 
 _ROOT = Path(__file__).resolve().parent.parent
 # scripts/test-both-builds runs the suite in parts, side by side. With both builds: the leaves, what calls them itself,
-# storage, the line parser and the binary publish path, and a few nodes in real processes. Once, in five parts of about
+# storage, the line parser and the binary publish path, and a few nodes in real processes. Once, in six parts of about
 # the same length: what no leaf has a part in, such as the other messages and what consumers are given, and system
 # tests of what happens between processes. Nodes that run interpreted are in tests/system/test_{binary,binary_subscribe,
 # lines,subscribe,walkthrough}.py: every publish, answer, subscription and its chunks go through the leaves there.
@@ -78,6 +78,20 @@ ONCE = {
     ),
     "bench": (
         "tests/bench/",
+        "tests/examples/",
+        "tests/system/test_forks.py",
+        "tests/system/test_lifecycle.py",
+        "tests/system/test_standstill.py",
+        "tests/system/test_strangers.py",
+    ),
+    "client": (
+        "tests/broker/test_acceptor.py",
+        "tests/broker/test_handover_anywhere.py",
+        "tests/broker/test_heartbeat.py",
+        "tests/broker/test_roster.py",
+        "tests/broker/test_work.py",
+        "tests/cli/",
+        "tests/client/",
         "tests/protocol/test_address.py",
         "tests/protocol/test_consuming",
         "tests/protocol/test_envelope.py",
@@ -87,20 +101,8 @@ ONCE = {
         "tests/protocol/test_responses.py",
         "tests/protocol/test_sibling.py",
         "tests/protocol/test_telnet.py",
-        "tests/broker/test_acceptor.py",
-        "tests/broker/test_handover_anywhere.py",
-        "tests/broker/test_heartbeat.py",
-        "tests/broker/test_roster.py",
-        "tests/broker/test_work.py",
-        "tests/examples/",
         "tests/scripts/",
         "tests/supervisor/",
-        "tests/system/test_forks.py",
-        "tests/system/test_lifecycle.py",
-        "tests/system/test_standstill.py",
-        "tests/system/test_strangers.py",
-        "tests/cli/",
-        "tests/client/",
         "tests/tidy/",
     ),
     "spark": ("tests/spark/",),
