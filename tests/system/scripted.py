@@ -239,6 +239,7 @@ class Gate:
         self.port: int = self._listener.getsockname()[1]
         self._lock = threading.Lock()
         self._open = True
+        self._closed = False
         self._passing: list[socket.socket] = []
         self._arrived: queue.Queue[tuple[socket.socket, float]] = queue.Queue()
         threading.Thread(target=self._accept, name="gate", daemon=True).start()
@@ -276,7 +277,9 @@ class Gate:
         self.shut()
         _end(self._listener)
         self._listener.close()
-        self._send_away()
+        with self._lock:
+            self._closed = True
+            self._send_away()
 
     def _send_away(self) -> None:
         while not self._arrived.empty():
@@ -294,7 +297,9 @@ class Gate:
                 sock = self._listener.accept()[0]
                 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 with self._lock:
-                    if self._open:
+                    if self._closed:  # it came in the very moment in which the gate was closed
+                        sock.close()
+                    elif self._open:
                         self._let_through(sock)
                     else:
                         self._arrived.put((sock, time.monotonic()))
