@@ -24,8 +24,8 @@ ANSWERS_PENDING_MAX = 4_096  # answers not known yet; reading pauses above it
 # A read is small after anything but a publish, so that little input cannot ask for much output before it is noticed;
 # it doubles with each full read of publishes.
 READ_BYTES_MIN, READ_BYTES_MAX = 16 << 10, 1 << 20
-# Smaller still if what a peer asks for is expensive: one read of it is to take READ_WORK_S, about. And after steps of
-# it had to wait (`broker.work`): a turn would be long that only takes down what is to be made.
+# Smaller still if the peer's requests are expensive: handling one read takes about READ_WORK_S then. The same after one
+# of its steps had to wait (`broker.work`): even queueing a full read of such requests would make the turn long.
 READ_BYTES_LEAST = 2 << 10
 READ_WORK_S = 0.001
 # More of what is for many streams, and is not to be answered: it is appended stream by stream, and an append costs as

@@ -42,7 +42,7 @@ class Subscribing:
         self._worker = worker
 
     def ensure(self, client: Client, name: bytes, done: Callable[[int | Refused], None], *, ask_end: bool) -> None:
-        """See that the stream is there. `done` hears where it ends, if that was asked, or why there is none.
+        """Create the stream if it is missing. `done` gets the error, or an int: its end if `ask_end`.
 
         The owner is asked for the end at once: what the client publishes after this must not reach it before.
         """

@@ -5,6 +5,9 @@ Light on purpose: imported by every subcommand.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from importlib.util import find_spec
+
 OK = 0
 REFUSED = 1  # the broker refused, a check found faults, or anything without a code of its own
 USAGE = 2  # wrong arguments, wrong configuration
@@ -21,3 +24,10 @@ class CommandError(Exception):
         super().__init__(text)
         self.text = text
         self.exit_code = exit_code
+
+
+def require(names: Iterable[str], extra: str) -> None:
+    """Raises CommandError if one of these packages is not installed; `extra` has them."""
+    missing = ", ".join(name for name in sorted(names) if find_spec(name) is None)
+    if missing:
+        raise CommandError(f"this needs {missing}, not installed here; install with: pip install 'tailrace[{extra}]'")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import re
 from collections.abc import Callable
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tailrace.cli.ending import IN_USE, NO_CONNECTION, NO_DIRECTORY, OK, REFUSED, USAGE, CommandError
+from tailrace.cli.ending import IN_USE, NO_CONNECTION, NO_DIRECTORY, OK, REFUSED, USAGE, CommandError, require
 from tailrace.cli.java_noise import start_quietly
 from tailrace.cli.logs import LEVELS, set_up_logging
 from tailrace.cli.progress import ProgressBar
@@ -134,15 +133,6 @@ def command(
     outcome, report = run(night, choose)
     tell(outcome, jobs[0].day, report)
     return REFUSED if outcome.failures else OK
-
-
-def require(names: tuple[str, ...], extra: str) -> None:
-    """Raises CommandError if one of these packages is not installed."""
-    missing = [name for name in names if importlib.util.find_spec(name) is None]
-    if missing:
-        raise CommandError(
-            f"{', '.join(missing)} not installed; pip install 'tailrace[{extra}]' installs what this rollup needs"
-        )
 
 
 def choose_engine(messages: int, *, is_for_spark: bool) -> str:

@@ -9,13 +9,13 @@ from typing import Any
 
 import click
 
-from tailrace.broker.settings import Kind, Settings, described_fields, spec_of
-from tailrace.cli.ending import OK, USAGE, CommandError
+from tailrace.broker.settings import Kind, described_fields, spec_of
+from tailrace.cli.ending import OK, USAGE, require
 from tailrace.cli.logs import LEVELS, set_up_logging
 from tailrace.supervisor.config import ConfigError, flag_name, load
 from tailrace.supervisor.config_values import format_number
 
-SERVER_LIBRARIES = frozenset({"prometheus_client", "psutil", "setproctitle"})  # the extra "server" has them
+NEEDED = ("prometheus_client", "psutil", "setproctitle")
 
 EPILOG = """\b
 Examples:
@@ -76,16 +76,7 @@ def command(config: Path | None, check_config: bool, log_level: str, **flags: ob
         click.echo(f"{config or 'the configuration'}: valid")
         return OK
     set_up_logging(log_level)
-    return _supervisor()(settings, lambda: load(config, flags))
+    require(NEEDED, "server")
+    from tailrace.supervisor.main import serve
 
-
-def _supervisor() -> Callable[[Settings, Callable[[], Settings]], int]:
-    """What runs a node. Its libraries come with an extra. Raises CommandError if one is missing."""
-    try:
-        from tailrace.supervisor.main import serve
-    except ModuleNotFoundError as error:
-        if error.name not in SERVER_LIBRARIES:
-            raise
-        text = f"a node needs {error.name}, which is not installed; install it with: pip install 'tailrace[server]'"
-        raise CommandError(text) from error
-    return serve
+    return serve(settings, lambda: load(config, flags))

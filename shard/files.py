@@ -205,8 +205,8 @@ class FileSystem:
     So keep it open: one that was opened after the kernel has reported a failure elsewhere knows nothing of it. `errors`
     counts the syncs that failed.
 
-    May be used by several threads. `at_once` of them sync at the same time, each with a descriptor of its own, so that
-    each of these hears of a failed write.
+    May be used by several threads. Up to `at_once` of them sync at the same time, each with a descriptor of its own:
+    the kernel reports a failed write once to each descriptor.
     """
 
     __slots__ = ("_fds", "_free", "_lock", "_path", "errors")

@@ -291,7 +291,7 @@ class Copies:
             case Do.WAIT:
                 self._wait(copy, step.why, now_s)
             case Do.SET_ASIDE:
-                copy.why = f"setting aside what it has from message {step.seq} on"
+                copy.why = f"setting aside its own messages from {step.seq} on"
                 log.warning("stream %r has parted from its upstream: %s", copy.name, copy.why)
                 self._cut(copy, stream, step.seq, now_s)
             case Do.BEGIN_AT:

@@ -55,7 +55,7 @@ class LocalEngine:
 
 
 class Worker:
-    """A process that runs one task after the other; it dies with this one. `task` is what it is at."""
+    """A process that runs one task after the other; it dies with this one. `task` is the current one."""
 
     def __init__(self, work: Work, background: bool) -> None:
         self.pipe, theirs = _FORK.Pipe()

@@ -129,7 +129,7 @@ class Store:
         """Make the tables in `run` (`staged_table`) the day's, instead of the former ones of `replaced`; one of these
         that is not there is removed.
 
-        Raises OSError; readers go on with what there was before.
+        Raises OSError; readers then keep seeing the former tables.
         """
         state = run / "state"
         for table in ALL_TABLES:

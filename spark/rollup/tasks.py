@@ -41,7 +41,7 @@ class Work(NamedTuple):
 
 
 class TaskNote(NamedTuple):
-    """Something about a stream that a task has to tell; `missing` and `damaged` messages are what it is about."""
+    """A remark of a task about a stream, with the counts of `missing` and `damaged` messages that it concerns."""
 
     stream: str
     text: str

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import subprocess
 import sys
 from datetime import UTC, date, datetime, timedelta
@@ -11,7 +10,7 @@ from pathlib import Path
 import click
 import pytest
 
-from tailrace.cli import main
+from tailrace.cli import ending, main
 from tailrace.cli import rollup as command
 from tailrace.cli.ending import IN_USE, NO_DIRECTORY, OK, REFUSED, USAGE, CommandError
 from tailrace.cli.rollup import (
@@ -155,9 +154,10 @@ def test_another_rollup_is_at_work(tmp_path: Path, capsys: Captured) -> None:
 
 
 def test_the_extra_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "pyspark" else object())
-    command.require(command.NEEDED, "rollup")
-    with pytest.raises(CommandError, match=r"pyspark not installed; pip install 'tailrace\[spark\]'"):
+    monkeypatch.setattr(ending, "find_spec", lambda name: None if name == "pyspark" else object())
+    ending.require(command.NEEDED, "rollup")
+    text = r"this needs pyspark, not installed here; install with: pip install 'tailrace\[spark\]'"
+    with pytest.raises(CommandError, match=text):
         command.make_engine("spark", 1, lambda: None, False, True)
 
 

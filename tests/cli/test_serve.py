@@ -90,8 +90,7 @@ def test_a_library_that_only_a_node_needs_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(serve, "set_up_logging", lambda _level: None)
-    monkeypatch.delitem(sys.modules, "tailrace.supervisor.main")
     monkeypatch.setitem(sys.modules, "setproctitle", None)
     assert main.run(["serve"]) == REFUSED
-    text = "a node needs setproctitle, which is not installed; install it with: pip install 'tailrace[server]'"
+    text = "this needs setproctitle, not installed here; install with: pip install 'tailrace[server]'"
     assert capsys.readouterr().err == f"tailrace: {text}\n"
