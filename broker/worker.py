@@ -23,47 +23,48 @@ from typing import Any
 
 import setproctitle
 
-from tailrace.broker import roster
-from tailrace.broker.acceptor import Acceptor
-from tailrace.broker.affinity import Movers
-from tailrace.broker.aging import SAVE_S, AgingClock
-from tailrace.broker.board import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
-from tailrace.broker.chunk_cache import DROP_EVERY_S
-from tailrace.broker.client import READ_BYTES_SCATTERED_MAX
-from tailrace.broker.commands import Commands
-from tailrace.broker.connection import Connection
-from tailrace.broker.consumers import verbs
-from tailrace.broker.consumers.desk import Desk
-from tailrace.broker.consumers.patrol import Patrol
-from tailrace.broker.consumers.serving import HELD_LOOK_S, Serving, look_at_held
-from tailrace.broker.control import ControlChannel, ControlClosed, ControlMessage
-from tailrace.broker.fanout import FanOut
-from tailrace.broker.framing import FrameChunks
-from tailrace.broker.heartbeat import TICKS_AN_INTERVAL, Heartbeats
-from tailrace.broker.memory import keep_freed_memory
-from tailrace.broker.metrics import WorkerMetrics
-from tailrace.broker.owner import Owner
-from tailrace.broker.poller import Poller
-from tailrace.broker.readers import Readers
-from tailrace.broker.rendering import Renderings
-from tailrace.broker.replication import awaiting, links
-from tailrace.broker.replication.catalog import Catalog
-from tailrace.broker.replication.followers import Followers
-from tailrace.broker.replication.lag import stat_of_upstream
-from tailrace.broker.replication.role_writer import RoleWriter
-from tailrace.broker.replication.ruling import obey
-from tailrace.broker.replication.scout import Scouts
-from tailrace.broker.replication.survey import Survey
-from tailrace.broker.replication.uplinks import Uplinks
-from tailrace.broker.router import Done, Router
-from tailrace.broker.routes import Route
-from tailrace.broker.settings import Settings
-from tailrace.broker.siblings import PARTLY_S, Siblings, make_routes
-from tailrace.broker.subscribing import Subscribing
-from tailrace.broker.syncer import THREADS_MAX, Syncer
-from tailrace.broker.timers import Timers, now_us
-from tailrace.broker.upkeep import Upkeep
-from tailrace.broker.work import NOBODY, Asker, Work
+from tailrace.broker.connection.accept import Acceptor
+from tailrace.broker.connection.base import Connection
+from tailrace.broker.connection.client import READ_BYTES_SCATTERED_MAX
+from tailrace.broker.connection.commands import Commands
+from tailrace.broker.connection.heartbeat import TICKS_AN_INTERVAL, Heartbeats
+from tailrace.broker.connection.migration import Movers
+from tailrace.broker.consumers.coordinator import verbs
+from tailrace.broker.consumers.coordinator.coordinator import Desk
+from tailrace.broker.consumers.coordinator.lag_scanner import Patrol
+from tailrace.broker.consumers.edge.session import HELD_LOOK_S, Serving, look_at_held
+from tailrace.broker.delivery.chunk_cache import DROP_EVERY_S
+from tailrace.broker.delivery.fanout import FanOut
+from tailrace.broker.delivery.frame_chunks import FrameChunks
+from tailrace.broker.delivery.readers import Readers
+from tailrace.broker.delivery.subscribe import Subscribing
+from tailrace.broker.delivery.text_chunks import Renderings
+from tailrace.broker.process import drain
+from tailrace.broker.process.control import ControlChannel, ControlClosed, ControlMessage
+from tailrace.broker.process.memory import keep_freed_memory
+from tailrace.broker.process.metrics import WorkerMetrics
+from tailrace.broker.process.poller import Poller
+from tailrace.broker.process.scoreboard import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
+from tailrace.broker.process.settings import Settings
+from tailrace.broker.process.timers import Timers, now_us
+from tailrace.broker.process.work import NOBODY, Asker, Work
+from tailrace.broker.replication.downstream import ack_handover
+from tailrace.broker.replication.downstream.catalog import Catalog
+from tailrace.broker.replication.downstream.registry import Followers
+from tailrace.broker.replication.roles.apply_rules import obey
+from tailrace.broker.replication.roles.promotion_check import Scouts
+from tailrace.broker.replication.roles.role_writer import RoleWriter
+from tailrace.broker.replication.status import links
+from tailrace.broker.replication.status.lag import stat_of_upstream
+from tailrace.broker.replication.status.metrics import Survey
+from tailrace.broker.replication.upstream.manager import Uplinks
+from tailrace.broker.routing.route import Route
+from tailrace.broker.routing.router import Done, Router
+from tailrace.broker.routing.worker_links import PARTLY_S, Siblings, make_routes
+from tailrace.broker.streams.aging import SAVE_S, AgingClock
+from tailrace.broker.streams.maintenance import Upkeep
+from tailrace.broker.streams.owner import Owner
+from tailrace.broker.streams.syncer import THREADS_MAX, Syncer
 from tailrace.shard.directory import DataDirectory
 from tailrace.shard.errors import DirectoryError, ShardLocked
 from tailrace.shard.files import FileSystem
@@ -181,7 +182,7 @@ class Worker:
         )
         self.desk = Desk(self.owner, time.monotonic)
         self.router.answered_later = {
-            "await": partial(awaiting.wait_on, self.owner),
+            "await": partial(ack_handover.wait_on, self.owner),
             "consume": partial(verbs.consume, self.desk),
             "get": partial(verbs.get, self.desk),
             "rules": partial(obey, self.owner, self.work),
@@ -455,7 +456,7 @@ class Worker:
         self.uplinks.stop("its worker is being replaced")
         self.drain_deadline_s = time.monotonic() + self.settings.drain_timeout_s
         self.upkeep.finish_syncs(self._pause)
-        ask_successor = awaiting.hand_over(self.owner, self.router.call)
+        ask_successor = ack_handover.hand_over(self.owner, self.router.call)
         self.owner.release()
         self._beat = Board(1).slot(0)
         window_bytes = self.settings.link_window_bytes
@@ -502,7 +503,7 @@ class Worker:
         for route in self.routes.values():
             route.expire(self.now_s - self.settings.unavailable_timeout_s)
         if self.phase in (Phase.RETIRED, Phase.DRAINING):
-            roster.move_on(self)
+            drain.move_on(self)
         self.siblings.flush()
 
     def _save_clock(self) -> None:
@@ -517,10 +518,10 @@ class Worker:
             self.desk.seldom()
         self.aging.now_us()
         self.metrics.clock_ahead_s = self.aging.ahead_s
-        roster.drop_stalled(self)
+        drain.drop_stalled(self)
         self.fanout.keep_cut_messages()
         self.fanout.look_at_some()
-        roster.measure(self)
+        drain.measure(self)
         self.followers.tell_ends()
         self.survey.tick()
         self.metrics.flush()
@@ -595,7 +596,7 @@ class Worker:
         self.poller.close()
 
 
-OWN_BUSINESS: Mapping[str, Callable[..., Any]] = {"conns": roster.connections, "links": links.of_worker}
+OWN_BUSINESS: Mapping[str, Callable[..., Any]] = {"conns": drain.connections, "links": links.of_worker}
 
 
 def run_worker(boot: WorkerBoot) -> int:

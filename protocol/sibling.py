@@ -61,7 +61,8 @@ many other nodes"""
 Result: TypeAlias = tuple[int, int, bool, str, str]
 """first seq, subscribers on the node, whether the stream was made, code ("" for done), text"""
 HeldRow: TypeAlias = tuple[bytes, int, int, str, int, int]
-"""stream, its line (`broker.replication.holders`), the follower's connection, node, next seq, synced seq"""
+"""stream, its line (`broker.replication.downstream.replica_acks`), the follower's connection, node, next seq, synced
+seq"""
 Body: TypeAlias = bytes | bytearray | memoryview
 
 _LENGTH = struct.Struct("<I")

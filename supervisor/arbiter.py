@@ -12,9 +12,9 @@ import signal
 import time
 from collections.abc import Callable
 
-from tailrace.broker.board import Board
-from tailrace.broker.control import ControlClosed, ControlMessage
-from tailrace.broker.settings import Settings
+from tailrace.broker.process.control import ControlClosed, ControlMessage
+from tailrace.broker.process.scoreboard import Board
+from tailrace.broker.process.settings import Settings
 from tailrace.broker.worker import CANNOT_BOOT
 from tailrace.supervisor.backoff import count_death, delay_s
 from tailrace.supervisor.crew import Crew, reap

@@ -1,6 +1,6 @@
 """What the metrics process itself can see of the node: the board, the processes and the file system of the data.
 
-The counts of the workers come from their shared files (`broker.metrics_export`); here is the rest of a scrape.
+The counts of the workers come from their shared files (`broker.process.metrics_export`); here is the rest of a scrape.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import psutil
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from tailrace.broker.board import STATE_EMPTY, STATE_NAMES, STATE_READY, Board, SlotView
+from tailrace.broker.process.scoreboard import STATE_EMPTY, STATE_NAMES, STATE_READY, Board, SlotView
 
 _PROCESS_LABELS = ("role", "worker")
 

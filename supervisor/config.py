@@ -1,4 +1,4 @@
-"""The configuration of a node: a TOML file and flags, validated whole, into `broker.settings.Settings`.
+"""The configuration of a node: a TOML file and flags, validated whole, into `broker.process.settings.Settings`.
 
 Every wrong key and value is found in one run and told with its place, so that an operator mends a file once. Flags win
 over the file; what neither names has its default.
@@ -13,8 +13,8 @@ from dataclasses import Field, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tailrace.broker.replication.rules import covers
-from tailrace.broker.settings import Settings, SlaveRule, Spec, StreamPolicy, described_fields, spec_of
+from tailrace.broker.process.settings import Settings, SlaveRule, Spec, StreamPolicy, described_fields, spec_of
+from tailrace.broker.replication.roles.rules import covers
 from tailrace.supervisor.config_lines import Lines
 from tailrace.supervisor.config_relations import find_conflicts
 from tailrace.supervisor.config_values import WrongValue, parse_value, show, suggest

@@ -1,7 +1,8 @@
 """The documented example, `deploy/tailrace.toml`, made from the settings themselves.
 
 Every key stands there once, commented out, with its default and what it is for. To renew the file after a change of
-`broker.settings`: `python -m tailrace.supervisor.config_example > deploy/tailrace.toml` (a test says when it is due).
+`broker.process.settings`: `python -m tailrace.supervisor.config_example > deploy/tailrace.toml` (a test says when it is
+due).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import Field, fields
 from pathlib import Path
 from typing import Any
 
-from tailrace.broker.settings import Kind, SlaveRule, Spec, StreamPolicy, described_fields, spec_of
+from tailrace.broker.process.settings import Kind, SlaveRule, Spec, StreamPolicy, described_fields, spec_of
 from tailrace.supervisor.config_values import format_number
 
 _WIDTH = 116

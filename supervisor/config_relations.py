@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tailrace.broker.settings import ENVELOPE_OVERHEAD_MIN_BYTES, LINE_OVERHEAD_MIN_BYTES, Settings
+from tailrace.broker.process.settings import ENVELOPE_OVERHEAD_MIN_BYTES, LINE_OVERHEAD_MIN_BYTES, Settings
 
 Conflict = tuple[tuple[str, ...], str]  # the fields concerned, what is wrong and what to do
 

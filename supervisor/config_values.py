@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from fractions import Fraction
 from pathlib import Path
 
-from tailrace.broker.replication.peers import PEERS_MAX, parse_peer
-from tailrace.broker.settings import DAY_S, HOUR_S, MINUTE_S, Durability, Kind, Spec
+from tailrace.broker.process.settings import DAY_S, HOUR_S, MINUTE_S, Durability, Kind, Spec
+from tailrace.broker.replication.roles.peers import PEERS_MAX, parse_peer
 from tailrace.protocol.address import split_address
 from tailrace.protocol.errors import PeerError
 from tailrace.protocol.grammar import place

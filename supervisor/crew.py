@@ -14,8 +14,8 @@ import socket
 from collections.abc import Callable, Iterator
 from itertools import count
 
-from tailrace.broker.board import STATE_EMPTY, STATE_STARTING, Board
-from tailrace.broker.control import ControlChannel
+from tailrace.broker.process.control import ControlChannel
+from tailrace.broker.process.scoreboard import STATE_EMPTY, STATE_STARTING, Board
 from tailrace.supervisor.process import Child, Stage, fork_child
 
 log = logging.getLogger(__name__)

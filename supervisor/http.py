@@ -21,10 +21,10 @@ from pathlib import Path
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from tailrace.broker.board import Board
-from tailrace.broker.metrics_export import sweep_dead_gauges
-from tailrace.broker.settings import Settings
-from tailrace.broker.version import program_version
+from tailrace.broker.process.metrics_export import sweep_dead_gauges
+from tailrace.broker.process.scoreboard import Board
+from tailrace.broker.process.settings import Settings
+from tailrace.broker.process.version import program_version
 from tailrace.shard import leaves
 from tailrace.supervisor.collectors import BoardCollector, BuildCollector, DiskCollector, ProcessCollector, find_unready
 from tailrace.supervisor.http_request import BadRequest, Page, Request, parse_request, render_answer, text_page
@@ -63,8 +63,8 @@ def bind(settings: Settings) -> socket.socket:
 def run(settings: Settings, board: Board, listener: socket.socket, directory: Path, lifeline_fd: int) -> None:
     """The body of the metrics process; returns when it is told to end.
 
-    `directory` is the shared one of `broker.metrics_export.make_directory`. `lifeline_fd` becomes readable when the
-    supervisor is gone (the read end of a pipe that only the supervisor holds open). Call it in the forked child: it
+    `directory` is the shared one of `broker.process.metrics_export.make_directory`. `lifeline_fd` becomes readable when
+    the supervisor is gone (the read end of a pipe that only the supervisor holds open). Call it in the forked child: it
     takes over the signals of its process.
     """
     wake_read, wake_write = socket.socketpair()

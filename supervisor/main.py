@@ -15,10 +15,10 @@ from typing import TypeVar
 
 import setproctitle
 
-from tailrace.broker.board import Board
-from tailrace.broker.control import ControlChannel
-from tailrace.broker.metrics_export import make_directory, open_metrics, remove_directory
-from tailrace.broker.settings import Settings
+from tailrace.broker.process.control import ControlChannel
+from tailrace.broker.process.metrics_export import make_directory, open_metrics, remove_directory
+from tailrace.broker.process.scoreboard import Board
+from tailrace.broker.process.settings import Settings
 from tailrace.broker.worker import EXIT_CANNOT_LOCK, EXIT_CANNOT_OPEN, WorkerBoot, run_worker
 from tailrace.protocol.errors import Code
 from tailrace.shard.directory import DataDirectory, data_dir_exists, make_data_dir, open_data_dir

@@ -9,7 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from tailrace.broker.control import ControlChannel, ControlClosed
+from tailrace.broker.process.control import ControlChannel, ControlClosed
 
 log = logging.getLogger(__name__)
 

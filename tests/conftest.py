@@ -85,11 +85,11 @@ ONCE = {
         "tests/system/test_strangers.py",
     ),
     "client": (
-        "tests/broker/test_acceptor.py",
-        "tests/broker/test_handover_anywhere.py",
-        "tests/broker/test_heartbeat.py",
-        "tests/broker/test_roster.py",
-        "tests/broker/test_work.py",
+        "tests/broker/connection/test_accept.py",
+        "tests/broker/connection/test_handover_anywhere.py",
+        "tests/broker/connection/test_heartbeat.py",
+        "tests/broker/process/test_drain.py",
+        "tests/broker/process/test_work.py",
         "tests/cli/",
         "tests/client/",
         "tests/protocol/test_address.py",
@@ -109,8 +109,8 @@ ONCE = {
 }
 # Of folders that are otherwise tried once.
 BOTH = (
-    "tests/broker/consumers/test_cursor_log.py",
-    "tests/broker/consumers/test_line_serving.py",
+    "tests/broker/consumers/coordinator/test_cursor_log.py",
+    "tests/broker/consumers/edge/test_line.py",
     "tests/tidy/test_build.py",
 )
 

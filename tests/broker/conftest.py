@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tailrace.broker.refused import Refused
+from tailrace.broker.streams.refused import Refused
 from tests.broker.owning import release_all
 
 
@@ -22,8 +22,8 @@ def _no_step_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """A turn does all that there is to do, however slow the machine is, unless a test says otherwise; then it does no
     more than that, however little else there is to do.
     """
-    monkeypatch.setattr("tailrace.broker.work.TURN_WORK_S", float("inf"))
-    monkeypatch.setattr("tailrace.broker.work.TURN_WORK_MAX_S", 0.0)
+    monkeypatch.setattr("tailrace.broker.process.work.TURN_WORK_S", float("inf"))
+    monkeypatch.setattr("tailrace.broker.process.work.TURN_WORK_MAX_S", 0.0)
 
 
 @pytest.fixture

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tailrace.broker.metrics import WorkerMetrics
-from tailrace.broker.owner import Owner
-from tailrace.broker.publish import Batch
-from tailrace.broker.settings import Durability, Settings, StreamPolicy
-from tailrace.broker.work import NOBODY, Asker
+from tailrace.broker.process.metrics import WorkerMetrics
+from tailrace.broker.process.settings import Durability, Settings, StreamPolicy
+from tailrace.broker.process.work import NOBODY, Asker
+from tailrace.broker.routing.batch import Batch
+from tailrace.broker.streams.owner import Owner
 from tailrace.protocol.errors import Code
 from tailrace.shard.directory import data_dir_exists, make_data_dir, open_data_dir
 from tailrace.shard.frame import pack_frame

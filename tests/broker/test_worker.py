@@ -14,13 +14,13 @@ from unittest.mock import Mock
 
 import pytest
 
-from tailrace.broker.board import STATE_DRAINING, STATE_EMPTY, STATE_READY, Board
-from tailrace.broker.chunk_cache import DROP_EVERY_S
-from tailrace.broker.client import READ_BYTES_MAX
-from tailrace.broker.control import ControlChannel, ControlMessage
-from tailrace.broker.framing import FrameChunk
-from tailrace.broker.metrics import WorkerMetrics
-from tailrace.broker.settings import Durability, Settings, StreamPolicy
+from tailrace.broker.connection.client import READ_BYTES_MAX
+from tailrace.broker.delivery.chunk_cache import DROP_EVERY_S
+from tailrace.broker.delivery.frame_chunks import FrameChunk
+from tailrace.broker.process.control import ControlChannel, ControlMessage
+from tailrace.broker.process.metrics import WorkerMetrics
+from tailrace.broker.process.scoreboard import STATE_DRAINING, STATE_EMPTY, STATE_READY, Board
+from tailrace.broker.process.settings import Durability, Settings, StreamPolicy
 from tailrace.broker.worker import (
     EXIT_CANNOT_OPEN,
     GATHERED_MAX_BYTES,
@@ -184,7 +184,7 @@ def test_a_turn_of_publishes_to_many_streams_reads_on(
 ) -> None:
     """One append a stream, not one for each read; up to a bound."""
     monkeypatch.setattr("tailrace.broker.worker.GATHERED_MAX_BYTES", bytes_max)
-    monkeypatch.setattr("tailrace.broker.router.NEW_STREAMS", 100)
+    monkeypatch.setattr("tailrace.broker.routing.router.NEW_STREAMS", 100)
     world = make()
     with world.connect() as client:
         world.ask(client, b"ping")
@@ -199,7 +199,7 @@ def test_a_turn_that_makes_many_streams_does_not_read_on(
     make: Callable[..., World], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its batches are of one message each, and the memory of very many would never be free again."""
-    monkeypatch.setattr("tailrace.broker.router.NEW_STREAMS", 99)
+    monkeypatch.setattr("tailrace.broker.routing.router.NEW_STREAMS", 99)
     world = make()
     counted, router = world.worker.metrics, world.worker.router
     with world.connect() as client:

@@ -18,15 +18,15 @@ from unittest.mock import Mock
 import pytest
 
 from tailrace.broker import worker as worker_module
-from tailrace.broker.binary_client import BinaryClient
-from tailrace.broker.board import Board
-from tailrace.broker.client import Client
-from tailrace.broker.connection import Connection
-from tailrace.broker.control import ControlChannel
-from tailrace.broker.line_client import LineClient
-from tailrace.broker.metrics import WorkerMetrics
-from tailrace.broker.newcomer import Newcomer
-from tailrace.broker.settings import Settings
+from tailrace.broker.connection.base import Connection
+from tailrace.broker.connection.binary import BinaryClient
+from tailrace.broker.connection.client import Client
+from tailrace.broker.connection.detect import Newcomer
+from tailrace.broker.connection.line import LineClient
+from tailrace.broker.process.control import ControlChannel
+from tailrace.broker.process.metrics import WorkerMetrics
+from tailrace.broker.process.scoreboard import Board
+from tailrace.broker.process.settings import Settings
 from tailrace.broker.worker import Worker, WorkerBoot
 from tailrace.shard.directory import make_data_dir
 from tailrace.shard.names import shard_of

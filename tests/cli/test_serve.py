@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.broker.settings import Settings, described_fields
+from tailrace.broker.process.settings import Settings, described_fields
 from tailrace.cli import main, serve
 from tailrace.cli.ending import OK, REFUSED, USAGE
 from tailrace.supervisor import main as supervisor_main

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 
 import pytest
 
-from tailrace.broker.consumers import decide
-from tailrace.broker.consumers.asked import Ask
-from tailrace.broker.consumers.state import Consumers, DeadLetter
+from tailrace.broker.consumers.state import decide
+from tailrace.broker.consumers.state.requests import Ask
+from tailrace.broker.consumers.state.stream_state import Consumers, DeadLetter
 from tailrace.consumed import ConsumedMessage
 from tailrace.consuming import ConsumerWish
 from tailrace.errors import StaleAck

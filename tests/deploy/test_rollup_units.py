@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.broker.settings import Settings
+from tailrace.broker.process.settings import Settings
 from tests.deploy.test_service import ROOT, Unit, analyze, help_of
 
 DEPLOY = ROOT / "deploy"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.broker.settings import Settings
+from tailrace.broker.process.settings import Settings
 from tailrace.supervisor import arbiter
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -12,10 +12,10 @@ from typing import get_args
 import msgpack
 import pytest
 
-from tailrace.broker.consumers import serving
-from tailrace.broker.consumers.decide import ACK_WAIT_US, GRACE_US
-from tailrace.broker.replication import calls
-from tailrace.broker.settings import Settings
+from tailrace.broker.consumers.edge import session as serving
+from tailrace.broker.consumers.state.decide import ACK_WAIT_US, GRACE_US
+from tailrace.broker.process.settings import Settings
+from tailrace.broker.replication.downstream import calls
 from tailrace.protocol import consuming as c
 from tailrace.protocol import consuming_readers, replication_readers, requests, responses
 from tailrace.protocol import messages as m

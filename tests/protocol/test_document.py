@@ -6,9 +6,9 @@ import re
 from itertools import dropwhile, takewhile
 from pathlib import Path
 
-from tailrace.broker import commands as run
-from tailrace.broker.consumers import line_serving
-from tailrace.broker.settings import Settings
+from tailrace.broker.connection import commands as run
+from tailrace.broker.consumers.edge import line as line_serving
+from tailrace.broker.process.settings import Settings
 from tailrace.protocol import answers
 from tailrace.protocol.consuming import MESSAGES_MAX, WAIT_MAX_MS
 from tailrace.protocol.errors import Code

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.broker.board import Board
-from tailrace.broker.control import ControlChannel, ControlClosed
-from tailrace.broker.settings import Settings
+from tailrace.broker.process.control import ControlChannel, ControlClosed
+from tailrace.broker.process.scoreboard import Board
+from tailrace.broker.process.settings import Settings
 from tailrace.supervisor.arbiter import REST_S, TICK_S, Arbiter, Phase, describe_exit
 from tailrace.supervisor.crew import Crew
 from tailrace.supervisor.notify import Notifier

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from tailrace.broker.board import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
+from tailrace.broker.process.scoreboard import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
 from tailrace.supervisor.collectors import BoardCollector, BuildCollector, DiskCollector, ProcessCollector, find_unready
 
 

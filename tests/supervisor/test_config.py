@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tailrace.broker.settings import Durability, Settings, SlaveRule, StreamPolicy, described_fields
+from tailrace.broker.process.settings import Durability, Settings, SlaveRule, StreamPolicy, described_fields
 from tailrace.supervisor.config import FILE_MAX_BYTES, REPEATED_SECTIONS_MAX, ConfigError, flag_name, load
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tailrace.broker.settings import Settings, SlaveRule, StreamPolicy, described_fields
+from tailrace.broker.process.settings import Settings, SlaveRule, StreamPolicy, described_fields
 from tailrace.supervisor.config import load
 from tailrace.supervisor.config_example import render_example
 

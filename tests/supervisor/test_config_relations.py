@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.broker.settings import Settings
+from tailrace.broker.process.settings import Settings
 from tailrace.supervisor.config import ConfigError, load
 from tailrace.supervisor.config_relations import find_conflicts
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.broker.settings import DAY_S, Durability, Kind, Spec
+from tailrace.broker.process.settings import DAY_S, Durability, Kind, Spec
 from tailrace.supervisor.config_values import BYTE_UNITS, WrongValue, format_number, parse_value, show
 
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tailrace.broker.board import STATE_EMPTY, STATE_READY, STATE_STARTING, Board
-from tailrace.broker.control import ControlChannel, ControlClosed, ControlMessage
+from tailrace.broker.process.control import ControlChannel, ControlClosed, ControlMessage
+from tailrace.broker.process.scoreboard import STATE_EMPTY, STATE_READY, STATE_STARTING, Board
 from tailrace.supervisor.crew import Crew, reap
 from tailrace.supervisor.process import Child, Stage
 

@@ -18,9 +18,9 @@ from pathlib import Path
 import pytest
 from prometheus_client import values
 
-from tailrace.broker.board import STATE_READY, Board
-from tailrace.broker.metrics_export import DIRECTORY_VARIABLE, open_metrics
-from tailrace.broker.settings import Settings
+from tailrace.broker.process.metrics_export import DIRECTORY_VARIABLE, open_metrics
+from tailrace.broker.process.scoreboard import STATE_READY, Board
+from tailrace.broker.process.settings import Settings
 from tailrace.supervisor import http
 from tailrace.supervisor.http_request import Page, text_page
 

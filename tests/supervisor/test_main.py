@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tailrace.broker.settings import Settings
+from tailrace.broker.process.settings import Settings
 from tailrace.shard.errors import DirectoryError, ShardLocked
 from tailrace.supervisor import main
 from tailrace.supervisor.config import ConfigError

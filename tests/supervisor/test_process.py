@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.broker.control import ControlChannel, ControlClosed
+from tailrace.broker.process.control import ControlChannel, ControlClosed
 from tailrace.supervisor.process import EXIT_CRASH, Child, Stage, fork_child
 
 PATIENCE_S = 10.0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.broker.aging import CLOCK_FILE
+from tailrace.broker.streams.aging import CLOCK_FILE
 from tests.system.node import Node, rows, running, wait_for
 from tests.system.processes import worker_pid
 

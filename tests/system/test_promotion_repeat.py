@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.broker.replication.roles import BUSY_TEXT
+from tailrace.broker.replication.roles.stream_roles import BUSY_TEXT
 from tailrace.protocol.errors import Code
 from tailrace.protocol.messages import Failed, Published
 from tests.system.binary_peer import peer

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import msgpack
 import pytest
 
-from tailrace.broker.consumers.getting import MEMBERS_MAX
+from tailrace.broker.consumers.state.decide_get import MEMBERS_MAX
 from tailrace.protocol.envelope import pack_envelope
 from tailrace.protocol.messages import Failed, Op, Pong, Unsubscribe, pack
 from tailrace.protocol.places import From

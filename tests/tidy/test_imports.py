@@ -37,7 +37,7 @@ MAY_IMPORT = {
 NOT_IN_CODECS = {"asyncio", "mmap", "multiprocessing", "pathlib", "select", "selectors", "socket", "subprocess", "time"}
 # The work loop has one thread. What waits for the disk beside it, and what such a thread touches, is listed here.
 THREADED = {
-    "tailrace.broker.syncer": "its threads sync streams, as the loop must not wait for the disk",
+    "tailrace.broker.streams.syncer": "its threads sync streams, as the loop must not wait for the disk",
     "tailrace.shard.files": "the threads that sync streams sync a file system one after the other",
     "tailrace.shard.log": "sync is called from that thread; a lock keeps it from files that are being closed",
 }

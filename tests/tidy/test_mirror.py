@@ -9,7 +9,7 @@ from tests.tidy import tree
 SMALL_LINES = 30  # a module this small needs no test of its own
 # module: what tests it instead. Whoever splits a module or writes one says here where its tests are.
 ELSEWHERE: dict[str, str] = {
-    "broker/cursor.py": "tests/broker/test_fanout.py",
+    "broker/delivery/cursor.py": "tests/broker/delivery/test_fanout.py",
     "spark/rollup/large.py": "tests/spark/rollup/test_reading.py",
     "spark/rollup/merge.py": "tests/spark/rollup/test_job.py",
     "spark/rollup/source.py": "tests/spark/rollup/test_job.py",

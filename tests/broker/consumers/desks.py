@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tailrace.broker.consumers import verbs
-from tailrace.broker.consumers.desk import Desk
-from tailrace.broker.consumers.patrol import Patrol
-from tailrace.broker.owner import Owner
-from tailrace.broker.refused import Refused
-from tailrace.broker.upkeep import Upkeep
+from tailrace.broker.consumers.coordinator import verbs
+from tailrace.broker.consumers.coordinator.coordinator import Desk
+from tailrace.broker.consumers.coordinator.lag_scanner import Patrol
+from tailrace.broker.streams.maintenance import Upkeep
+from tailrace.broker.streams.owner import Owner
+from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard.leaves import load
 from tests.broker.owning import Clock, batch, make_owner
-from tests.broker.test_upkeep import HandSyncer
+from tests.broker.streams.test_maintenance import HandSyncer
 
 S = b"s"
 C = b"c"

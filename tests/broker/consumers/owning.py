@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from tailrace.broker.refused import Refused
+from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.consuming import FEATURE, Got
 from tailrace.protocol.messages import Hello, Response, Welcome

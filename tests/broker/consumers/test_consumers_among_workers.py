@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.broker.refused import Refused
+from tailrace.broker.streams.refused import Refused
 from tailrace.broker.worker import Phase
 from tailrace.protocol.errors import Code
 from tests.broker.world import World, world

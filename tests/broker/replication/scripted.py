@@ -10,18 +10,18 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from tailrace.broker.owner import OpenStream
-from tailrace.broker.poller import Poller
-from tailrace.broker.replication.uplink import DIAL_MAX_S, Phase, Surroundings, Uplink
-from tailrace.broker.replication.wire import Address
-from tailrace.broker.settings import Settings
+from tailrace.broker.process.poller import Poller
+from tailrace.broker.process.settings import Settings
+from tailrace.broker.replication.upstream.connection import DIAL_MAX_S, Phase, Surroundings, Uplink
+from tailrace.broker.replication.upstream.socket import Address
+from tailrace.broker.streams.owner import OpenStream
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.messages import Op, pack
 from tailrace.shard.epochs import EpochStart
 from tailrace.shard.meta import Role, StreamMeta, Upstream
 from tests.broker.owning import Clock, Sink, batch, make_owner
-from tests.broker.replication.upstream import Ears
+from tests.broker.replication.upstream_node import Ears
 
 S = b"s"
 UP = "node-up"

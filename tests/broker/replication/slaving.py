@@ -6,15 +6,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tailrace.broker.owner import OpenStream
-from tailrace.broker.replication.copies import Copies, Copy, State
-from tailrace.broker.replication.uplinks import SettingAside
+from tailrace.broker.replication.upstream.fetchers import Copies, Copy, State
+from tailrace.broker.replication.upstream.manager import SettingAside
+from tailrace.broker.streams.owner import OpenStream
 from tailrace.protocol import replication as r
 from tailrace.shard.epochs import EpochStart, History
 from tailrace.shard.log import StreamLog
 from tailrace.shard.meta import Role, StreamMeta, Upstream
 from tests.broker.owning import make_owner
-from tests.broker.replication.upstream import Ears, Original
+from tests.broker.replication.upstream_node import Ears, Original
 
 S, T = b"s", b"t"
 A = "node-a"

@@ -1,0 +1,1 @@
+"""How connections come in, what they speak, and how they move to another worker."""

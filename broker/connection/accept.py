@@ -1,0 +1,172 @@
+"""How connections come in: from the listener, or from a sibling that has too many or is being replaced.
+
+Every worker listens on the same port (SO_REUSEPORT) and the kernel spreads connections by hash. A worker that holds far
+more than the least loaded one passes a fresh connection on, before it has read a byte of it. A worker that is being
+replaced passes all its connections to its successor, with what they were in the middle of. Both are one act, `adopt`.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import select
+import socket
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from tailrace.broker.connection import handover
+from tailrace.broker.connection.base import Connection
+from tailrace.broker.connection.detect import CLIENTS, Newcomer
+from tailrace.broker.replication.roles.peers import is_loopback
+from tailrace.protocol.errors import Code
+
+if TYPE_CHECKING:
+    from tailrace.broker.worker import Worker
+
+log = logging.getLogger(__name__)
+
+ACCEPTS_A_TURN = 128
+SKEW_CONNECTIONS = 16  # how many more than the least loaded worker, beyond a quarter, count as far more
+RETRY_S = 0.5  # when descriptors have run out
+SILENCE_S = 1.0  # how long one that is refused may take to show what it speaks
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 60, 15, 4
+OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+# Linux reports an error that is pending on the new socket as an error of accept. See "Error handling" in accept(2): the
+# connection is gone, the listener is not. EPERM is a firewall's.
+CONNECTION_GONE = frozenset(
+    {
+        errno.ECONNABORTED,
+        errno.EHOSTDOWN,
+        errno.EHOSTUNREACH,
+        errno.ENETDOWN,
+        errno.ENETUNREACH,
+        errno.ENONET,
+        errno.ENOPROTOOPT,
+        errno.EOPNOTSUPP,
+        errno.EPERM,
+        errno.EPROTO,
+        errno.ETIMEDOUT,
+    }
+)
+
+
+class Acceptor:
+    def __init__(self, worker: Worker, listener: socket.socket) -> None:
+        self.worker = worker
+        self._listener = listener
+        self._listening = False
+        self._retry_at_s = 0.0
+        self._passed: dict[int, int] = {}  # connections on their way to a sibling, which the board does not count yet
+        self._refused: deque[Newcomer] = deque()  # no more than there are connections
+
+    def start(self) -> None:
+        self._listener.setblocking(False)
+        self.worker.poller.register(self._listener.fileno(), select.EPOLLIN, self._on_event)
+        self._listening = True
+
+    def stop(self) -> None:
+        """Accept no more here. The supervisor keeps the listener open, so what is queued waits for the successor."""
+        if self._listening:
+            self.worker.poller.unregister(self._listener.fileno())
+            self._listening = False
+        self._listener.close()
+
+    @property
+    def watches_clock(self) -> bool:
+        """Whether `tick` has anything to look for."""
+        return bool(self._retry_at_s or self._refused or self._passed)
+
+    def tick(self) -> None:
+        """From the timer: listen again after descriptors had run out; refuse who stays silent."""
+        self._passed.clear()
+        while self._refused and self._refused[0].accepted_s < self.worker.now_s - SILENCE_S:
+            self._refused.popleft().give_up()
+        if self._retry_at_s and time.monotonic() >= self._retry_at_s and self._listening:
+            self._retry_at_s = 0.0
+            self.worker.poller.modify(self._listener.fileno(), select.EPOLLIN)
+
+    def _on_event(self, _mask: int) -> None:
+        for _ in range(ACCEPTS_A_TURN):
+            try:
+                sock, address = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno in CONNECTION_GONE:
+                    log.debug("a connection was gone before it was accepted: %s", error.strerror)
+                    continue
+                if error.errno not in OUT_OF_RESOURCES:
+                    raise
+                log.error("cannot accept: %s; trying again in %s s", error.strerror, RETRY_S)
+                self._retry_at_s = time.monotonic() + RETRY_S
+                self.worker.poller.modify(self._listener.fileno(), 0)
+                return
+            self._accepted(sock, address)
+
+    def _accepted(self, sock: socket.socket, address: tuple[Any, ...]) -> None:
+        worker = self.worker
+        worker.metrics.accepted += 1
+        peer = format_peer(address)
+        local = is_loopback(address[0])
+        limit = worker.settings.max_connections
+        if worker.board.total_connections() >= limit:
+            newcomer = Newcomer(worker, sock, peer, local)
+            text = f"this node has {limit} connections, which is its limit; try again later"
+            newcomer.refused = Code.CONNECTIONS, text
+            self._refused.append(newcomer)
+            self._take_in(newcomer)
+            return
+        target = self._least_loaded()
+        if target is not None and (link := worker.siblings.link_to(target)) is not None:
+            worker.metrics.handed_over += 1
+            self._passed[target] = self._passed.get(target, 0) + 1
+            worker.siblings.hand_over(link, sock.detach(), {"peer": peer, "local": local})
+            return
+        self._take_in(Newcomer(worker, sock, peer, local))
+
+    def _least_loaded(self) -> int | None:
+        """A slot that should have the next connection rather than this one; None for this one."""
+        own = len(self.worker.clients)
+        if own < SKEW_CONNECTIONS:
+            return None
+        passed, board = self._passed, self.worker.board
+        loads = [
+            (slot.connections + passed.get(slot.index, 0), slot.index)
+            for slot in board
+            if slot.state == self.worker.board_ready
+        ]
+        least, index = min(loads, default=(own, self.worker.slot))
+        return index if own > least * 5 // 4 + SKEW_CONNECTIONS and index != self.worker.slot else None
+
+    def adopt(self, sock: socket.socket, state: dict[str, Any]) -> None:
+        """Take a connection that a sibling handed over, where that one left it."""
+        peer, local = state["peer"], state["local"]
+        if "protocol" not in state:
+            self._take_in(Newcomer(self.worker, sock, peer, local))
+            return
+        client = CLIENTS[state["protocol"]](self.worker, sock, peer, local)
+        self._take_in(client)
+        handover.restore(client, state)
+
+    def _take_in(self, connection: Connection) -> None:
+        connection.sock.setblocking(False)
+        try:
+            tune(connection.sock)
+        except OSError:
+            log.debug("connection from %s was gone before it was tuned", connection.peer)
+        self.worker.add_client(connection)
+
+
+def tune(sock: socket.socket) -> None:
+    """Small answers at once; dead peers found by the kernel, since the line protocol has no heartbeat."""
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+
+
+def format_peer(address: tuple[Any, ...]) -> str:
+    host, port = address[0], address[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,265 @@
+"""One connection: its socket, its pending output, why it is not read, its end. `broker.connection.client` serves it.
+
+A connection that must end for an error first gets the reason: the rest of its input is read and thrown away until it
+closes too, so that no reset overtakes the answer.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import socket
+from abc import ABC, abstractmethod
+from enum import IntFlag
+from typing import TYPE_CHECKING
+
+from tailrace.broker.process.metrics import Traffic
+from tailrace.protocol.errors import Code
+
+if TYPE_CHECKING:
+    from tailrace.broker.worker import Worker
+
+log = logging.getLogger(__name__)
+
+OUT_HIGH_BYTES = 1 << 20  # answers not taken by the peer yet; reading pauses above it
+LINGER_S = 5.0  # how long a connection that must end may take to read why
+
+_IN, _OUT = select.EPOLLIN, select.EPOLLOUT
+_GONE = select.EPOLLHUP | select.EPOLLERR
+
+
+class Pause(IntFlag):
+    """Why a connection is not read."""
+
+    LINK = 1  # its publishes wait for a sibling
+    ANSWERS = 2  # it does not read its answers, or they are not known yet
+    LEAVING = 4  # its worker is being replaced: it follows when it is answered
+    MOVE = 8  # it is about to be handed over
+    WORK = 16  # something that it asked for waits until this worker has time for it (`broker.process.work`)
+
+
+class Connection(ABC):
+    """There may be tens of thousands of these: what few need is made when needed."""
+
+    __slots__ = (
+        "_interest",
+        "_unsent_bytes",
+        "accepted_s",
+        "blocked",
+        "closed",
+        "eof",
+        "fd",
+        "lingering_since_s",
+        "local",
+        "out",
+        "paused",
+        "peer",
+        "progress_s",
+        "sock",
+        "traffic",
+        "worker",
+    )
+
+    def __init__(self, worker: Worker, sock: socket.socket, peer: str, local: bool) -> None:
+        self.worker = worker
+        self.sock = sock
+        self.fd = sock.fileno()
+        self.peer = peer
+        self.local = local
+        self.traffic: Traffic
+        self.out = bytearray()
+        self.blocked = self.closed = self.eof = False
+        self.paused = Pause(0)
+        self.lingering_since_s = 0.0
+        self.accepted_s = self.progress_s = worker.now_s
+        self._interest = _IN
+        self._unsent_bytes = 0
+
+    @property
+    def bound(self) -> bool:
+        """Whether it is another node's, which stays in its worker and is not bounded as clients are."""
+        return False
+
+    def take_no_more(self) -> None:
+        """Refuse another node's publishes from now on, with `closing`: it keeps them for whoever comes next."""
+        return
+
+    @abstractmethod
+    def readable(self) -> None:
+        """There is something to read, or the end of it."""
+
+    @abstractmethod
+    def tell(self, code: Code, text: str, *, fatal: bool = False) -> None:
+        """Send an error; after a fatal one the connection ends (`end_with`)."""
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def on_event(self, mask: int) -> None:
+        if mask & _OUT:
+            self._writable()
+        if mask & _IN:
+            self.readable()
+        elif mask & _GONE:
+            self.close("reset")
+
+    def _read_after_the_end(self, count: int) -> None:
+        if not count:
+            self.eof = True
+            self._update_interest()
+            self._close_when_done()
+
+    def pause(self, reason: Pause) -> None:
+        self.paused |= reason
+        self._update_interest()
+
+    def resume(self, reason: Pause) -> None:
+        self.paused &= ~reason
+        if not self.closed:
+            self._update_interest()
+
+    def has_unread(self) -> bool:
+        """Whether the socket holds bytes, or an end, that were not read yet."""
+        if self.eof:
+            return False
+        try:
+            return bool(self.sock.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except BlockingIOError:
+            return False
+        except OSError:  # it was reset; epoll tells it too
+            return False
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def flush_answers(self) -> bool:
+        """Send the answers that are ready. False when the socket is full or gone."""
+        if not self.out:
+            return True
+        if self.closed or self.blocked:
+            return False
+        try:
+            sent = self.sock.send(self.out)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.close("reset")
+            return False
+        del self.out[:sent]
+        self.traffic.bytes_out += sent
+        if sent:
+            self.progress_s = self.worker.now_s
+        if self.out:
+            self.block()
+            return False
+        return True
+
+    def after_turn(self) -> None:
+        """Once a turn for a connection that was answered: send, and see whether this was all."""
+        if self.closed:
+            return
+        done = self.flush_answers()
+        self._account()
+        if done:
+            self._close_when_done()
+
+    def _account(self) -> None:
+        """Stop reading from whoever does not take its answers. Keep the worker's sum of them; past its bound, end the
+        connection that adds to it.
+        """
+        worker = self.worker
+        unsent = 0 if self.closed else len(self.out)
+        if unsent > OUT_HIGH_BYTES:
+            self.pause(Pause.ANSWERS)
+        worker.unsent_bytes += unsent - self._unsent_bytes
+        grows, self._unsent_bytes = unsent > self._unsent_bytes, unsent
+        if grows and worker.unsent_bytes > worker.settings.max_unsent_bytes:
+            log.warning("closing %s: its %d bytes of unread answers are more than can be held", self.peer, unsent)
+            worker.metrics.refused.add(Code.SLOW)
+            self.close("slow")
+
+    def _writable(self) -> None:
+        self.blocked = False
+        self._update_interest()
+        self.worker.note_answered(self)
+
+    def block(self) -> None:
+        """The socket took less than it was given."""
+        if not self.blocked:
+            self.blocked = True
+            self.progress_s = self.worker.now_s
+            self._update_interest()
+
+    def _update_interest(self) -> None:
+        interest = 0
+        if not self.eof and (not self.paused or self.lingering_since_s):
+            interest |= _IN
+        if self.blocked:
+            interest |= _OUT
+        if interest != self._interest:
+            self._interest = interest
+            self.worker.poller.modify(self.fd, interest)
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def end_with(self, code: Code, text: str) -> None:
+        """Tell the peer why, and end the connection once it has been told."""
+        if not self.lingering_since_s and not self.closed:
+            self.worker.metrics.refused.add(code)
+            self.tell(code, text, fatal=True)
+            self.finish()
+
+    def finish(self) -> None:
+        """End this connection once what it was answered is on its way; input from here on is thrown away."""
+        if self.lingering_since_s or self.closed:
+            return
+        self.lingering_since_s = self.worker.now_s
+        self.worker.note_answered(self)
+
+    @property
+    def awaited(self) -> int:
+        """How many answers are not known yet."""
+        return 0
+
+    @property
+    def owed(self) -> bool:
+        """Whether anything is still to be sent, or not known yet."""
+        return bool(self.out)
+
+    def _close_when_done(self) -> None:
+        if self.closed or self.owed or not self.lingering_since_s:
+            return
+        if self.eof:
+            self.close("ended")
+        else:
+            self._shutdown()
+
+    def _shutdown(self) -> None:
+        try:
+            self.sock.shutdown(socket.SHUT_WR)
+        except OSError:  # it is gone already
+            self.close("reset")
+            return
+        self.worker.note_lingering(self)
+        self._update_interest()
+
+    def close(self, reason: str) -> None:
+        """Close now, with all that belongs to the connection."""
+        if self.closed:
+            return
+        self.closed = True
+        self._release()
+        self.out = bytearray()
+        self.worker.client_closed(self, reason)
+        self.sock.close()
+
+    def _release(self) -> None:
+        """Take this connection out of all that the worker keeps of it."""
+        self._account()
+
+    def leave(self) -> int:
+        """Give the socket away (see `broker.connection.handover`): forget everything here, close nothing. Returns the
+        descriptor.
+        """
+        self.closed = True
+        self._release()
+        self.worker.client_closed(self, "handed over")
+        return self.sock.detach()

@@ -1,0 +1,496 @@
+"""A connection that speaks the binary protocol: its handles, its publishes under way, its subscriptions by their ids.
+
+Answers go out as they are known, each with the number of its request; only the publishes to one stream keep their
+order. A publish costs a few Python statements, however many messages it has; a chunk one or two system calls.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import socket
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tailrace.broker.connection.client import READ_BYTES_MAX, Client
+from tailrace.broker.consumers.edge import binary
+from tailrace.broker.consumers.edge.session import Serving
+from tailrace.broker.delivery.cursor import Cursor
+from tailrace.broker.delivery.frame_chunks import FrameChunk, head_fields
+from tailrace.broker.delivery.subscribe import storage_refusals
+from tailrace.broker.process.timers import now_us
+from tailrace.broker.process.version import program_version
+from tailrace.broker.replication.downstream.session import Follower
+from tailrace.broker.routing.batch import FramePublication
+from tailrace.broker.routing.route import Route
+from tailrace.broker.streams.owner import Refused
+from tailrace.protocol import consuming as c
+from tailrace.protocol import messages as m
+from tailrace.protocol import replication as r
+from tailrace.protocol.binary import ServerCodec
+from tailrace.protocol.envelope import HEAD_BYTES
+from tailrace.protocol.errors import Code
+from tailrace.protocol.messages import CHUNK_HEAD, Ack, Op, pack
+
+if TYPE_CHECKING:
+    from tailrace.broker.worker import Worker
+
+FEATURES = frozenset({c.FEATURE, r.FEATURE, m.PRODUCERS_FEATURE})  # spoken here beyond version 1
+NODE_PENDING_MAX = 1 << 16  # answers to another node that are not known yet; it is read no more above it
+CREDIT_MAX_BYTES = 1 << 62  # of one subscription; more is as good as none
+
+
+class BinaryClient(Client):
+    protocol = "binary"
+
+    __slots__ = ("asked", "codec", "follower", "handles", "last_word", "leaving", "pings", "under_way")
+
+    def __init__(self, worker: Worker, sock: socket.socket, peer: str, local: bool) -> None:
+        super().__init__(worker, sock, peer, local)
+        self.delivery = worker.frame_chunks
+        self.traffic = worker.metrics.binary
+        self.codec = ServerCodec(worker.settings.max_envelope_bytes, worker.settings.max_message_bytes)
+        self.handles: dict[int, bytes] = {}
+        self.follower: Follower | None = None  # when the peer is a node, or speaks as nodes do
+        self.asked: dict[int, m.Subscribe | r.Follow] = {}  # those whose stream's owner has not answered yet
+        self.under_way = 0  # publishes whose outcome is not known yet
+        self.last_word = b""  # a fatal error, which comes after every answer
+        self.leaving = False  # publishes are given back to the node that sends them
+        self.pings = 0  # the heartbeat's
+        worker.heartbeats.add(self)
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def take(self, count: int) -> None:
+        if count == HEAD_BYTES and self._is_pong():
+            self.worker.pongs += 1
+            return
+        published = False
+        for message in self.codec.feed(self.worker.receive_view, count):
+            published = type(message) is m.Publish
+            if type(message) is m.Publish:
+                self._publish(message)
+            elif type(message) is r.Held:  # comes among publishes, and has nothing to do with them
+                self.replication.hear_held(message)
+            else:
+                self._execute(message)
+                if self.closed or self.lingering_since_s:
+                    return
+        if count == self._read_bytes < READ_BYTES_MAX or self.codec.pending_bytes != self._pending_bytes:
+            self.read_more(count, int(published))
+
+    def _execute(self, message: object) -> None:
+        """Anything but a publish, after everything this connection published before it."""
+        self.worker.router.flush()
+        self.read_less()
+        _HANDLERS[type(message)](self, message)
+
+    @property
+    def pending_bytes(self) -> int:
+        return self.codec.pending_bytes
+
+    def end_of_input(self) -> None:
+        """What CLOSE does: whoever wants to go on listening does not end its output."""
+        for malformed in self.codec.feed_eof():
+            self.malformed(malformed)
+        self.finish()
+
+    def forget_input(self) -> None:
+        self.codec.feed_eof()
+
+    @property
+    def awaited(self) -> int:
+        replicating = 0 if self.follower is None else self.follower.awaited
+        consuming = 0 if self._serving is None else self._serving.awaited
+        return self.under_way + len(self.asked) + replicating + consuming
+
+    @property
+    def consumers(self) -> Serving:
+        if self._serving is None:
+            self._serving = Serving(self)
+        return self._serving
+
+    # --- saying -----------------------------------------------------------------------------------------------------
+
+    def say(self, envelope: bytes) -> None:
+        self.worker.answered_bytes += len(envelope)
+        self.out += envelope
+        self.worker.note_answered(self)
+
+    def tell(self, code: Code, text: str, *, fatal: bool = False) -> None:
+        self._fail(m.Failed(code, text, fatal))
+
+    def _fail(self, failed: m.Failed) -> None:
+        """A fatal error waits for the publishes under way: whoever hears it listens no more. But those of a node may
+        wait for what is not heard any more.
+        """
+        if failed.fatal and self.under_way and not self.bound:
+            self.last_word = pack(failed)
+        else:
+            self.say(pack(failed))
+
+    def refuse_request(self, op: int, number: int, code: Code, text: str) -> None:
+        self.worker.metrics.refused.add(code)
+        self.say(pack(m.Failed(code, text, False, op, number)))
+
+    # --- the beginning ----------------------------------------------------------------------------------------------
+
+    def hello(self, message: m.Hello) -> None:
+        settings = self.worker.settings
+        if settings.token and not self.local and not _same(settings.token, message.token):
+            self.end_with(Code.DENIED, "this broker wants its token in HELLO; this one is missing or wrong")
+        else:
+            self.codec.features = features = FEATURES.intersection(message.features)
+            if r.FEATURE in features:
+                knows = bool(settings.replication_token) and _same(settings.replication_token, message.peer_token)
+                self._replicate(message.node or "", message.address or "", knows)
+            self.say(pack(self._welcome(features)))
+
+    def _replicate(self, node: str, address: str, knows_token: bool) -> None:
+        self.follower = Follower(self, node, address, knows_token)
+
+    @property
+    def bound(self) -> bool:
+        """Whether the peer is a node of the tree, and has its privileges."""
+        return self.follower is not None and bool(self.follower.node) and self.follower.trusted
+
+    # What a node below says it holds is what publishes wait for, its own and those of others. So it is read on while
+    # they wait, and bounded by what it may have under way itself: the windows of its routes.
+
+    def pause_for(self, route: Route) -> None:
+        if not self.bound:
+            super().pause_for(route)
+
+    def take_no_more(self) -> None:
+        self.leaving = self.bound
+        if self.follower is not None:
+            self.follower.end_calls()
+
+    def note_awaited(self) -> None:
+        if not self.bound or self.awaited > NODE_PENDING_MAX:
+            super().note_awaited()
+
+    @property
+    def replication(self) -> Follower:
+        """For the messages that the codec takes only from who has agreed on them."""
+        assert self.follower is not None
+        return self.follower
+
+    def may_create(self) -> bool:
+        return self.bound or super().may_create()
+
+    def _welcome(self, features: frozenset[str]) -> m.Welcome:
+        worker = self.worker
+        settings = worker.settings
+        limits = {
+            "max_message_bytes": settings.max_message_bytes,
+            "max_envelope_bytes": settings.max_envelope_bytes,
+            "max_handles": settings.max_handles,
+            "max_subscriptions": settings.max_subscriptions,
+        }
+        software = f"tailrace/{program_version()}"
+        return m.Welcome(m.VERSION, tuple(sorted(features)), software, worker.node_id, worker.slot, limits)
+
+    def malformed(self, message: m.Malformed) -> None:
+        self.worker.metrics.refused.add(message.error.code)
+        self._fail(message.answer())
+        if message.error.fatal:
+            self.finish()
+
+    def hear_ping(self, _message: m.Ping) -> None:
+        self.say(_PONG)
+
+    def hear_pong(self, _message: m.Pong) -> None:
+        pass  # that it came is all that it says
+
+    def hear_close(self, _message: m.Close) -> None:
+        self.finish()
+
+    # --- publishing -------------------------------------------------------------------------------------------------
+
+    def open(self, message: m.Open) -> None:
+        settings = self.worker.settings
+        limit = settings.max_streams if self.bound else settings.max_handles
+        if message.id in self.handles:
+            self.refuse_request(Op.OPEN, message.id, Code.USAGE, f"handle {message.id} is in use; choose another")
+        elif len(self.handles) >= limit:
+            text = f"this connection has {limit} handles, which is its limit"
+            self.refuse_request(Op.OPEN, message.id, Code.HANDLES, text)
+        else:
+            self.handles[message.id] = message.stream
+            self.say(pack(m.Opened(message.id)))
+
+    def _publish(self, message: m.Publish) -> None:
+        if self.leaving:
+            self.refuse_request(Op.PUBLISH, message.request, Code.CLOSING, "send this to who comes next")
+            return
+        names: list[bytes] = []
+        for handle in message.handles:
+            name = self.handles.get(handle)
+            if name is None:
+                text = f"handle {handle} stands for no stream; OPEN it first"
+                self.refuse_request(Op.PUBLISH, message.request, Code.USAGE, text)
+                return
+            names.append(name)
+        frames = message.frames if message.owned and len(names) == 1 else bytearray(message.frames)
+        self.under_way += 1
+        publication = FramePublication(self, message.request, message.ack != Ack.NONE, names, message.count)
+        self.worker.router.publish_frames(self, publication, names, frames, message.ack == Ack.SYNCED, message.replicas)
+        self.note_awaited()
+
+    def publish_done(self, publication: FramePublication) -> None:
+        """Every stream of a publish has its outcome."""
+        self.under_way -= 1
+        if self.closed:
+            return
+        if publication.refusals:
+            for code, _text in publication.refusals.values():
+                self.worker.metrics.refused.add(code, publication.count)
+            self.say(pack(_failed_publish(publication)))
+        elif publication.wants_answer:
+            self.say(m.pack_published(publication.request, publication.results))
+        if not self.under_way and (self.paused or self.lingering_since_s):
+            self.say(self.last_word)  # or at least what waited for this may go on
+            self.last_word = b""
+
+    # --- subscribing ------------------------------------------------------------------------------------------------
+
+    def subscribe(self, message: m.Subscribe) -> None:
+        number, limit = message.id, self.worker.settings.max_subscriptions
+        if number in self.cursors or number in self.asked:
+            text = f"subscription {number} is in use; choose another id"
+            self.refuse_request(Op.SUBSCRIBE, number, Code.USAGE, text)
+            return
+        if len(self.cursors) + len(self.asked) >= limit:
+            text = f"this connection has {limit} subscriptions, which is its limit"
+            self.refuse_request(Op.SUBSCRIBE, number, Code.SUBSCRIPTIONS, text)
+            return
+        self.asked[number] = message
+        ask_end = message.start.kind == "new" or (message.end is not None and message.end[0] == "now")
+        self.worker.subscribing.ensure(
+            self, message.stream, lambda value: self._ensured(message, value), ask_end=ask_end
+        )
+        self.note_awaited()
+
+    def _ensured(self, message: m.Subscribe, value: int | Refused) -> None:
+        """The stream is there, and its owner may have said where it ends; or why there is none."""
+        if self.closed or self.asked.get(message.id) is not message:
+            return  # closed, or unsubscribed, meanwhile
+        del self.asked[message.id]
+        if isinstance(value, Refused):
+            self.refuse_request(Op.SUBSCRIBE, message.id, value.code, value.text)
+            return
+        try:
+            first_seq, until_seq = self._bounds(message, value)
+            cursor = self.worker.subscribing.place(self, message, message.id, value)
+        except Refused as refused:
+            self.refuse_request(Op.SUBSCRIBE, message.id, refused.code, refused.text)
+            return
+        self.cursors[message.id] = cursor
+        if message.credit is not None:
+            cursor.credit_bytes = min(message.credit, CREDIT_MAX_BYTES)
+        if until_seq is not None:
+            cursor.until_seq = until_seq = max(until_seq, cursor.seq)
+        self.say(pack(m.Subscribed(message.id, cursor.seq, first_seq, until_seq)))
+        if self.lingering_since_s:  # CLOSE has come meanwhile, and has ended the others
+            self._end_subscriptions()
+        else:
+            self.worker.subscribing.start(self, cursor)
+
+    def _bounds(self, message: m.Subscribe, end_seq: int) -> tuple[int, int | None]:
+        """The oldest seq that is kept, and the one at which this subscription is to end. Raises Refused."""
+        with storage_refusals(message.stream):
+            reader = self.worker.readers.get(message.stream)
+            first_seq = reader.first_seq()
+            if message.end is None:
+                return first_seq, None
+            kind, value = message.end
+            if kind == "seq":
+                return first_seq, value
+            if kind == "now":
+                return first_seq, max(end_seq, first_seq)
+            if value > now_us():
+                raise Refused(Code.FROM, "the time at which this subscription is to end has not come yet")
+            return first_seq, reader.seq_at(value)
+
+    def unsubscribe(self, message: m.Unsubscribe) -> None:
+        number = message.id
+        if number in self.asked:
+            del self.asked[number]
+            self.say(pack(m.Ended(number, 0)))
+            return
+        cursor = self.cursors.pop(number, None)
+        if cursor is None:
+            text = f"there is no subscription {number} on this connection"
+            self.refuse_request(Op.UNSUBSCRIBE, number, Code.UNSUBSCRIBED, text)
+            return
+        self.worker.fanout.end(cursor)
+        if self.follower is not None:
+            self.follower.ended(number)
+        # Behind the chunk that is half out, if there is one: it is a part of what the peer gets.
+        self.say(pack(m.Ended(number, cursor.seq if cursor.cut is None else cursor.cut[0])))
+
+    def credit(self, message: m.Credit) -> None:
+        cursor = self.cursors.get(message.id)
+        if cursor is None:
+            return  # it has ended while this was on its way
+        room = CREDIT_MAX_BYTES - (cursor.credit_bytes or 0)
+        self.worker.fanout.grant(cursor, min(message.nbytes, room))
+
+    def tell_trimmed(self, cursor: Cursor, first_seq: int) -> None:
+        name = cursor.feed.name.decode()
+        text = f"{name}: messages {cursor.seq} to {first_seq - 1} were trimmed before they were sent"
+        self.refuse_request(Op.SUBSCRIBE, cursor.key, Code.TRIMMED, text)
+
+    def tell_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
+        if self.follower is not None:
+            self.follower.ended(cursor.key)
+        if code is None:
+            self.say(pack(m.Ended(cursor.key, cursor.seq)))
+            return
+        self.worker.metrics.refused.add(code)
+        self.say(pack(m.Ended(cursor.key, cursor.seq, code, f"{cursor.feed.name.decode()}: {text}")))
+
+    def _end_subscriptions(self) -> None:
+        super()._end_subscriptions()
+        if self.follower is not None:
+            self.follower.close()
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    def send_chunk(self, cursor: Cursor, chunk: FrameChunk) -> int:
+        """Send the chunk from `cursor.skip` on; how many bytes the socket took."""
+        try:
+            sent = self._send_chunk(cursor, chunk)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.close("reset")
+            return 0
+        if cursor.skip + sent < chunk.nbytes:
+            self.block()
+        if sent:
+            self.progress_s = self.life_s = self.worker.now_s
+        return sent
+
+    def _send_chunk(self, cursor: Cursor, chunk: FrameChunk) -> int:
+        skip = cursor.skip
+        if chunk.frames is not None:
+            if not skip:
+                return self.sock.sendmsg((CHUNK_HEAD.pack(*head_fields(cursor, chunk)), chunk.frames))
+            if skip >= CHUNK_HEAD.size:
+                return self.sock.send(memoryview(chunk.frames)[skip - CHUNK_HEAD.size :])
+        sent = 0
+        if skip < CHUNK_HEAD.size:
+            head = CHUNK_HEAD.pack(*head_fields(cursor, chunk))[skip:]
+            sent = self.sock.send(head, socket.MSG_MORE)
+            if sent < len(head):
+                return sent
+            skip += sent
+        return sent + self._send_file(cursor, chunk, skip - CHUNK_HEAD.size)
+
+    def _send_file(self, cursor: Cursor, chunk: FrameChunk, done: int) -> int:
+        """The frames from byte `done` on, straight from the file; 0 where the socket is full."""
+        reader = self.worker.readers.get(cursor.feed.name)
+        # Where the stream was cut, other messages may have come to this place before or while it was sent.
+        sent = 0
+        try:
+            if reader.is_current:
+                sent = os.sendfile(self.fd, reader.content_fd, chunk.offset + done, chunk.size - done)
+        except BlockingIOError:
+            return 0
+        if not sent or not reader.is_current:
+            raise OSError(f"the content of {cursor.feed.name!r} ends before its messages, or was cut")
+        return sent
+
+    # --- the heartbeat (see `broker.connection.heartbeat`) ------------------------------------------------------------
+
+    def send_ping(self) -> None:
+        """At once, where nothing is half out: with many quiet peers this is most of what an idle worker does."""
+        if self.current is not None or self.out or self.blocked:
+            self.say(_PING)
+            return
+        try:
+            sent = self.sock.send(_PING)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.close("reset")
+            return
+        self.traffic.bytes_out += sent
+        if sent < len(_PING):
+            self.say(_PING[sent:])
+
+    def _is_pong(self) -> bool:
+        """Whether a read of the length of a PONG is one, and nothing else: all there is to do then has been done."""
+        return not self._pending_bytes and self.worker.receive_buffer[:HEAD_BYTES] == _PONG
+
+    def drop_silent(self) -> None:
+        self.close("silent")
+
+    def _release(self) -> None:
+        super()._release()
+        self.worker.heartbeats.discard(self)
+
+    # --- moving -----------------------------------------------------------------------------------------------------
+
+    def export_state(self) -> dict[str, Any]:
+        return {
+            "codec": self.codec.export_state(),
+            "handles": list(self.handles.items()),
+            "follower": None if self.follower is None else self.follower.export_state(),
+            "consumers": None if self._serving is None else self._serving.export_state(),
+        }
+
+    def restore_state(self, state: dict[str, Any]) -> None:
+        self.codec.restore_state(state["codec"])
+        self.handles = dict(state["handles"])
+        if state["follower"] is not None:
+            self._replicate(*state["follower"])
+        if state["consumers"] is not None:
+            self.consumers.restore_state(state["consumers"])
+
+    def lose(self, key: int, name: bytes, next_seq: int, why: str) -> None:
+        self.worker.metrics.refused.add(Code.UNAVAILABLE)
+        self.say(pack(m.Ended(key, next_seq, Code.UNAVAILABLE, f"{name.decode()}: {why}")))
+
+
+def _failed_publish(publication: FramePublication) -> m.Failed:
+    """What is said of a publish that was refused, by one of its streams at least."""
+    code, text = next(iter(publication.refusals.values()))
+    names = publication.names
+    rows = tuple(
+        (*result, *publication.refusals.get(place, ("", ""))) for place, result in enumerate(publication.results)
+    )
+    if len(names) == 1:
+        logged = rows if code is Code.UNREPLICATED else None  # says where
+        return m.Failed(code, f"{names[0].decode()}: {text}", False, Op.PUBLISH, publication.request, logged)
+    text = f"{len(publication.refusals)} of {len(names)} streams refused this; the first: {text}"
+    return m.Failed(code, text, False, Op.PUBLISH, publication.request, rows)
+
+
+def _same(token: str, shown: str | None) -> bool:
+    return shown is not None and hmac.compare_digest(token.encode(), shown.encode())
+
+
+_PING, _PONG = pack(m.Ping()), pack(m.Pong())
+
+_HANDLERS: Mapping[type, Callable[[BinaryClient, Any], None]] = {
+    m.Hello: BinaryClient.hello,
+    m.Open: BinaryClient.open,
+    m.Subscribe: BinaryClient.subscribe,
+    m.Unsubscribe: BinaryClient.unsubscribe,
+    m.Credit: BinaryClient.credit,
+    m.Ping: BinaryClient.hear_ping,
+    m.Pong: BinaryClient.hear_pong,
+    m.Close: BinaryClient.hear_close,
+    m.Malformed: BinaryClient.malformed,
+    c.Consume: binary.consume,
+    c.Get: binary.get,
+    r.Follow: lambda client, message: client.replication.follow(message),
+    r.Watch: lambda client, message: client.replication.watch(message),
+    r.Claim: lambda client, message: client.replication.claim(message),
+    r.Fence: lambda client, message: client.replication.fence(message),
+    r.Ask: lambda client, message: client.replication.ask(message),
+    r.Call: lambda client, message: client.replication.call(message),
+}

@@ -1,0 +1,350 @@
+"""A connection whose protocol is known, whichever it is: its requests, its cursors, its moving to another worker.
+
+Reading: one `recv_into` the worker's shared buffer a turn; what the bytes ask for is its protocol's business
+(`LineClient`, `BinaryClient`). Writing: answers, and between answers whole chunks.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from tailrace.broker.connection.base import Connection, Pause
+from tailrace.broker.delivery.cursor import Cursor, Delivery
+from tailrace.broker.routing.route import Route
+from tailrace.protocol.errors import Code
+
+if TYPE_CHECKING:
+    from tailrace.broker.consumers.edge.session import Serving
+    from tailrace.broker.worker import Worker
+
+ANSWERS_PENDING_MAX = 4_096  # answers not known yet; reading pauses above it
+# A read is small after anything but a publish, so that little input cannot ask for much output before it is noticed;
+# it doubles with each full read of publishes.
+READ_BYTES_MIN, READ_BYTES_MAX = 16 << 10, 1 << 20
+# Smaller still if the peer's requests are expensive: handling one read takes about READ_WORK_S then. The same after one
+# of its steps had to wait (`broker.process.work`): even queueing a full read of such requests would make the turn long.
+READ_BYTES_LEAST = 2 << 10
+READ_WORK_S = 0.001
+# More of what is for many streams, and is not to be answered: it is appended stream by stream, and an append costs as
+# much as a hundred messages.
+READ_BYTES_SCATTERED_MAX = 4 << 20
+NODE_HELD_UP_MAX = 512  # steps of another node that wait; more than it has FOLLOWs under way
+_BEFORE_A_MOVE = Pause.MOVE | Pause.LEAVING  # the connection is handed over as soon as it is answered
+STREAM_BYTES = 8 << 10  # a read that holds less for each of its streams is scattered
+
+
+class Client(Connection):
+    """`protocol` names it in a handover."""
+
+    protocol: str
+
+    __slots__ = (
+        "_commanded",
+        "_pending_bytes",
+        "_read_bytes",
+        "_recv_into",
+        "_serving",
+        "created",
+        "current",
+        "cursors",
+        "delivery",
+        "held_up",
+        "life_s",
+        "moved_s",
+        "queued",
+        "ready",
+        "window_away",
+        "window_messages",
+        "window_slot",
+    )
+
+    def __init__(self, worker: Worker, sock: socket.socket, peer: str, local: bool) -> None:
+        super().__init__(worker, sock, peer, local)
+        self.delivery: Delivery
+        self.cursors: dict[Any, Cursor] = {}  # by what the peer knows them by
+        self.ready: list[Cursor] = []
+        self.current: Cursor | None = None
+        self.created = 0
+        self.queued = False
+        self.held_up = 0  # steps that it asked for and that wait
+        self.life_s = worker.now_s
+        self.moved_s = float("-inf")
+        self.window_slot = -1  # the sibling most published to, see `broker.connection.migration`
+        self.window_messages = self.window_away = 0
+        self._pending_bytes = 0
+        self._read_bytes = READ_BYTES_MIN
+        self._commanded = False  # whether the last read asked for anything but publishes
+        self._recv_into = sock.recv_into
+        self._serving: Serving | None = None  # once it has asked for durable consumers
+
+    # --- what a protocol says of itself -----------------------------------------------------------------------------
+
+    @abstractmethod
+    def take(self, count: int) -> None:
+        """Do what the first `count` bytes of the worker's buffer ask for."""
+
+    @property
+    @abstractmethod
+    def pending_bytes(self) -> int:
+        """What is held of a request that has begun and not ended."""
+
+    @abstractmethod
+    def end_of_input(self) -> None:
+        """The peer sends no more: what it has begun and not ended is lost, and it is told."""
+
+    @abstractmethod
+    def forget_input(self) -> None:
+        """What has begun and not ended is held no longer."""
+
+    @abstractmethod
+    def tell_trimmed(self, cursor: Cursor, first_seq: int) -> None: ...
+
+    @abstractmethod
+    def tell_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
+        """A subscription has ended: at its end (no code) or since it cannot go on."""
+
+    @abstractmethod
+    def send_chunk(self, cursor: Cursor, chunk: Any) -> int: ...
+
+    @abstractmethod
+    def lose(self, key: Any, name: bytes, next_seq: int, why: str) -> None:
+        """A subscription that cannot go on in this worker."""
+
+    @abstractmethod
+    def export_state(self) -> dict[str, Any]:
+        """What only this protocol knows of a connection that moves on, for msgpack."""
+
+    @abstractmethod
+    def restore_state(self, state: dict[str, Any]) -> None: ...
+
+    def admitted(self) -> bool:
+        """Whether this peer may speak this protocol here; it has been told when it may not."""
+        return True
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def readable(self) -> None:
+        """One read, and what it asks for. With 1,000 connections that send a message each this is most of the loop."""
+        worker = self.worker
+        try:
+            count = self._recv_into(worker.receive_buffer, self._read_bytes)
+        except BlockingIOError:
+            return
+        except OSError:  # the peer reset the connection, or the network did
+            self.close("reset")
+            return
+        if not count or self.lingering_since_s:
+            self._read_after_the_end(count)
+            return
+        self.life_s = worker.now_s
+        self.traffic.bytes_in += count
+        if READ_BYTES_LEAST <= count <= READ_BYTES_MIN:
+            self._take_timed(count)
+        else:
+            self.take(count)
+
+    def _take_timed(self, count: int) -> None:
+        """Take what was read; if it asked for anything but publishes, let the next read be as long as the processor
+        time of this one suggests.
+        """
+        self._commanded = False
+        began_s = time.thread_time()
+        self.take(count)
+        took_s = time.thread_time() - began_s
+        if not self._commanded:
+            return
+        if took_s > READ_WORK_S:
+            self._read_bytes = max(int(count * READ_WORK_S / took_s), READ_BYTES_LEAST)
+        elif count == self._read_bytes and not self.held_up:
+            self._read_bytes = min(2 * count, READ_BYTES_MIN)
+
+    def _read_after_the_end(self, count: int) -> None:
+        if not count and not self.lingering_since_s:
+            self.eof = True
+            self.end_of_input()
+            self.hold(0)
+        super()._read_after_the_end(count)
+
+    def read_more(self, count: int, streams: int) -> None:
+        """After a read of `count` bytes: read more at once from whoever fills a read with publishes, to `streams` of
+        them (0 where it ended in anything else).
+        """
+        pending = self.pending_bytes
+        if count == self._read_bytes and (streams or pending >= count) and not self.worker.router.makes_streams:
+            bytes_max = READ_BYTES_SCATTERED_MAX if count < streams * STREAM_BYTES else READ_BYTES_MAX
+            self._read_bytes = min(2 * count, bytes_max)
+        if pending != self._pending_bytes:
+            self.hold(pending)
+
+    def read_less(self) -> None:
+        """Something else than a publish was asked for."""
+        self._commanded = True
+        if self._read_bytes > READ_BYTES_MIN:
+            self._read_bytes = READ_BYTES_MIN
+
+    def hold(self, pending_bytes: int) -> None:
+        """Account for what is held of an unfinished request, over all connections of the worker."""
+        worker = self.worker
+        worker.partial_bytes += pending_bytes - self._pending_bytes
+        self._pending_bytes = pending_bytes
+        if worker.partial_bytes > worker.settings.max_partial_bytes and pending_bytes:
+            self.end_with(Code.OVERLOADED, "too many unfinished requests are held here; send this one again later")
+
+    def pause_for(self, route: Route) -> None:
+        route.feeders.add(self.resume_from_link)
+        self.pause(Pause.LINK)
+
+    def resume_from_link(self) -> None:
+        self.resume(Pause.LINK)
+
+    def hold_up(self) -> None:
+        """A step that this peer asked for has to wait (`broker.process.work`): read no more from it.
+
+        But what another node says that it holds is what publishes wait for: it is read on for longer.
+        """
+        self.held_up += 1
+        self._read_bytes = READ_BYTES_LEAST
+        if self.held_up > (NODE_HELD_UP_MAX if self.bound else 0) and not self.closed:
+            self.pause(Pause.WORK)
+
+    def go_on(self) -> None:
+        self.held_up -= 1
+        if self.held_up <= (NODE_HELD_UP_MAX // 2 if self.bound else 0) and not self.closed:
+            self.resume(Pause.WORK)
+            self.worker.note_answered(self)
+
+    def note_awaited(self) -> None:
+        """One answer more is not known yet."""
+        if self.awaited > ANSWERS_PENDING_MAX:
+            self.pause(Pause.ANSWERS)
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def awaited(self) -> int: ...
+
+    def refuse(self, code: Code, text: str) -> None:
+        self.worker.metrics.refused.add(code)
+        self.tell(code, text)
+
+    def may_create(self) -> bool:
+        return self.created < self.worker.settings.max_streams_connection
+
+    def count_created(self) -> None:
+        self.created += 1
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def after_turn(self) -> None:
+        if self.closed:
+            return
+        done = self.current is None and self.flush_answers()
+        self._account()
+        if not done:
+            return
+        if self.paused and self.paused & Pause.ANSWERS and self.awaited <= ANSWERS_PENDING_MAX // 2:
+            self.resume(Pause.ANSWERS)
+        self._close_when_done()
+
+    def _writable(self) -> None:
+        super()._writable()
+        self.worker.fanout.blocked.pop(self, None)
+        if self.current is not None or self.ready:
+            self.worker.fanout.make_runnable(self)
+
+    def block(self) -> None:
+        super().block()
+        self.worker.fanout.blocked[self] = None
+
+    def keep(self, text: bytes) -> None:
+        """Hold the rest of a chunk that is half out, before any answer."""
+        self.out[:0] = text
+        self.worker.note_answered(self)
+
+    # --- subscriptions ----------------------------------------------------------------------------------------------
+
+    def chunk_ended(self) -> None:
+        """The last chunk of a subscription that was ended in the middle of it is out: what waited for that may go."""
+        self.worker.note_answered(self)
+
+    def subscription_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
+        """Fan-out has ended a subscription; where half a chunk is out, nothing sensible can follow it."""
+        self.cursors.pop(cursor.key, None)
+        if cursor.skip:
+            self.close("damaged")
+        else:
+            self.tell_ended(cursor, code, text)
+
+    def _end_subscriptions(self) -> None:
+        for cursor in self.cursors.values():
+            self.worker.fanout.end(cursor)
+        self.cursors.clear()
+        self.ready.clear()
+
+    # --- durable consumers ------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def consumers(self) -> Serving:
+        """What this connection asks of durable consumers, from the first time on."""
+
+    @property
+    def ending(self) -> bool:
+        """Whether this connection is to move or to end, as soon as it is answered."""
+        return bool(self.lingering_since_s or self.paused & _BEFORE_A_MOVE)
+
+    def pause(self, reason: Pause) -> None:
+        super().pause(reason)
+        if self.ending and self._serving is not None:
+            self._serving.end_waits()
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def close(self, reason: str) -> None:
+        if not self.closed and self._serving is not None:
+            self._serving.close()
+        super().close(reason)
+
+    def finish(self) -> None:
+        if self.lingering_since_s or self.closed:
+            return
+        super().finish()
+        if self._serving is not None:
+            self._serving.end_waits()
+        self._end_subscriptions()
+        self.forget_input()
+        self.hold(0)
+
+    @property
+    def owed(self) -> bool:
+        """Answers, or the rest of a chunk."""
+        return bool(self.out or self.awaited) or self.current is not None
+
+    def _close_when_done(self) -> None:
+        if self.lingering_since_s:
+            super()._close_when_done()
+        elif self.eof and not self.cursors and not self.owed:
+            self.close("ended")
+
+    def _release(self) -> None:
+        super()._release()
+        self._end_subscriptions()
+        self.worker.fanout.blocked.pop(self, None)
+        self.worker.partial_bytes -= self._pending_bytes
+        self._pending_bytes = 0
+        self._serving = None  # it knows this connection, and both are to be freed now, not by a search for cycles
+
+    # --- moving to another worker (see `broker.connection.handover`) --------------------------------------------------
+
+    def take_over(self, *, eof: bool) -> None:
+        """Begin where the last worker stopped: send what is ready, read on."""
+        self.eof = eof
+        self.hold(self.pending_bytes)
+        self._update_interest()
+        if self.current is not None:
+            self.worker.fanout.make_runnable(self)
+        self.worker.note_answered(self)

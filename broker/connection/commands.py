@@ -1,0 +1,414 @@
+"""What each line command does, once it is parsed: one method a command, found by its type.
+
+Publishing is not here: it never leaves the fast path (`Client`, `Router`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tailrace.broker.connection.line import LineClient
+from tailrace.broker.consumers.edge import line
+from tailrace.broker.replication.roles.apply_rules import Outcome, together
+from tailrace.broker.replication.roles.promotion_check import Findings
+from tailrace.broker.replication.roles.rules import covers, is_pattern
+from tailrace.broker.routing.batch import Pending
+from tailrace.broker.streams.owner import Refused
+from tailrace.protocol import answers
+from tailrace.protocol import commands as c
+from tailrace.protocol.address import join_address
+from tailrace.protocol.errors import Code
+from tailrace.shard.meta import Role
+
+if TYPE_CHECKING:
+    from tailrace.broker.worker import Worker
+
+GATHER_COLUMNS_STREAMS = ("stream", "role", "epoch")
+GATHER_COLUMNS_CONNS = ("worker", "peer", "age_s", "subscriptions", "unsent_bytes", "lag_messages")
+RULES_SLOT = 0  # whose worker writes down what is said of many streams at once
+NO_UPSTREAM = ["", 0, "time", 0]
+WORKER_COLUMNS = ("worker", "pid", "state", "beat_age_s", "connections", "subscriptions", "streams", "restarts")
+
+
+class Turn:
+    """Something a connection asked about its subscriptions; `take` does it, as soon as it can be done."""
+
+    __slots__ = ("take",)
+
+    def __init__(self, take: Callable[[], None] | None = None) -> None:
+        self.take = take
+
+
+class Commands:
+    """The commands of one worker."""
+
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self._table: Mapping[type, Callable[[LineClient, Any], None]] = {
+            c.Subscribe: self.subscribe,
+            c.Unsubscribe: self.unsubscribe,
+            c.Ack: self.ack,
+            c.Ping: self.ping,
+            c.Help: self.help,
+            c.Master: self.master,
+            c.Unmaster: self.unmaster,
+            c.Slave: self.slave,
+            c.Unslave: self.unslave,
+            c.Promote: self.promote,
+            c.Fence: self.fence,
+            c.Trim: self.trim,
+            c.Streams: self.streams,
+            c.Stat: self.stat,
+            c.Workers: self.workers,
+            c.Conns: self.conns,
+            c.Quit: self.quit,
+            **dict.fromkeys(line.COMMANDS, line.execute),
+        }
+
+    def execute(self, client: LineClient, command: object) -> None:
+        kind = type(command)
+        if kind in c.ADMIN and (refusal := _not_an_administrator(client)):
+            client.refuse(Code.DENIED, refusal)
+            return
+        self._table[kind](client, command)
+
+    # --- for everybody ----------------------------------------------------------------------------------------------
+
+    def ack(self, client: LineClient, command: c.Ack) -> None:
+        client.answer(answers.ok_ack(command.on))
+
+    def ping(self, client: LineClient, _command: c.Ping) -> None:
+        client.answer(answers.pong())
+
+    def help(self, client: LineClient, _command: c.Help) -> None:
+        client.answer(answers.help_text(admin=client.local))
+
+    # A subscription may have to wait for the owner of its stream, which is asked at once, so that it begins behind what
+    # was published before it and no later. What is subscribed to and given up meanwhile waits its turn.
+
+    def subscribe(self, client: LineClient, command: c.Subscribe) -> None:
+        name = command.stream
+        pending = self._pend(client)
+        refused = None if client.subscribing else self._not_subscribable(client, name)
+        if refused is not None:
+            pending.settle(self._refusal(refused))
+            return
+        turn = Turn()
+        client.subscribing.append(turn)
+
+        def ensured(value: int | Refused) -> None:
+            turn.take = lambda: self._ensured(client, pending, command, value)
+            self._take_turns(client)
+
+        self.worker.subscribing.ensure(client, name, ensured, ask_end=command.start.kind == "new")
+
+    def _take_turns(self, client: LineClient) -> None:
+        turns = client.subscribing
+        while turns and (take := turns[0].take) is not None:
+            turns.popleft()
+            take()
+
+    def _not_subscribable(self, client: LineClient, name: bytes) -> Refused | None:
+        limit = self.worker.settings.max_subscriptions
+        if name in client.cursors:
+            return Refused(Code.SUBSCRIBED, f"this connection is subscribed to {name.decode()} already")
+        if len(client.cursors) >= limit:
+            return Refused(Code.SUBSCRIPTIONS, f"this connection has {limit} subscriptions, which is its limit")
+        return None
+
+    def _ensured(self, client: LineClient, pending: Pending, command: c.Subscribe, value: int | Refused) -> None:
+        """The stream is there, and its owner may have said where it ends; or why there is none."""
+        name = command.stream
+        refused = value if isinstance(value, Refused) else self._not_subscribable(client, name)
+        if refused is not None:
+            pending.settle(self._refusal(refused))
+        elif client.lingering_since_s or client.closed:
+            pending.settle(answers.ok_sub(name, value if isinstance(value, int) else 0))
+        else:
+            self._subscribe_here(client, pending, command, value if isinstance(value, int) else 0)
+
+    def _subscribe_here(self, client: LineClient, pending: Pending, command: c.Subscribe, end_seq: int) -> None:
+        name, subscribing = command.stream, self.worker.subscribing
+        try:
+            cursor = client.cursors[name] = subscribing.place(client, command, name, end_seq)
+        except Refused as refused:
+            pending.settle(self._refusal(refused))
+            return
+        pending.after = lambda: subscribing.start(client, cursor)
+        pending.settle(answers.ok_sub(name, cursor.seq))
+
+    def unsubscribe(self, client: LineClient, command: c.Unsubscribe) -> None:
+        if not client.subscribing:
+            client.answer(self._unsubscribe(client, command.stream))
+            return
+        pending = self._pend(client)
+        client.subscribing.append(Turn(lambda: pending.settle(self._unsubscribe(client, command.stream))))
+
+    def _unsubscribe(self, client: LineClient, name: bytes) -> bytes:
+        cursor = client.cursors.pop(name, None)
+        if cursor is None:
+            text = f"this connection is not subscribed to {name.decode()}"
+            return self._refusal(Refused(Code.UNSUBSCRIBED, text))
+        self.worker.fanout.end(cursor)
+        return answers.ok_unsub(name)
+
+    # --- for administrators -----------------------------------------------------------------------------------------
+
+    def master(self, client: LineClient, command: c.Master) -> None:
+        self._lead(client, "master", command.stream, 0, force=command.force)
+
+    def unmaster(self, client: LineClient, command: c.Unmaster) -> None:
+        name = command.stream
+        if is_pattern(name):
+            self._unmaster_many(client, name)
+        else:
+            self._ask(client, name, "unmaster", [], lambda epoch: answers.ok("unmaster", name, epoch))
+
+    def _unmaster_many(self, client: LineClient, pattern: bytes) -> None:
+        """No rule changes: streams that are made later are this node's own, as far as it makes any by itself."""
+        pending = self._pend(client)
+
+        def tell(outcomes: list[Any]) -> None:
+            outcome = together(outcomes)
+            if outcome.failed:
+                pending.settle(self._refusal(_not_all(outcome)))
+            else:
+                pending.settle(answers.ok("unmaster", pattern, outcome.changed))
+
+        self._ask_all(pending, "rules", ["unmaster", pattern, *NO_UPSTREAM], tell)
+
+    def slave(self, client: LineClient, command: c.Slave) -> None:
+        fields: list[bytes | str] = [command.stream, join_address(command.host, command.port)]
+        upstream = [command.host, command.port, *command.start]
+        if is_pattern(command.stream):
+            self._ask_many(client, command.stream, "slave", upstream, fields)
+        else:
+            self._ask(client, command.stream, "slave", upstream, lambda _told: answers.ok("slave", *fields))
+
+    def unslave(self, client: LineClient, command: c.Unslave) -> None:
+        if is_pattern(command.stream):
+            self._ask_many(client, command.stream, "unslave", NO_UPSTREAM, [command.stream])
+        else:
+            self._ask(client, command.stream, "unslave", [], lambda _epoch: answers.ok("unslave", command.stream))
+
+    def promote(self, client: LineClient, command: c.Promote) -> None:
+        if is_pattern(command.stream):
+            self._promote_many(client, command.stream, force=command.force)
+        else:
+            self._lead(client, "promote", command.stream, command.epoch, force=command.force)
+
+    # Before a slave becomes the master, the nodes of its tree are asked whether one of them has more of the stream.
+    # What the connection sends behind such a command may be done before that is known.
+
+    def _lead(self, client: LineClient, verb: str, name: bytes, epoch: int, *, force: bool) -> None:
+        """Make this node the master of one stream. Its owner says whether other nodes are to be asked first."""
+        pending = self._pend(client)
+
+        def call(known: int, *, unasked: bool) -> None:
+            self.worker.router.call(name, verb, [name, epoch, known, unasked], done, client)
+
+        def done(value: int | Refused) -> None:
+            if isinstance(value, Refused):
+                pending.settle(self._refusal(value))
+            elif value:
+                pending.settle(answers.ok(verb, name, value))
+            else:
+                self.worker.scouts.check(name, (), checked)
+
+        def checked(outcome: Findings | Refused) -> None:
+            if self._may_promote(pending, outcome, name.decode(), epoch) and isinstance(outcome, Findings):
+                call(outcome.known.get(name.decode(), 0), unasked=False)
+
+        call(0, unasked=not force)
+
+    def _promote_many(self, client: LineClient, pattern: bytes, *, force: bool) -> None:
+        """Nothing is promoted if another node has more of any of the streams."""
+        pending = self._pend(client)
+
+        def promote() -> None:
+            self._ask_many(client, pattern, "promote", NO_UPSTREAM, [pattern], pending)
+
+        def listed(tables: list[list[list[Any]]]) -> None:
+            rows = [row for rows in tables for row in rows]
+            names = [each for each, role, _epoch in rows if covers(pattern, each) and role != Role.MASTER]
+            self.worker.scouts.check(None, sorted(names), checked)
+
+        def checked(findings: Findings | Refused) -> None:
+            if self._may_promote(pending, findings):
+                promote()
+
+        if force:
+            promote()
+        else:
+            self._ask_all(pending, "streams", [pattern[:-1]], listed)
+
+    def _may_promote(self, pending: Pending, outcome: Findings | Refused, name: str = "", epoch: int = 0) -> bool:
+        """Whether other nodes' answers allow it; if not, that is answered."""
+        refused = outcome if isinstance(outcome, Refused) else outcome.refusal(name, epoch)
+        if refused is not None:
+            pending.settle(self._refusal(refused))
+        return refused is None
+
+    def fence(self, client: LineClient, command: c.Fence) -> None:
+        def render(value: list[Any]) -> bytes:
+            return answers.ok("fence", command.stream, *value)
+
+        self._ask(client, command.stream, "fence", [command.epoch], render)
+
+    def trim(self, client: LineClient, command: c.Trim) -> None:
+        place = list(command.start)
+
+        def render(value: list[int]) -> bytes:
+            return answers.ok("trim", command.stream, value[0], value[1])
+
+        self._ask(client, command.stream, "trim", [place, command.spare], render)
+
+    def stat(self, client: LineClient, command: c.Stat) -> None:
+        def render(value: dict[str, Any]) -> bytes:
+            return answers.table(("field", "value"), [list(item) for item in value.items()])
+
+        self._ask(client, command.stream, "stat", [], render)
+
+    def quit(self, client: LineClient, _command: c.Quit) -> None:
+        client.answer(answers.ok("quit"))
+        self.worker.ask_to_quit()
+
+    def workers(self, client: LineClient, _command: c.Workers) -> None:
+        rows = [
+            [
+                slot.index,
+                slot.pid,
+                slot.state_name,
+                f"{slot.beat_age_s():.3f}",
+                slot.connections,
+                slot.subscriptions,
+                slot.streams,
+                slot.restarts,
+            ]
+            for slot in self.worker.board
+        ]
+        client.answer(answers.table(WORKER_COLUMNS, rows))
+
+    def streams(self, client: LineClient, command: c.Streams) -> None:
+        def render(rows: list[list[Any]]) -> bytes:
+            decoded = [[name.decode(), role, epoch] for name, role, epoch in sorted(rows)]
+            return answers.table(GATHER_COLUMNS_STREAMS, decoded)
+
+        self._gather(client, "streams", [command.prefix], render)
+
+    def conns(self, client: LineClient, _command: c.Conns) -> None:
+        self._gather(client, "conns", [], lambda rows: answers.table(GATHER_COLUMNS_CONNS, sorted(rows)))
+
+    # --- asking owners ----------------------------------------------------------------------------------------------
+
+    def _ask(
+        self,
+        client: LineClient,
+        stream: bytes,
+        verb: str,
+        args: list[Any],
+        render: Callable[[Any], bytes],
+    ) -> None:
+        """Ask the owner of one stream and answer what it says."""
+        pending = self._pend(client)
+
+        def done(value: Any) -> None:
+            pending.settle(self._refusal(value) if isinstance(value, Refused) else render(value))
+
+        self.worker.router.call(stream, verb, [stream, *args], done, client)
+
+    def _ask_many(
+        self,
+        client: LineClient,
+        pattern: bytes,
+        verb: str,
+        upstream: list[Any],
+        fields: list[bytes | str],
+        pending: Pending | None = None,
+    ) -> None:
+        """Say something of all streams of a pattern; the answer is how many changed.
+
+        The rule is on the disk before it is obeyed. One that is taken back is so for each of its streams first: should
+        a worker die in between, a slave must not take itself for a master because there is no rule any more.
+        """
+        place = pending or self._pend(client)
+        args = [pattern, *upstream]
+
+        def obey(before: Outcome) -> None:
+            self._ask_all(place, "rules", [verb, *args], lambda outcomes: tell(before, together(outcomes)))
+
+        def tell(before: Outcome, after: Outcome) -> None:
+            outcome = together((before, after))
+            if outcome.failed:
+                failed = max(before.failed, after.failed)  # those of the second pass failed in the first already
+                place.settle(self._refusal(_not_all(outcome._replace(failed=failed))))
+            else:
+                place.settle(answers.ok(verb, *fields, outcome.changed))
+
+        def write(before: Outcome) -> None:
+            def written(value: Any) -> None:
+                if isinstance(value, Refused):
+                    place.settle(self._refusal(value))
+                else:
+                    obey(before)
+
+            self.worker.call_slot(RULES_SLOT, "rule", args, written)
+
+        if upstream is NO_UPSTREAM:
+            self._ask_all(place, "rules", [verb, *args], lambda outcomes: write(together(outcomes)))
+        else:
+            write(Outcome(0))
+
+    def _gather(self, client: LineClient, verb: str, args: list[Any], render: Callable[[list[Any]], bytes]) -> None:
+        """Answer with the rows of every worker."""
+        pending = self._pend(client)
+        self._ask_all(
+            pending, verb, args, lambda tables: pending.settle(render([row for rows in tables for row in rows]))
+        )
+
+    def _ask_all(self, pending: Pending, verb: str, args: list[Any], then: Callable[[list[Any]], None]) -> None:
+        """Ask every worker, and go on with what all of them say; one that is down makes the answer an error, not a
+        shorter list.
+        """
+        waiting = set(range(self.worker.slots))
+        values: list[Any] = []
+
+        def done_by(slot: int) -> Callable[[Any], None]:
+            def done(value: Any) -> None:
+                if isinstance(value, Refused):
+                    pending.settle(self._refusal(value))
+                    return
+                values.append(value)
+                waiting.discard(slot)
+                if not waiting:
+                    then(values)
+
+            return done
+
+        for slot in range(self.worker.slots):
+            self.worker.call_slot(slot, verb, args, done_by(slot))
+
+    def _pend(self, client: LineClient) -> Pending:
+        """A place in the client's row of answers."""
+        pending = Pending(client.answers_ready)
+        client.pend(pending)
+        return pending
+
+    def _refusal(self, refused: Refused) -> bytes:
+        self.worker.metrics.refused.add(refused.code)
+        return answers.err(refused.code, refused.text)
+
+
+def _not_an_administrator(client: LineClient) -> str:
+    """Why this connection may not administer the node; empty when it may."""
+    if not client.local:
+        return "this command is only for connections from this machine"
+    if client.strayed:
+        return "this connection has sent a line that is no command, and administers nothing any more: connect again"
+    return ""
+
+
+def _not_all(outcome: Outcome) -> Refused:
+    text = f"not done for {outcome.failed} of these streams, but for all others; the first was {outcome.text}"
+    return Refused(Code(outcome.code), text)

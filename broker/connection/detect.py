@@ -1,0 +1,84 @@
+"""A connection that has not said anything yet: its first byte tells what it speaks, and so what it becomes.
+
+One that cannot be taken (the node is full) hears so in its own protocol, or, when it stays silent, in a line.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import TYPE_CHECKING
+
+from tailrace.broker.connection.base import Connection
+from tailrace.broker.connection.binary import BinaryClient
+from tailrace.broker.connection.client import Client
+from tailrace.broker.connection.line import LineClient
+from tailrace.protocol import answers
+from tailrace.protocol.errors import Code
+from tailrace.protocol.sniff import protocol_of, refusal
+
+if TYPE_CHECKING:
+    from tailrace.broker.worker import Worker
+
+CLIENTS: dict[str, type[Client]] = {each.protocol: each for each in (LineClient, BinaryClient)}
+
+DISCARD_BYTES = 16 << 10  # read at once of what comes after the end
+
+
+class Newcomer(Connection):
+    __slots__ = ("refused",)
+
+    def __init__(self, worker: Worker, sock: socket.socket, peer: str, local: bool) -> None:
+        super().__init__(worker, sock, peer, local)
+        self.traffic = worker.metrics.line
+        self.refused: tuple[Code, str] | None = None
+
+    def readable(self) -> None:
+        """Look at the first byte, which whatever this becomes will read."""
+        nbytes, flags = (DISCARD_BYTES, 0) if self.lingering_since_s else (1, socket.MSG_PEEK)
+        try:
+            data = self.sock.recv(nbytes, flags)
+        except BlockingIOError:
+            return
+        except OSError:  # the peer reset the connection, or the network did
+            self.close("reset")
+            return
+        if self.lingering_since_s:
+            self._read_after_the_end(len(data))
+        elif not data:
+            self.close("ended")
+        else:
+            self._sniff(data[0])
+
+    def _sniff(self, first: int) -> None:
+        protocol = protocol_of(first)
+        if protocol is None:
+            self.worker.metrics.refused.add(Code.PROTOCOL)
+            self.out += refusal(first)
+            self.finish()
+        else:
+            self.become(CLIENTS[protocol])
+
+    def become(self, kind: type[Client]) -> Client:
+        """What this is from here on; it has read what there was."""
+        client = kind(self.worker, self.sock, self.peer, self.local)
+        client.accepted_s = self.accepted_s
+        self.closed = True  # whoever still holds this one has nothing to do with it any more
+        self.worker.replace_client(client)
+        if self.refused is not None:
+            client.end_with(*self.refused)
+        elif client.admitted():
+            client.readable()
+        return client
+
+    def give_up(self) -> None:
+        """It has not shown what it speaks."""
+        if self.refused is not None and not self.closed:
+            self.end_with(*self.refused)
+
+    def tell(self, code: Code, text: str, *, fatal: bool = False) -> None:
+        self.out += answers.err(code, text)
+        self.worker.note_answered(self)
+
+    def block(self) -> None:
+        """What a fresh socket has no room for is one refusal, whose peer reads nothing: it is not waited for."""
+        self.close("stalled")

@@ -1,0 +1,95 @@
+"""A connection as a value: what one worker must tell another so that the peer notices nothing.
+
+A slow subscriber in the middle of a chunk moves too: the chunk is made again from the place where it began, and `skip`
+says how much of it the peer has.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tailrace.broker.connection.base import Connection
+from tailrace.broker.connection.client import Client
+from tailrace.broker.delivery.cursor import Cursor
+from tailrace.shard.errors import StorageError
+
+
+def possible(connection: Connection) -> bool:
+    """Not while an answer is awaited, nor while the connection is ending. Another node connects again."""
+    ending = connection.lingering_since_s or connection.closed
+    return not connection.awaited and not connection.bound and not ending
+
+
+def detach(connection: Connection) -> tuple[int, dict[str, Any]]:
+    """Take a connection out of this worker: its descriptor, which is the caller's now, and its state for msgpack. One
+    that has said nothing yet has no more than who its peer is.
+    """
+    state: dict[str, Any] = {"peer": connection.peer, "local": connection.local}
+    if isinstance(connection, Client):
+        state |= _client_state(connection)
+    return connection.leave(), state
+
+
+def _client_state(client: Client) -> dict[str, Any]:
+    cursors = [_cursor_state(client, cursor) for cursor in client.cursors.values()]
+    if client.current is not None and client.current.done:  # unsubscribed, but the chunk must be finished
+        cursors.append(_cursor_state(client, client.current))
+    return {
+        "protocol": client.protocol,
+        "eof": client.eof,
+        "out": bytes(client.out),
+        "created": client.created,
+        "cursors": cursors,
+        **client.export_state(),
+    }
+
+
+def _cursor_state(client: Client, cursor: Cursor) -> dict[str, Any]:
+    return {
+        "name": cursor.feed.name,
+        "key": cursor.key,
+        "seq": cursor.seq,
+        "offset": cursor.offset,
+        "skip": cursor.skip,
+        "cut": cursor.cut,
+        "until_seq": cursor.until_seq,
+        "credit_bytes": cursor.credit_bytes,
+        "current": cursor is client.current,
+        "done": cursor.done,
+    }
+
+
+def restore(client: Client, state: dict[str, Any]) -> None:
+    """Go on with a connection where its last worker left it."""
+    client.restore_state(state)
+    client.created = state["created"]
+    client.moved_s = client.worker.now_s
+    client.out += state["out"]
+    for cursor_state in state["cursors"]:
+        _restore_cursor(client, cursor_state)
+    client.take_over(eof=state["eof"])
+
+
+def _restore_cursor(client: Client, state: dict[str, Any]) -> None:
+    worker, name, key = client.worker, state["name"], state["key"]
+    remote = worker.router.slot_of(name) in worker.routes
+    try:
+        cursor = worker.fanout.subscribe(client, name, state["seq"], remote=remote, key=key)
+    except (StorageError, OSError) as error:
+        if state["skip"]:
+            client.close("damaged")
+        else:
+            client.lose(key, name, state["seq"], str(error))
+        return
+    worker.fanout.look(cursor.feed)  # what was sent of a chunk may lie beyond the end that was known here
+    cursor.offset, cursor.skip = state["offset"], state["skip"]
+    cursor.cut = None if state["cut"] is None else tuple(state["cut"])
+    cursor.until_seq, cursor.credit_bytes = state["until_seq"], state["credit_bytes"]
+    if not state["done"]:
+        client.cursors[key] = cursor
+    if state["current"]:
+        client.current = cursor
+        if state["done"]:
+            worker.fanout.end(cursor)
+    else:
+        worker.fanout.start(cursor)

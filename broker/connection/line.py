@@ -1,0 +1,217 @@
+"""A connection that speaks lines: its codec, and its row of answers in the order of their commands.
+
+An answer that is not known yet holds back those after it. Publishing never leaves the fast path: a whole read of `pub`
+lines is one `Staged` for the router. What the other commands do is in `broker.connection.commands`.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from tailrace.broker.connection.base import Pause
+from tailrace.broker.connection.client import Client
+from tailrace.broker.consumers.edge.line import LineServing
+from tailrace.broker.delivery.cursor import Cursor
+from tailrace.broker.delivery.text_chunks import Rendering
+from tailrace.broker.routing.batch import Pending
+from tailrace.protocol import answers
+from tailrace.protocol.commands import Close, Foreign, Invalid, Reply, Staged
+from tailrace.protocol.errors import Code
+from tailrace.protocol.line import LineCodec
+
+if TYPE_CHECKING:
+    from tailrace.broker.connection.commands import Turn
+    from tailrace.broker.worker import Worker
+
+
+class LineClient(Client):
+    protocol = "line"
+
+    __slots__ = ("answers", "backlog", "codec", "subscribing")
+
+    def __init__(self, worker: Worker, sock: socket.socket, peer: str, local: bool) -> None:
+        super().__init__(worker, sock, peer, local)
+        self.delivery = worker.renderings
+        self.traffic = worker.metrics.line
+        self.codec = LineCodec(worker.settings.max_line_bytes, worker.settings.max_message_bytes)
+        self.answers: deque[Pending] = deque()  # the first is not known yet; the others wait behind it
+        self.subscribing: deque[Turn] = deque()  # the first waits for a stream's owner (`commands`)
+        self.backlog: deque[object] = deque()  # the rest of a read, behind a command that waits (`broker.process.work`)
+
+    def admitted(self) -> bool:
+        if not self.worker.settings.token or self.local:
+            return True
+        self.end_with(Code.DENIED, "this broker wants a token from other machines: use the binary protocol")
+        return False
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def take(self, count: int) -> None:
+        worker = self.worker
+        command: object = None
+        commands = iter(self.codec.feed(worker.receive_view, count))
+        for command in commands:
+            if type(command) is Staged:
+                worker.router.publish(self, command)
+            else:
+                self._execute(command)
+                if self.closed or self.lingering_since_s:
+                    return
+                if self.held_up:
+                    self.backlog.extend(commands)
+        if count == self._read_bytes or self.codec.pending_bytes != self._pending_bytes:
+            self.read_more(count, _streams_of(command))
+
+    def _execute(self, command: object) -> None:
+        """Any command but a publish, after everything this connection published before it."""
+        self.worker.router.flush()
+        self.read_less()
+        if self.held_up:
+            self.backlog.appendleft(command)
+        elif type(command) is Invalid:
+            error = command.error
+            if error.fatal:
+                self.end_with(error.code, error.text)
+            else:
+                self.refuse(error.code, error.text)
+        elif type(command) is Reply:
+            self.answer(command.data)
+        elif type(command) is Foreign:
+            self.worker.metrics.refused.add(Code.PROTOCOL)
+            self.answer(command.refusal)
+            self.finish()
+        elif type(command) is Close:
+            self.answer(answers.ok_close())
+            self.finish()
+        else:
+            self.worker.commands.execute(self, command)
+
+    def go_on(self) -> None:
+        """What waited is done: go on with the rest of the read, up to the next command that has to wait."""
+        self.held_up -= 1
+        while self.backlog and not self.held_up and not (self.closed or self.lingering_since_s):
+            command = self.backlog.popleft()
+            if type(command) is Staged:
+                self.worker.router.publish(self, command)
+            else:
+                self._execute(command)
+        if not self.held_up and not self.closed:
+            self.resume(Pause.WORK)
+            self.worker.note_answered(self)
+
+    @property
+    def pending_bytes(self) -> int:
+        return self.codec.pending_bytes
+
+    @property
+    def strayed(self) -> bool:
+        """Whether it has sent something that is no command: such a peer may not be who it seems."""
+        return self.codec.strayed
+
+    def end_of_input(self) -> None:
+        for command in self.codec.feed_eof():
+            self._execute(command)
+
+    def forget_input(self) -> None:
+        self.codec.feed_eof()
+        self.backlog.clear()
+
+    def has_unread(self) -> bool:
+        return bool(self.backlog) or super().has_unread()
+
+    @property
+    def consumers(self) -> LineServing:
+        serving = self._serving
+        if not isinstance(serving, LineServing):
+            serving = self._serving = LineServing(self)
+        return serving
+
+    # --- answers ----------------------------------------------------------------------------------------------------
+
+    @property
+    def awaited(self) -> int:
+        return len(self.answers) + self.held_up + len(self.backlog)
+
+    def answer(self, text: bytes) -> None:
+        """Put an answer in its place: at once, or behind those that are not known yet."""
+        self.worker.answered_bytes += len(text)
+        if not self.answers:
+            self.out += text
+        else:
+            settled = Pending(self.answers_ready)
+            settled.text = text
+            self.answers.append(settled)
+        self.worker.note_answered(self)
+
+    def pend(self, pending: Pending) -> None:
+        self.answers.append(pending)
+        self.note_awaited()
+
+    def answers_ready(self) -> None:
+        """Some pending answer was filled: move on what is now in front."""
+        row = self.answers
+        while row and (text := row[0].text) is not None:
+            pending = row.popleft()
+            self.out += text
+            if pending.after is not None:
+                pending.after()
+        self.worker.note_answered(self)
+
+    def tell(self, code: Code, text: str, *, fatal: bool = False) -> None:
+        self.answer(answers.err(code, text))
+
+    def publish_refused(self, name: bytes, count: int, code: Code, text: str) -> None:
+        self.worker.metrics.refused.add(code, count)
+        self.answer(answers.publish_refused(name, count, code, text))
+
+    def tell_trimmed(self, cursor: Cursor, first_seq: int) -> None:
+        name = cursor.feed.name.decode()
+        self.tell(Code.TRIMMED, f"{name}: messages {cursor.seq} to {first_seq - 1} were trimmed before they were sent")
+
+    def tell_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
+        if code is not None:  # a line subscription has no end of its own
+            self.tell(code, f"{cursor.feed.name.decode()}: {text}; the subscription has ended")
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    def send_chunk(self, cursor: Cursor, chunk: Rendering) -> int:
+        """Send the rendering from `cursor.skip` on; how many bytes the socket took."""
+        text, skip = chunk.text, cursor.skip
+        try:
+            sent = self.sock.send(memoryview(text)[skip:] if skip else text)
+        except BlockingIOError:
+            sent = 0
+        except OSError:
+            self.close("reset")
+            return 0
+        if skip + sent < chunk.nbytes:
+            self.block()
+        if sent:
+            self.progress_s = self.worker.now_s
+        return sent
+
+    # --- moving -----------------------------------------------------------------------------------------------------
+
+    def export_state(self) -> dict[str, Any]:
+        serving = self._serving
+        consumers = [serving.member, serving.export_state()] if isinstance(serving, LineServing) else None
+        return {"codec": self.codec.export_state(), "consumers": consumers}
+
+    def restore_state(self, state: dict[str, Any]) -> None:
+        self.codec.restore_state(state["codec"])
+        if state["consumers"] is not None:
+            member, members = state["consumers"]
+            self._serving = LineServing(self, member)
+            self._serving.restore_state(members)
+
+    def lose(self, key: bytes, name: bytes, next_seq: int, why: str) -> None:
+        self.refuse(Code.UNAVAILABLE, f"{name.decode()}: {why}; the subscription has ended")
+
+
+def _streams_of(command: object) -> int:
+    """How many streams a run of `pub` lines is for, as `read_more` takes it: answers would be too many at once."""
+    if type(command) is not Staged:
+        return 0
+    return 1 if command.order else len(command.groups)

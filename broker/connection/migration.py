@@ -1,0 +1,76 @@
+"""Connections move to where their streams live.
+
+A connection that subscribes to a stream of a sibling, or whose publishes go mostly to one sibling (the router keeps
+count) is handed over to it, between two answers and unseen by the peer: from then on its messages need no hop.
+The act is the same handover that balancing and replacing workers use.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tailrace.broker.connection import handover
+from tailrace.broker.connection.base import Pause
+from tailrace.broker.connection.client import Client
+from tailrace.broker.delivery.cursor import Feed
+from tailrace.broker.process.scoreboard import STATE_READY
+
+if TYPE_CHECKING:
+    from tailrace.broker.worker import Worker
+
+STAY_S = 10.0  # how long a connection stays where it was moved to, at least
+FEW_SUBSCRIBERS = 4  # of one stream on one worker: so many move to its owner
+PATIENCE_S = 1.0  # how long one that is to move may wait for its answers, not read meanwhile
+SKEW_CONNECTIONS = 256  # a sibling with this many more than twice our connections gets no more by this way
+
+
+class Movers:
+    """The connections of a worker that are about to move."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._waiting: dict[Client, tuple[int, float]] = {}  # slot to go to, and until when to wait
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def consider(self, client: Client, slot: int) -> None:
+        """A client's window says that it belongs to `slot`: pause it, so that it moves when it is answered."""
+        worker = self._worker
+        target = worker.board.slot(slot)
+        if not worker.settings.affinity or client.lingering_since_s or worker.now_s - client.moved_s < STAY_S:
+            return
+        if client.bound:
+            return
+        if any(worker.router.slot_of(cursor.feed.name) != slot for cursor in client.cursors.values()):
+            return
+        if target.state != STATE_READY or target.connections > 2 * len(worker.clients) + SKEW_CONNECTIONS:
+            return
+        client.moved_s = worker.now_s
+        client.pause(Pause.MOVE)
+        self._waiting[client] = (slot, worker.now_s + PATIENCE_S)
+
+    def consider_subscriber(self, client: Client, feed: Feed) -> None:
+        """A client has subscribed to a stream that lives elsewhere: it saves a hop there, unless it is one of many
+        here.
+
+        Many subscribers of one stream are better spread over the workers.
+        """
+        if feed.remote and feed.cursors <= FEW_SUBSCRIBERS:
+            self.consider(client, self._worker.router.slot_of(feed.name))
+
+    def step(self) -> None:
+        """Once a turn: hand over whom nothing holds back any more."""
+        worker = self._worker
+        for client, (slot, until_s) in list(self._waiting.items()):
+            route = worker.routes.get(slot)
+            link = route.link if route is not None else None
+            if client.closed:
+                del self._waiting[client]
+            elif link is not None and handover.possible(client):
+                del self._waiting[client]
+                worker.siblings.hand_over(link, *handover.detach(client))
+                worker.metrics.handed_over += 1
+            elif worker.now_s > until_s:
+                del self._waiting[client]
+                client.resume(Pause.MOVE)

@@ -1,0 +1,1 @@
+"""Durable consumers at the owner of their stream."""

@@ -1,0 +1,337 @@
+"""The owner's desk for durable consumers: what is asked is decided, written down, and answered when that is logged.
+
+What a turn decides about a stream is appended at its end with one write, and answered as a publish is: when it is
+appended, on the disk, or on so many other nodes. Where it cannot be appended, whoever waits for it hears why, and what
+was decided is forgotten: the log is read anew. One a worker; nothing here costs anything while nobody consumes.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+from tailrace.broker.consumers.coordinator.dead_letters import Post
+from tailrace.broker.consumers.coordinator.stream_consumers import Book
+from tailrace.broker.consumers.coordinator.waiting_gets import Waiter, Waiters
+from tailrace.broker.consumers.state import decide
+from tailrace.broker.consumers.state.arguments import told
+from tailrace.broker.consumers.state.decide import Decision, Given
+from tailrace.broker.process.work import NOBODY, Asker
+from tailrace.broker.routing.batch import Sink
+from tailrace.broker.streams.open_stream import Grown
+from tailrace.broker.streams.owner import Owner
+from tailrace.broker.streams.owner_calls import refusals
+from tailrace.broker.streams.refused import Refused
+from tailrace.protocol.errors import Code
+from tailrace.shard.errors import StorageError
+from tailrace.shard.meta import Role
+from tailrace.shard.names import CURSOR_PREFIX
+
+log = logging.getLogger(__name__)
+
+Done = Callable[[Any], None]
+T = TypeVar("T")
+
+BOOKS_MAX: Final = 4_096
+"""Streams whose consumers are held in memory; those asked for longest ago are read anew the next time."""
+SERVED_A_TURN: Final = 256
+"""Gets that have waited and are looked at in one turn."""
+ELSEWHERE_TEXT: Final = "another node is the stream's master now; ask again"
+DISABLED_TEXT: Final = "this stream is disabled here; an administrator can make it a master"
+
+
+class Answer:
+    """Hears how far a decision is logged, and answers with its value."""
+
+    __slots__ = ("_done", "_value")
+
+    asker: Asker = NOBODY
+
+    def __init__(self, done: Done, value: Any) -> None:
+        self._done = done
+        self._value = value
+
+    def published(self, _key: int, _first_seq: int, _subscribers: int) -> None:
+        self._done(self._value)
+
+    def refused(self, _key: int, code: Code, text: str) -> None:
+        self._done(Refused(code, text))
+
+    def unreplicated(self, _key: int, _first_seq: int, text: str) -> None:
+        self._done(Refused(Code.UNREPLICATED, text))
+
+    def may_create(self) -> bool:
+        return False
+
+    def count_created(self) -> None: ...
+
+
+class Desk:
+    """`clock`: monotonic seconds."""
+
+    def __init__(self, owner: Owner, clock: Callable[[], float]) -> None:
+        self.owner = owner
+        self.clock = clock
+        self.books: OrderedDict[bytes, Book] = OrderedDict()
+        self.waiters = Waiters()
+        self.patient = True  # gets may wait for messages
+        self.post = Post(self)
+        self.on_change: Callable[[bytes], None] = lambda _name: None  # a stream's consumers may change from now on
+        self._staged: dict[bytes, Book] = {}
+        self._hungry: dict[tuple[bytes, bytes], None] = {}  # consumers at which some wait, and may be given something
+        self._deadlines: list[tuple[int, bytes]] = []  # a heap
+
+    # --- books ------------------------------------------------------------------------------------------------------
+
+    def book(self, name: bytes) -> Book:
+        """The consumers of a stream of which this node is the master. Raises Refused."""
+        book = self.known(name)
+        if book is not None:
+            self.books.move_to_end(name)
+            return book
+        with refusals("consume"):
+            book = Book(self.owner, name)
+        self.books[name] = book
+        self.on_change(name)
+        if book.log.staged:
+            self._staged[name] = book
+        self.post.look_at(book)
+        self.schedule(book)
+        self._put_away()
+        return book
+
+    def known(self, name: bytes) -> Book | None:
+        """The book, if there is one and its log has not failed."""
+        book = self.books.get(name)
+        if book is not None and book.log.failure is not None:
+            self.discard(book, book.log.failure)
+            return None
+        return book
+
+    def discard(self, book: Book, refused: Refused) -> None:
+        """What was decided is forgotten, but for what is logged; all who wait hear why."""
+        if self.books.get(book.name) is not book:
+            return
+        del self.books[book.name]
+        self._staged.pop(book.name, None)
+        book.log.refuse(refused)
+        for waiter in self.waiters.take_all(book.name):
+            waiter.tell(refused)
+
+    def _put_away(self) -> None:
+        for name in list(islice(self.books, max(len(self.books) - BOOKS_MAX, 0))):
+            book = self.books[name]
+            if not book.log.staged and not book.posted and name not in self.waiters:
+                del self.books[name]
+
+    # --- decisions --------------------------------------------------------------------------------------------------
+
+    def decided(self, book: Book, decision: Callable[[], Decision[T]]) -> Decision[T]:
+        """Raises Refused, and forgets what was decided where the stream cannot be read."""
+        try:
+            return decision()
+        except (StorageError, OSError, ValueError) as error:
+            log.error("the consumers of stream %r: %s", book.name, error)
+            refused = Refused(Code.UNAVAILABLE, f"the owner of this stream cannot do this: {error}")
+            self.discard(book, refused)
+            raise refused from error
+
+    def stage(
+        self,
+        book: Book,
+        decision: Decision[Any],
+        answer: Sink | None = None,
+        consumers: Iterable[bytes] = (),
+        *,
+        sync: bool = False,
+        replicas: int = 0,
+    ) -> None:
+        """Write a decision about these consumers down in this turn, and answer when that is logged. Raises Refused."""
+        try:
+            book.log.stage(decision.records, answer, sync=sync, replicas=replicas)
+        except Refused as refused:
+            self.discard(book, refused)
+            raise
+        if book.log.staged:
+            self._staged[book.name] = book
+        if decision.records:
+            for consumer in consumers:
+                if self.waiters.of(book.name, consumer):
+                    self._hungry[book.name, consumer] = None
+        if decision.dead:
+            self.post.look_at(book)
+        self.schedule(book)
+
+    def answer_empty(self, waiter: Waiter) -> None:
+        """A get that waits no more is given nothing: its client asks again."""
+        book = self.known(waiter.name)
+        nothing: Decision[None] = Decision((), None)
+        if book is None:
+            waiter.tell(Refused(Code.UNAVAILABLE, "the consumers of this stream are read anew; ask again"))
+            return
+        answer = Answer(waiter.tell, told(waiter.so_far))
+        self.stage(book, nothing, answer, sync=waiter.sync, replicas=waiter.replicas)
+
+    # --- the turn ---------------------------------------------------------------------------------------------------
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to do in this turn."""
+        return bool(self._staged or self._hungry or self.post.waiting)
+
+    def grew(self, grown: Grown) -> None:
+        """Streams have new messages."""
+        if not self.waiters.count:
+            return
+        for name in grown:
+            if name in self.waiters:
+                for consumer in self.waiters.consumers(name):
+                    self._hungry[name, consumer] = None
+
+    def work(self) -> None:
+        """Serve those that wait, write down what was decided, send dead letters."""
+        self._serve()
+        self.flush()
+        self.post.send()
+
+    def flush(self) -> None:
+        """Append what was decided: one write a stream."""
+        staged, self._staged = self._staged, {}
+        now_s = self.clock()
+        for book in staged.values():
+            if self.books.get(book.name) is book and book.log.staged:
+                try:
+                    book.log.flush(book.consumers, now_s)
+                except Refused as refused:
+                    self.discard(book, refused)
+                self.known(book.name)
+
+    def _serve(self) -> None:
+        left = SERVED_A_TURN
+        for name, consumer in list(islice(self._hungry, SERVED_A_TURN)):
+            if left <= 0:
+                return
+            del self._hungry[name, consumer]
+            left -= self._serve_consumer(name, consumer)
+
+    def _serve_consumer(self, name: bytes, consumer: bytes) -> int:
+        """Give those that wait what there is; how many were looked at."""
+        looked_at = 1
+        nothing_for_idle = False
+        for waiter in self.waiters.of(name, consumer):
+            book = self.known(name)
+            if book is None:
+                break
+            idle = not book.in_flight(consumer, waiter.ask.member)
+            if idle and nothing_for_idle:
+                continue  # what is left belongs with what others have: no member without any can have it
+            try:
+                if not book.has_some(consumer):
+                    break
+                nothing_for_idle |= not self._serve_one(book, waiter) and idle
+            except Refused as refused:
+                self.waiters.remove(waiter)
+                waiter.tell(refused)
+            looked_at += 1
+        return looked_at
+
+    def _serve_one(self, book: Book, waiter: Waiter) -> bool:
+        """Whether it was given something. Raises Refused."""
+        look, now_us = book.current(), self.owner.clock_us()
+        decision = self.decided(book, lambda: decide.get(book.consumers, waiter.ask, look, now_us))
+        if decision.value.runs:
+            self.waiters.remove(waiter)
+        self._give(book, waiter, decision)
+        return bool(decision.value.runs)
+
+    def _give(self, book: Book, waiter: Waiter, decision: Decision[Given]) -> None:
+        before, now = waiter.so_far, decision.value
+        waiter.so_far = so_far = Given(now.runs, before.stale + now.stale, before.trimmed + now.trimmed)
+        answer = Answer(waiter.tell, told(so_far)) if now.runs else None
+        self.stage(book, decision, answer, sync=waiter.sync, replicas=waiter.replicas)
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    @property
+    def watches_clock(self) -> bool:
+        """Whether `tick` has anything to look for: gets that wait, deadlines of messages that are in flight."""
+        return bool(self.waiters.count or self._deadlines)
+
+    def tick(self) -> None:
+        """From the coarse timer."""
+        for waiter in self.waiters.take_due(self.clock()):
+            self.answer_empty(waiter)
+        now_us = self.owner.clock_us()
+        due = []
+        while self._deadlines and self._deadlines[0][0] <= now_us:
+            due.append(heapq.heappop(self._deadlines))
+        for due_us, name in due:
+            book = self.known(name)
+            if book is not None and book.scheduled_us == due_us:
+                book.scheduled_us = None
+                self._expire(book, now_us)
+
+    def seldom(self) -> None:
+        """From a slower timer."""
+        self.post.try_again()
+        for book in self.books.values():
+            try:
+                book.log.trim()
+            except (Refused, StorageError, OSError) as error:
+                log.warning("the log of the consumers of stream %r cannot be trimmed: %s", book.name, error)
+
+    def _expire(self, book: Book, now_us: int) -> None:
+        try:
+            look = book.current()
+            decision = self.decided(book, lambda: decide.expire(book.consumers, look, now_us))
+            self.stage(book, decision, consumers=decision.value)
+        except Refused as refused:
+            log.warning("the deadlines of the consumers of stream %r: %s", book.name, refused.text)
+
+    def schedule(self, book: Book) -> None:
+        """See to it that the deadlines are looked at in time."""
+        due_us = decide.next_deadline_us(book.consumers)
+        if due_us is not None and (book.scheduled_us is None or due_us < book.scheduled_us):
+            book.scheduled_us = due_us
+            heapq.heappush(self._deadlines, (due_us, book.name))
+
+    # --- when the stream, or the worker, is no more what it was -------------------------------------------------------
+
+    def role_changed(self, name: bytes) -> None:
+        """Of a stream, or of its log of consumers: its role, its term, or where it ends."""
+        self.on_change(name.removeprefix(CURSOR_PREFIX))
+        book = self.known(name.removeprefix(CURSOR_PREFIX))
+        if book is None:
+            return
+        role = self.owner.role(book.name)
+        if role is not Role.MASTER:
+            here = (Code.UNAVAILABLE, ELSEWHERE_TEXT) if role is Role.SLAVE else (Code.DISABLED, DISABLED_TEXT)
+            self.discard(book, Refused(*here))
+            return
+        try:
+            with refusals("consume"):
+                book.rewind()
+        except Refused as refused:
+            self.discard(book, refused)
+        else:
+            if book.log.staged:
+                self._staged[book.name] = book
+
+    def end_waits(self) -> None:
+        """No get waits from now on: this worker, or the node, is about to stop."""
+        self.patient = False
+        for waiter in self.waiters.take_all():
+            self.answer_empty(waiter)
+
+    def retire(self) -> None:
+        """Give the streams up. What is asked from here on is a successor's to answer."""
+        self.end_waits()
+        self.flush()
+        self.books.clear()
+        self._hungry.clear()
+        self._deadlines.clear()
+        self.post.waiting.clear()

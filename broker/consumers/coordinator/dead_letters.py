@@ -1,0 +1,143 @@
+"""Dead letters on their way to `X/$dead`.
+
+A letter is published with `sync`, and what its consumer had is finished when that is done: a message is in one of the
+two streams, whatever happens in between. The producer's number of each letter keeps it from being there twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Final
+
+from tailrace.broker.consumers.coordinator.stream_consumers import Book
+from tailrace.broker.consumers.state import decide
+from tailrace.broker.consumers.state.consumer import DeadLetter
+from tailrace.broker.consumers.state.dead_letter import make_frame
+from tailrace.broker.process.work import NOBODY, Asker
+from tailrace.broker.routing.batch import Batch
+from tailrace.broker.streams.refused import Refused
+from tailrace.protocol.errors import Code
+from tailrace.shard.errors import StorageError
+from tailrace.shard.frame import unpack_header
+from tailrace.shard.names import dead_name
+
+if TYPE_CHECKING:
+    from tailrace.broker.consumers.coordinator.coordinator import Desk
+
+log = logging.getLogger(__name__)
+
+LETTERS_A_TURN: Final = 64
+"""Of one stream: they are written together."""
+
+
+class Posted:
+    """Hears how the publish of a letter went."""
+
+    __slots__ = ("_book", "_letter", "_post")
+
+    asker: Asker = NOBODY
+
+    def __init__(self, post: Post, book: Book, letter: DeadLetter) -> None:
+        self._post = post
+        self._book = book
+        self._letter = letter
+
+    def published(self, _key: int, _first_seq: int, _subscribers: int) -> None:
+        self._post.arrived(self._book, self._letter)
+
+    def refused(self, _key: int, code: Code, text: str) -> None:
+        self._post.failed(self._book, self._letter, f"{code}: {text}")
+
+    def unreplicated(self, key: int, first_seq: int, _text: str) -> None:
+        self.published(key, first_seq, 0)
+
+    def may_create(self) -> bool:
+        return False
+
+    def count_created(self) -> None: ...
+
+
+class Post:
+    """One a desk. `waiting`: streams with letters that are to be sent in this turn."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self.waiting: dict[bytes, None] = {}
+        self._failed: dict[bytes, None] = {}  # those to be tried again later
+
+    def look_at(self, book: Book) -> None:
+        """There may be letters."""
+        if book.consumers.unburied():
+            self.waiting[book.name] = None
+
+    def try_again(self) -> None:
+        """From a slow timer."""
+        failed, self._failed = self._failed, {}
+        self.waiting.update(failed)
+
+    def send(self) -> None:
+        """Publish letters of which the log says already that they are to be."""
+        waiting, self.waiting = self.waiting, {}
+        for name in waiting:
+            book = self._desk.known(name)
+            if book is None:
+                continue
+            if book.log.staged:
+                self.waiting[name] = None
+                continue
+            letters = [each for each in book.consumers.unburied() if _key(each) not in book.posted]
+            if len(letters) > LETTERS_A_TURN:
+                self.waiting[name] = None
+            try:
+                self._send_some(book, letters[:LETTERS_A_TURN])
+            except (Refused, StorageError, OSError, ValueError) as error:
+                self._put_off(name, str(error))
+
+    def arrived(self, book: Book, letter: DeadLetter) -> None:
+        """It is in the stream of dead letters, or its message is not kept any more."""
+        book.posted.discard(_key(letter))
+        desk = self._desk
+        if desk.known(book.name) is not book:
+            return  # whoever reads the log sends it again, which is nothing new to that stream
+        try:
+            desk.stage(book, desk.decided(book, lambda: decide.bury(book.consumers, letter)))
+        except Refused as refused:
+            log.warning("a dead letter of stream %r: %s", book.name, refused.text)
+
+    def failed(self, book: Book, letter: DeadLetter, why: str) -> None:
+        book.posted.discard(_key(letter))
+        self._put_off(book.name, why)
+
+    def _put_off(self, name: bytes, why: str) -> None:
+        if name not in self._failed:
+            log.warning("dead letters of stream %r cannot be published now: %s", name, why)
+            self._failed[name] = None
+
+    def _send_some(self, book: Book, letters: list[DeadLetter]) -> None:
+        """Raises Refused, StorageError, OSError, ValueError where a letter would be too long."""
+        owner, look, name = self._desk.owner, book.current(), dead_name(book.name)
+        row = []
+        for letter in letters:
+            if not look.first_seq <= letter.seq < look.next_seq:
+                self.arrived(book, letter)
+                continue
+            batch = Batch(name, 0)
+            batch.sync = batch.numbered = True
+            batch.add(Posted(self, book, letter), 0, 1, make_frame(book.name, letter, _read(book, letter.seq)))
+            row.append(batch)
+        if not row:
+            return
+        if name not in owner.names:
+            owner.create(name, by_command=True)
+        book.posted.update(_key(letter) for letter in letters)
+        owner.append_row(row, self._desk.clock())
+
+
+def _key(letter: DeadLetter) -> tuple[bytes, int, int]:
+    return letter.consumer, letter.era_us, letter.number
+
+
+def _read(book: Book, seq: int) -> memoryview:
+    """The message's frame. Raises StorageError, OSError."""
+    run = next(iter(book.look.log.walk(seq)))
+    return run.frames[: unpack_header(run.frames).length]

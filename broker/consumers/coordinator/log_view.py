@@ -1,0 +1,104 @@
+"""What the decisions about consumers see of their stream, from its open log: `broker.consumers.state.decide.Look`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import msgpack
+
+from tailrace.broker.consumers.state.dead_letter import HEADERS_KEY
+from tailrace.shard.epochs import History
+from tailrace.shard.log import StreamLog
+
+KEY_HEADER: Final = "key"
+"""The header that says which messages are done one after the other."""
+KEYS_KEPT_MAX: Final = 16_384
+"""Keys of the messages looked at last, which gets look at again and again."""
+
+_KEY_BYTES = KEY_HEADER.encode()
+
+
+class LogLook:
+    """Of one stream, for as long as its history is this one. `log` is to be its open log whenever something is asked.
+
+    Methods raise StreamDamaged, OSError.
+    """
+
+    __slots__ = ("_first_kept", "_generation", "_keys", "history", "log")
+
+    def __init__(self, log: StreamLog, history: History) -> None:
+        self.log = log
+        self.history = history
+        self._first_kept = 0
+        self._keys: list[bytes | None] = []
+        self._generation = log.generation
+
+    @property
+    def first_seq(self) -> int:
+        return self.log.first_seq
+
+    @property
+    def next_seq(self) -> int:
+        return self.log.next_seq
+
+    def fit(self, first_seq: int, last_seq: int, max_bytes: int) -> tuple[int, int]:
+        """How many of these messages, from the first on, have frames of at most `max_bytes` together; and how many."""
+        entry = self.log.entry
+        start = entry(first_seq).offset
+        low, high, nbytes = 0, last_seq - first_seq + 1, 0
+        tried = high  # most times all of them fit
+        while low < high:
+            last = entry(first_seq + tried - 1)
+            size = last.offset + last.length - start
+            if size <= max_bytes:
+                low, nbytes = tried, size
+            else:
+                high = tried - 1
+            tried = (low + high + 1) // 2
+        return low, nbytes
+
+    def keys(self, first_seq: int, last_seq: int) -> Sequence[bytes | None]:
+        """The key of each of these messages; None where it has none, or is not kept."""
+        lost = min(max(self.first_seq - first_seq, 0), last_seq + 1 - first_seq)
+        first_seq += lost
+        if first_seq > last_seq:
+            return [None] * lost
+        if self.log.generation != self._generation or not self._holds(first_seq):
+            self._generation, self._first_kept = self.log.generation, first_seq
+            self._keys = []
+        missing = last_seq + 1 - self._first_kept - len(self._keys)
+        if missing > 0:
+            self._keys += self._read(last_seq + 1 - missing, missing)
+        start = first_seq - self._first_kept
+        found = self._keys[start : start + last_seq + 1 - first_seq]
+        excess = len(self._keys) - KEYS_KEPT_MAX
+        if excess > 0:
+            del self._keys[:excess]
+            self._first_kept += excess
+        return [*[None] * lost, *found]
+
+    def _holds(self, seq: int) -> bool:
+        """Whether the keys from there on are those that are kept, or come right after them."""
+        return self._first_kept <= seq <= self._first_kept + len(self._keys)
+
+    def _read(self, first_seq: int, messages: int) -> Iterator[bytes | None]:
+        found = 0
+        for metadata in self.log.metadata(first_seq, messages):
+            found += 1
+            yield key_of(metadata)
+        for _ in range(messages - found):  # what is there is no frame, which whoever reads it will say
+            yield None
+
+
+def key_of(metadata: bytes) -> bytes | None:
+    """The key of a message with this metadata; None where it has none."""
+    if _KEY_BYTES not in metadata:
+        return None
+    try:
+        key: Any = msgpack.unpackb(metadata)[HEADERS_KEY][KEY_HEADER]
+    except (ValueError, TypeError, KeyError, IndexError, msgpack.UnpackException):
+        return None
+    if isinstance(key, str):
+        return key.encode()
+    return key if isinstance(key, bytes) else None

@@ -1,0 +1,57 @@
+"""The consumers of one stream at its owner: what is so, and the log that it is written down in."""
+
+from __future__ import annotations
+
+from tailrace.broker.consumers.coordinator.cursor_log import CursorLog
+from tailrace.broker.consumers.coordinator.log_view import LogLook
+from tailrace.broker.consumers.state import decide
+from tailrace.broker.replication.roles.stream_roles import history_of
+from tailrace.broker.streams.owner import Owner
+from tailrace.shard.epochs import last_epoch
+
+
+class Book:
+    """Of stream `name`. One whose log has failed is worth nothing: the stream gets another, read from the log.
+
+    `posted`: dead letters whose publish has no outcome yet; `scheduled_us`: when somebody looks at the deadlines.
+    """
+
+    __slots__ = ("_owner", "consumers", "log", "look", "name", "posted", "scheduled_us")
+
+    def __init__(self, owner: Owner, name: bytes) -> None:
+        """Read the log. Raises Refused, StorageError, OSError."""
+        self._owner = owner
+        self.name = name
+        self.log = CursorLog(owner, name)
+        self.consumers = self.log.load()
+        self.posted: set[tuple[bytes, int, int]] = set()
+        self.scheduled_us: int | None = None
+        self.rewind()
+
+    def rewind(self) -> None:
+        """Let the consumers hear of the stream as it is, now that it may have other messages.
+
+        Raises Refused, StorageError, OSError, ValueError.
+        """
+        stream = self._owner.stream(self.name)
+        self.look = LogLook(stream.log, history_of(self._owner, stream))
+        self.log.stage(decide.rewind(self.consumers, self.look).records, None)
+
+    def current(self) -> LogLook:
+        """The stream as it is now. Raises Refused."""
+        stream = self._owner.stream(self.name)
+        if stream.log.last_epoch > last_epoch(self.look.history):  # a term of which nothing was written down
+            self.look = LogLook(stream.log, history_of(self._owner, stream))
+        self.look.log = stream.log
+        return self.look
+
+    def has_some(self, consumer: bytes) -> bool:
+        """Whether there is anything that a member could be given, as far as that is seen at once. Raises Refused."""
+        found = self.consumers.by_name.get(consumer)
+        return found is None or found.waiting.count > 0 or found.next_seq < self.current().next_seq
+
+    def in_flight(self, consumer: bytes, member: bytes) -> int:
+        """How many messages a member has."""
+        found = self.consumers.by_name.get(consumer)
+        known = found.members.get(member) if found is not None else None
+        return known.in_flight if known is not None else 0

@@ -1,0 +1,190 @@
+"""The owner's verbs "consume" and "get" (`broker.consumers.state.arguments`), answered when their outcome is logged.
+
+On a node that is not the stream's master they go on to its master (`Owner.call_up`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from tailrace.broker.consumers.coordinator.coordinator import DISABLED_TEXT, Answer, Desk, Done
+from tailrace.broker.consumers.coordinator.cursor_log import log_name
+from tailrace.broker.consumers.coordinator.waiting_gets import Waiter
+from tailrace.broker.consumers.state import decide
+from tailrace.broker.consumers.state.arguments import MICROSECONDS, Args, Deed, read_deed, read_get, told
+from tailrace.broker.consumers.state.decide import Decision, Listed
+from tailrace.broker.streams.owner import REPLICAS_FULL_TEXT
+from tailrace.broker.streams.owner_calls import locate, refusals
+from tailrace.broker.streams.refused import Refused
+from tailrace.protocol.errors import Code
+from tailrace.shard.log import StreamLog
+from tailrace.shard.meta import Role
+from tailrace.shard.names import is_reserved
+
+SLACK_US: Final = 1_000_000
+"""By how much a member's get may be younger than its connection knows: it waits for its turn in two busy workers.
+
+Taken for too much, a member that came back within it is away until its next get. Taken for too little, one that is gone
+keeps what it has for the whole of its time.
+"""
+
+
+def get(desk: Desk, args: Args, done: Done) -> None:
+    """What the member has finished, and what it is given; `done` hears the value or Refused."""
+    try:
+        with refusals("get"):
+            _get(desk, args, done)
+    except Refused as refused:
+        done(refused)
+
+
+def consume(desk: Desk, args: Args, done: Done) -> None:
+    """Make, move, end and list consumers, and let members leave them; `done` hears the value or Refused."""
+    try:
+        with refusals("consume"):
+            deed = read_deed(args)
+            if deed.do not in _DEEDS:
+                raise Refused(Code.USAGE, f"do is none of {', '.join(_DEEDS)}")
+            if _is_here(desk, deed.stream, "consume", args, done, may_create=deed.do == "create"):
+                _require_room(desk, deed.stream, deed.replicas)
+                _DEEDS[deed.do](desk, deed, done)
+    except Refused as refused:
+        done(refused)
+
+
+def _get(desk: Desk, args: Args, done: Done) -> None:
+    name, ask, wait_s, sync, replicas = read_get(args)
+    if not _is_here(desk, name, "get", args, done):
+        return
+    _require_room(desk, name, replicas)
+    book = desk.book(name)
+    older = desk.waiters.take(name, ask.name, ask.member)
+    if older is not None:
+        desk.answer_empty(older)
+    look, now_us = book.current(), desk.owner.clock_us()
+    ask = ask._replace(asked_us=now_us)
+    decision = desk.decided(book, lambda: decide.get(book.consumers, ask, look, now_us))
+    given = decision.value
+    if given.runs or not ask.max_messages or not wait_s or not desk.patient:
+        desk.stage(book, decision, Answer(done, told(given)), [ask.name], sync=sync, replicas=replicas)
+        return
+    desk.stage(book, decision, None, [ask.name], sync=sync, replicas=replicas)
+    desk.waiters.add(Waiter(name, ask, given, done, desk.clock() + wait_s, sync=sync, replicas=replicas))
+
+
+def _is_here(desk: Desk, name: bytes, verb: str, args: Args, done: Done, *, may_create: bool = False) -> bool:
+    """Whether this node decides; where its master does, that is asked. Raises Refused."""
+    owner = desk.owner
+    stream = owner.open.get(name)
+    if stream is not None and stream.epoch and not is_reserved(name):
+        return True  # as nearly always
+    if is_reserved(name):
+        raise Refused(Code.USAGE, "a stream of the broker's own has no consumers")
+    if may_create and name not in owner.names:
+        log_name(name)
+        owner.create(name)
+    role = owner.role(name)
+    if role is Role.SLAVE:  # also where the rules let it follow, and nothing of it is here yet
+        owner.call_up(name, verb, args, done)
+    elif name not in owner.names:
+        raise Refused(Code.UNKNOWN, "no such stream here")
+    elif role is Role.DISABLED:
+        raise Refused(Code.DISABLED, DISABLED_TEXT)
+    return role is Role.MASTER
+
+
+def _require_room(desk: Desk, name: bytes, replicas: int) -> None:
+    """Raises Refused where too much waits for other nodes already."""
+    if replicas and desk.owner.replicas.full(log_name(name)):
+        raise Refused(Code.OVERLOADED, REPLICAS_FULL_TEXT)
+
+
+# --- what "consume" does --------------------------------------------------------------------------------------------
+
+
+def _create(desk: Desk, deed: Deed, done: Done) -> None:
+    book = desk.book(deed.stream)
+    seq, look, now_us = _place(desk, deed), book.current(), desk.owner.clock_us()
+    settings = deed.ack_wait_us, deed.deliveries_max
+    decision = desk.decided(book, lambda: decide.create(book.consumers, deed.name, seq, look, now_us, *settings))
+    _say(desk, deed, decision, {"next_seq": decision.value.next_seq, "created": decision.value.created}, done)
+
+
+def _reset(desk: Desk, deed: Deed, done: Done) -> None:
+    book = desk.book(deed.stream)
+    seq, look, now_us = _place(desk, deed), book.current(), desk.owner.clock_us()
+    decision = desk.decided(book, lambda: decide.reset(book.consumers, deed.name, seq, look, now_us))
+    _say(desk, deed, decision, {"next_seq": decision.value.next_seq}, done)
+
+
+def _delete(desk: Desk, deed: Deed, done: Done) -> None:
+    book = desk.book(deed.stream)
+    decision = desk.decided(book, lambda: decide.delete(book.consumers, deed.name))
+    _say(desk, deed, decision, {"existed": decision.value}, done)
+
+
+def _leave(desk: Desk, deed: Deed, done: Done) -> None:
+    """The member has ended in order; others may have what it had."""
+    _wake(desk, deed, lambda _value: None)
+    book = desk.book(deed.stream)
+    decision = desk.decided(book, lambda: decide.leave(book.consumers, deed.name, deed.member))
+    _say(desk, deed, decision, {}, done)
+
+
+def _say(desk: Desk, deed: Deed, decision: Decision[Any], value: dict[str, Any], done: Done) -> None:
+    book = desk.book(deed.stream)
+    desk.stage(book, decision, Answer(done, value), [deed.name], sync=deed.sync, replicas=deed.replicas)
+
+
+def _place(desk: Desk, deed: Deed) -> int:
+    return locate(desk.owner.stream(deed.stream), list(deed.place))
+
+
+def _list(desk: Desk, deed: Deed, done: Done) -> None:
+    book = desk.book(deed.stream)
+    look, now_us = book.current(), desk.owner.clock_us()
+    rows = desk.decided(book, lambda: Decision((), decide.listing(book.consumers, look, now_us))).value
+    done({"consumers": [_row(each, look.log, now_us) for each in rows]})
+
+
+def _row(listed: Listed, stream_log: StreamLog, now_us: int) -> dict[str, Any]:
+    row = listed._asdict()
+    row["ack_wait_s"] = row.pop("ack_wait_us") / MICROSECONDS
+    if stream_log.first_seq <= listed.next_seq < stream_log.next_seq:
+        row["lag_us"] = max(now_us - stream_log.entry(listed.next_seq).timestamp_us, 0)
+    return row
+
+
+def _away(desk: Desk, deed: Deed, done: Done) -> None:
+    """The member's connection is gone, unless it has come back over another one before this was heard."""
+    book = desk.known(deed.stream)
+    consumer = book.consumers.by_name.get(deed.name) if book is not None else None
+    member = consumer.members.get(deed.member) if consumer is not None else None
+    if book is not None and member is not None:
+        now_us = desk.owner.clock_us()
+        came_back = deed.session not in (0, member.session) and member.session
+        if not came_back and member.asked_us <= now_us - deed.idle_us + SLACK_US:
+            _wake(desk, deed, lambda _value: None)
+            decide.away(book.consumers, deed.name, deed.member, now_us)
+            desk.schedule(book)
+    done({})
+
+
+def _wake(desk: Desk, deed: Deed, done: Done) -> None:
+    """The member's get waits no more."""
+    waiter = desk.waiters.take(deed.stream, deed.name, deed.member)
+    if waiter is not None:
+        desk.answer_empty(waiter)
+    done({})
+
+
+_DEEDS: Final[Mapping[str, Callable[[Desk, Deed, Done], None]]] = {
+    "create": _create,
+    "reset": _reset,
+    "delete": _delete,
+    "leave": _leave,
+    "list": _list,
+    "away": _away,
+    "wake": _wake,
+}

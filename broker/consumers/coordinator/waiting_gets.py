@@ -1,0 +1,124 @@
+"""The gets of one worker's streams that wait for messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from tailrace.broker.consumers.state.decide import Ask, Given
+
+TICK_S: Final = 0.05
+"""How exactly their time is kept."""
+
+
+class Waiter:
+    """A get of one member, which is answered with what it is given, at `deadline_s` at the latest.
+
+    `so_far`: what was to be said of what it had finished. `ask` says nothing of that any more.
+    """
+
+    __slots__ = ("_done", "ask", "deadline_s", "name", "replicas", "so_far", "sync")
+
+    def __init__(
+        self,
+        name: bytes,
+        ask: Ask,
+        so_far: Given,
+        done: Callable[[Any], None],
+        deadline_s: float,
+        *,
+        sync: bool,
+        replicas: int,
+    ) -> None:
+        self.name = name
+        self.ask = ask._replace(finished=(), failed=())
+        self.so_far = so_far
+        self._done: Callable[[Any], None] | None = done
+        self.deadline_s = deadline_s
+        self.sync = sync
+        self.replicas = replicas
+
+    def tell(self, value: Any) -> None:
+        """Its answer. Only the first one counts."""
+        done, self._done = self._done, None
+        if done is not None:
+            done(value)
+
+
+class Waiters:
+    """By stream, consumer and member. A member has one at most. Who has waited longest comes first."""
+
+    def __init__(self) -> None:
+        self._of: dict[bytes, dict[bytes, dict[bytes, Waiter]]] = {}
+        self._due: dict[int, dict[Waiter, None]] = {}
+        self._looked_at = -1  # the tick up to which those that were due have been taken
+        self.count = 0
+
+    def __contains__(self, name: bytes) -> bool:
+        return name in self._of
+
+    def names(self) -> list[bytes]:
+        """The streams that somebody waits for."""
+        return list(self._of)
+
+    def consumers(self, name: bytes) -> list[bytes]:
+        """Those of a stream that somebody waits at."""
+        return list(self._of.get(name, ()))
+
+    def of(self, name: bytes, consumer: bytes) -> list[Waiter]:
+        return list(self._of.get(name, {}).get(consumer, {}).values())
+
+    def add(self, waiter: Waiter) -> None:
+        """There is none of this member."""
+        by_member = self._of.setdefault(waiter.name, {}).setdefault(waiter.ask.name, {})
+        by_member[waiter.ask.member] = waiter
+        self._due.setdefault(_tick(waiter), {})[waiter] = None
+        self.count += 1
+
+    def take(self, name: bytes, consumer: bytes, member: bytes) -> Waiter | None:
+        """The member's, which waits no more."""
+        waiter = self._of.get(name, {}).get(consumer, {}).get(member)
+        if waiter is not None:
+            self.remove(waiter)
+        return waiter
+
+    def remove(self, waiter: Waiter) -> None:
+        """It waits no more. Nothing, where it did not."""
+        if self._of.get(waiter.name, {}).get(waiter.ask.name, {}).get(waiter.ask.member) is not waiter:
+            return
+        by_consumer = self._of[waiter.name]
+        by_member = by_consumer[waiter.ask.name]
+        del by_member[waiter.ask.member]
+        if not by_member:
+            del by_consumer[waiter.ask.name]
+            if not by_consumer:
+                del self._of[waiter.name]
+        due = self._due[_tick(waiter)]
+        del due[waiter]
+        if not due:
+            del self._due[_tick(waiter)]
+        self.count -= 1
+
+    def take_all(self, name: bytes | None = None) -> list[Waiter]:
+        """All, or all of a stream; they wait no more."""
+        names = self.names() if name is None else [name]
+        taken = [each for stream in names for consumer in self.consumers(stream) for each in self.of(stream, consumer)]
+        for waiter in taken:
+            self.remove(waiter)
+        return taken
+
+    def take_due(self, now_s: float) -> list[Waiter]:
+        """Those whose time is over; they wait no more."""
+        tick = int(now_s / TICK_S)
+        if tick == self._looked_at or not self._due:
+            return []
+        self._looked_at = tick
+        taken = [waiter for due_tick, due in self._due.items() if due_tick <= tick for waiter in due]
+        for waiter in taken:
+            self.remove(waiter)
+        return taken
+
+
+def _tick(waiter: Waiter) -> int:
+    """The first one at which its time is over."""
+    return int(waiter.deadline_s / TICK_S) + 1

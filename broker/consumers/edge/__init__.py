@@ -1,0 +1,1 @@
+"""Durable consumers at the connection of a member."""

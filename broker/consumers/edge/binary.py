@@ -1,0 +1,44 @@
+"""CONSUME and GET of a binary connection. Each is answered when its outcome is known: they wait for nothing else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tailrace.broker.consumers.edge.session import Gotten
+from tailrace.broker.streams.refused import Refused
+from tailrace.protocol import consuming as c
+from tailrace.protocol.messages import pack
+from tailrace.protocol.opcodes import Op
+
+if TYPE_CHECKING:
+    from tailrace.broker.connection.binary import BinaryClient
+
+
+def consume(client: BinaryClient, message: c.Consume) -> None:
+    def answer(value: Any) -> None:
+        if isinstance(value, Refused):
+            client.refuse_request(Op.CONSUME, message.id, value.code, value.text)
+        else:
+            client.say(pack(_consumed(message.id, value)))
+
+    client.consumers.consume(message, answer)
+
+
+def get(client: BinaryClient, message: c.Get) -> None:
+    def answer(outcome: Gotten | Refused) -> None:
+        if isinstance(outcome, Refused):
+            client.refuse_request(Op.GET, message.id, outcome.code, outcome.text)
+            return
+        runs, frames, stale, trimmed = outcome
+        client.say(c.pack_got(message.id, runs, stale, trimmed, sum(map(len, frames))))
+        for part in frames:
+            client.say(part)
+        client.traffic.messages_out += sum(run[1] for run in runs)
+
+    client.consumers.get(message, answer)
+
+
+def _consumed(number: int, value: dict[str, Any]) -> c.Consumed:
+    rows = value.get("consumers")
+    consumers = None if rows is None else tuple([c.Standing(**{"lag_us": None, **row}) for row in rows])
+    return c.Consumed(number, value.get("next_seq"), value.get("created"), value.get("existed"), consumers)

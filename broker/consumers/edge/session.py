@@ -1,0 +1,296 @@
+"""What one connection asks of durable consumers, in either protocol. What is done is decided by the stream's owner.
+
+The owner of a stream says which messages a get is given; the frames come from the stream's files, which every worker
+reads. On a slave they may not be there yet, or others in their place: such a get is held, and looked at again each
+turn. So is one whose connection has not read what it was answered before.
+
+A connection remembers its members but for those that have left: when it ends, their owners hear that they are away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from tailrace.broker.connection.base import OUT_HIGH_BYTES
+from tailrace.broker.consumers.edge import fetch
+from tailrace.broker.delivery.subscribe import storage_refusals
+from tailrace.broker.streams.refused import Refused
+from tailrace.protocol import consuming as c
+from tailrace.protocol.errors import Code
+from tailrace.shard.errors import StreamCut, StreamMissing, Trimmed
+
+if TYPE_CHECKING:
+    from tailrace.broker.connection.client import Client
+    from tailrace.broker.worker import Worker
+
+GETS_MAX: Final = 256
+"""Gets of one connection that have no answer yet."""
+MEMBERS_MAX: Final = 1_024
+"""Members that one connection speaks for."""
+COPY_WAIT_MIN_S: Final = 2.0
+"""How long messages that were given out are waited for here at least, however short the get's own wait is."""
+HELD_LOOK_S: Final = 0.01
+"""How long a loop that holds gets sleeps at most: nothing tells it that a sibling has appended to a copy."""
+
+_NO_SUCH = (Code.CONSUMER, Code.UNKNOWN)
+Member = tuple[bytes, bytes, bytes]
+"""stream, consumer, member"""
+
+
+class Asked(NamedTuple):
+    """When a member last asked for something, and the session that it said."""
+
+    at_s: float
+    session: int
+
+
+class Gotten(NamedTuple):
+    """The answer to a get. `frames`: those of each run."""
+
+    runs: list[c.Run]
+    frames: list[bytes]
+    stale: list[c.Range]
+    trimmed: int
+
+
+Answer = Callable[[Gotten | Refused], None]
+
+
+class Getting:
+    """A get that has no answer yet. `given`: what the owner has answered, when it has."""
+
+    __slots__ = ("answer", "given", "until_s", "wanted", "woken")
+
+    def __init__(self, wanted: c.Get, until_s: float, answer: Answer) -> None:
+        self.wanted = wanted
+        self.until_s = until_s
+        self.answer = answer
+        self.given: dict[str, Any] | None = None
+        self.woken = False
+
+
+class Serving:
+    """One a connection that has asked for any of this."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+        self._members: dict[Member, Asked] = {}
+        self._gets: dict[Getting, None] = {}
+        self._asked = 0  # anything else that has no answer yet
+
+    @property
+    def awaited(self) -> int:
+        """Answers that are not known yet."""
+        return len(self._gets) + self._asked
+
+    # --- what is asked ----------------------------------------------------------------------------------------------
+
+    def consume(self, wanted: c.Consume, answer: Callable[[Any], None]) -> None:
+        """`answer` hears the owner's value, or Refused. A stream that is to have a consumer is made if need be."""
+        if wanted.do == "list" and self.is_full:
+            answer(Refused(Code.OVERLOADED, "this connection does not read its answers; read them, ask again"))
+            return
+        member = wanted.stream, wanted.name, wanted.member
+        asked = self._members.get(member)
+        self._asked += 1
+        self.client.note_awaited()
+
+        def done(value: Any) -> None:
+            self._asked -= 1
+            if wanted.do == "leave" and self._members.get(member) == asked and not _failed(value):
+                self._members.pop(member, None)
+            if not self.client.closed:
+                answer(value)
+
+        def ensured(value: int | Refused) -> None:
+            if isinstance(value, Refused):
+                done(value)
+            else:
+                self._call(wanted.stream, "consume", [wanted.stream, _deed(wanted)], done)
+
+        if wanted.do == "create":
+            self.client.worker.subscribing.ensure(self.client, wanted.stream, ensured, ask_end=False)
+        else:
+            ensured(0)
+
+    def get(self, wanted: c.Get, answer: Answer) -> None:
+        """`answer` hears what the member is given, or Refused; nothing once the connection is closed."""
+        member = wanted.stream, wanted.name, wanted.member
+        if len(self._gets) >= GETS_MAX:
+            answer(Refused(Code.OVERLOADED, f"this connection has {GETS_MAX} gets without an answer, its limit"))
+            return
+        if member not in self._members and len(self._members) >= MEMBERS_MAX:
+            answer(Refused(Code.OVERLOADED, f"this connection has {MEMBERS_MAX} members of consumers, its limit"))
+            return
+        if self.client.ending:  # commands that were sent behind a get that waited
+            wanted = replace(wanted, wait_ms=0)
+        now_s = self.client.worker.now_s
+        self._members[member] = Asked(now_s, wanted.session)
+        getting = Getting(wanted, now_s + wanted.wait_ms / 1000, answer)
+        self._gets[getting] = None
+        self._call(wanted.stream, "get", _args(wanted), lambda value: self._given(getting, value))
+        self.client.note_awaited()
+
+    def _given(self, getting: Getting, value: Any) -> None:
+        """The owner's word on a get."""
+        if getting not in self._gets:
+            return  # the connection is closed
+        wanted = getting.wanted
+        if isinstance(value, Refused):
+            if value.code in _NO_SUCH:
+                self._members.pop((wanted.stream, wanted.name, wanted.member), None)
+            self._settle(getting, value)
+            return
+        worker = self.client.worker
+        getting.given = value
+        getting.until_s = max(getting.until_s, worker.now_s + COPY_WAIT_MIN_S)
+        if not self._answer(getting):
+            worker.held_gets[self] = None
+
+    # --- what is given ----------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """See whether what was held can be answered now."""
+        for getting in [each for each in self._gets if each.given is not None]:
+            self._answer(getting)
+
+    @property
+    def holds(self) -> bool:
+        """Whether anything is to be looked at again."""
+        return any(each.given is not None for each in self._gets)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the peer has more to read than is added to."""
+        return len(self.client.out) > OUT_HIGH_BYTES
+
+    def _answer(self, getting: Getting, *, at_once: bool = False) -> bool:
+        """Answer a get with what it was given, as soon as that can be read; `at_once` with what of it can be."""
+        given, late = getting.given, at_once or self.client.worker.now_s > getting.until_s
+        assert given is not None
+        if self.is_full and not at_once and given["runs"]:
+            return False
+        try:
+            fetched = self._fetched(getting.wanted, given["runs"], late=late)
+        except Refused as refused:
+            self._settle(getting, refused)
+            return True
+        if fetched is None:
+            return False
+        stale = [(first, last) for first, last in given["stale"]]
+        self._settle(getting, Gotten(fetched.runs, fetched.frames, stale, given["trimmed"] + fetched.trimmed))
+        return True
+
+    def _fetched(self, wanted: c.Get, runs: list[list[int]], *, late: bool) -> fetch.Fetched | None:
+        """The messages; None where they are not here yet, and it is not too `late` to wait. Raises Refused."""
+        nothing = fetch.Fetched([], [], 0)
+        if not runs:
+            return nothing
+        readers, name = self.client.worker.readers, wanted.stream
+        with storage_refusals(name):
+            try:
+                reader = readers.get(name)
+                next_seq = reader.next_seq()
+                if next_seq >= fetch.end_of(runs) or late:
+                    return fetch.fetch(reader, fetch.before(runs, next_seq), wanted.max_bytes)
+            except StreamCut:
+                readers.forget(name)
+            except fetch.OtherMessages as error:  # until this copy has heard of the promotion that lost them
+                if late:
+                    text = f"this node's copy has parted from its master's: {error}; ask again, or another node"
+                    raise Refused(Code.UNAVAILABLE, text) from error
+            except (StreamMissing, Trimmed, ValueError):  # not here yet, or gone since it was asked for
+                pass
+        return nothing if late else None
+
+    def _settle(self, getting: Getting, outcome: Gotten | Refused) -> None:
+        del self._gets[getting]
+        getting.answer(outcome)
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def end_waits(self) -> None:
+        """Let every get be answered soon: the connection is to move or to end. Nothing that was given is lost by it."""
+        for getting in list(self._gets):
+            if getting.given is not None:
+                self._answer(getting, at_once=True)
+            elif not getting.woken:
+                getting.woken = True
+                wanted = getting.wanted
+                self._tell(wanted.stream, {"do": "wake", "name": wanted.name, "member": wanted.member})
+
+    def close(self) -> None:
+        """The connection has closed: its members are away, for all that is known here."""
+        members, self._members = self._members, {}
+        self._gets.clear()
+        now_s = self.client.worker.now_s
+        for (stream, name, member), asked in members.items():
+            deed = {"do": "away", "name": name, "member": member}
+            self._tell(stream, {**deed, "idle_ms": round((now_s - asked.at_s) * 1000), "session": asked.session})
+
+    def _tell(self, stream: bytes, deed: dict[str, Any]) -> None:
+        """Say something that needs no answer: an owner that does not hear it finds out by the time that passes."""
+        self._call(stream, "consume", [stream, deed], lambda _value: None)
+
+    def _call(self, stream: bytes, verb: str, args: list[Any], done: Callable[[Any], None]) -> None:
+        self.client.worker.router.call(stream, verb, args, done, self.client)
+
+    # --- moving -----------------------------------------------------------------------------------------------------
+
+    def export_state(self) -> list[list[Any]]:
+        """The members, for how many seconds each has asked for nothing, and its session; for msgpack."""
+        now_s = self.client.worker.now_s
+        return [[*member, now_s - asked.at_s, asked.session] for member, asked in self._members.items()]
+
+    def restore_state(self, state: list[list[Any]]) -> None:
+        """Go on where `export_state` was called."""
+        now_s = self.client.worker.now_s
+        self._members = {tuple(member): Asked(now_s - idle_s, session) for *member, idle_s, session in state}
+
+
+def look_at_held(worker: Worker) -> None:
+    """Once a turn: the gets that had to wait for this worker's own reasons."""
+    for serving in list(worker.held_gets):
+        serving.look()
+        if not serving.holds:
+            del worker.held_gets[serving]
+
+
+def _failed(value: Any) -> bool:
+    """Whether this is no answer to a member that leaves: where there is no such consumer, nor is there a member."""
+    return isinstance(value, Refused) and value.code not in _NO_SUCH
+
+
+def _deed(wanted: c.Consume) -> dict[str, Any]:
+    """What the owner is asked to do."""
+    deed = {
+        "do": wanted.do,
+        "name": wanted.name or None,
+        "member": wanted.member or None,
+        "from": None if wanted.start is None else list(wanted.start),
+        "ack_wait_s": wanted.ack_wait_s,
+        "deliveries_max": wanted.deliveries_max,
+        "sync": wanted.ack == c.ACK_SYNCED,
+        "replicas": wanted.replicas,
+    }
+    return {key: value for key, value in deed.items() if value is not None}
+
+
+def _args(wanted: c.Get) -> list[Any]:
+    """What the owner is asked for."""
+    return [
+        wanted.stream,
+        wanted.name,
+        wanted.member,
+        [list(each) for each in wanted.finished],
+        [list(each) for each in wanted.failed],
+        wanted.max_messages,
+        max(wanted.max_bytes, 1),
+        wanted.wait_ms,
+        wanted.fresh,
+        wanted.ack == c.ACK_SYNCED,
+        wanted.replicas,
+        wanted.session,
+    ]

@@ -1,0 +1,93 @@
+"""The whole state of a stream's consumers as records, in parts that fit into frames. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, TypeVar
+
+import msgpack
+
+from tailrace.broker.consumers.state.consumer import Consumer, DeadLetter
+from tailrace.broker.consumers.state.ranges import Run
+from tailrace.broker.consumers.state.records import BadRecord, Begun, Ended, Kept, Open, Record, Row
+from tailrace.shard.epochs import History
+
+PART_REST_BYTES: Final = 128 + 8
+"""What a part has beside its rows: its kind, a name, the heads of its arrays."""
+
+T = TypeVar("T", bound=tuple[Any, ...])
+
+
+def parts_of(history: History, consumers: Iterable[Consumer], part_max_bytes: int) -> list[Record]:
+    """`Begun`, the parts, `Ended`. A part has a row at least."""
+    each = sorted(consumers, key=lambda consumer: consumer.name)
+    room = part_max_bytes - PART_REST_BYTES
+    parts: list[Record] = [Kept(rows) for rows in _batches(map(_row, each), room)]
+    for consumer in each:
+        name = consumer.name
+        parts += [Open(name, waiting=rows) for rows in _batches(map(_waiting, consumer.waiting), room)]
+        parts += [Open(name, flight=rows) for rows in _batches(map(_flight, consumer.flight), room)]
+        parts += [Open(name, dying=rows) for rows in _batches(map(_dying, consumer.dying.values()), room)]
+    return [Begun(history), *parts, Ended(len(parts))]
+
+
+class Building:
+    """A checkpoint that is being read. Its records come one after the other; whatever else comes ends it."""
+
+    def __init__(self, begun: Begun) -> None:
+        self.history = begun.history
+        self.by_name: dict[bytes, Consumer] = {}
+        self.parts = 0
+
+    def add(self, part: Kept | Open) -> None:
+        """Raises BadRecord."""
+        self.parts += 1
+        if isinstance(part, Kept):
+            self.by_name.update((row.name, _made(row)) for row in part.rows)
+            return
+        consumer = self.by_name.get(part.name)
+        if consumer is None:
+            raise BadRecord(f"a checkpoint has messages of consumer {part.name!r}, but not that itself")
+        consumer.restore(
+            (Run(first, first + count - 1, deliveries) for first, count, deliveries in part.waiting),
+            (Run(first, first + count - 1, times, member, due) for first, count, times, member, due in part.flight),
+            (DeadLetter(part.name, consumer.era_us, *row) for row in part.dying),
+        )
+
+
+def _batches(rows: Iterable[T], room_bytes: int) -> Iterator[tuple[T, ...]]:
+    """The rows in order, as many at once as fit into so many bytes, one at least."""
+    batch: list[T] = []
+    used = 0
+    for row in rows:
+        nbytes = len(msgpack.packb(row))
+        if batch and used + nbytes > room_bytes:
+            yield tuple(batch)
+            batch, used = [], 0
+        batch.append(row)
+        used += nbytes
+    if batch:
+        yield tuple(batch)
+
+
+def _row(consumer: Consumer) -> Row:
+    return Row(*(getattr(consumer, field) for field in Row._fields))
+
+
+def _made(row: Row) -> Consumer:
+    consumer = Consumer(row.name, row.created_us, row.next_seq, row.ack_wait_us, row.deliveries_max)
+    for field, value in zip(Row._fields, row, strict=True):
+        setattr(consumer, field, value)
+    return consumer
+
+
+def _waiting(run: Run) -> tuple[int, int, int]:
+    return run.first, len(run), run.deliveries
+
+
+def _flight(run: Run) -> tuple[int, int, int, bytes, int]:
+    return run.first, len(run), run.deliveries, run.member, run.deadline_us
+
+
+def _dying(letter: DeadLetter) -> tuple[int, int, int, int, str]:
+    return letter.number, letter.seq, letter.epoch, letter.deliveries, letter.reason

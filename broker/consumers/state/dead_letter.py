@@ -1,0 +1,53 @@
+"""A dead letter: the message that a consumer could not do, as it goes to `X/$dead`. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgpack
+
+from tailrace.broker.consumers.state.consumer import DeadLetter
+from tailrace.shard.frame import FLAG_PRODUCER, HEADER_BYTES, MAX_METADATA_BYTES, pack_frame, unpack_header
+from tailrace.shard.numbering import write_numbering
+
+HEADERS_KEY: Final = "h"
+"""Where a message's headers stand in its metadata, as the client writes them."""
+
+
+def make_frame(stream: bytes, letter: DeadLetter, frame: bytes | bytearray | memoryview) -> bytearray:
+    """The letter as an unstamped frame, made of the stream's stamped one: its payload, its headers, and what became of
+    it. Where the message's own headers leave no room for that they are left out.
+
+    A run of one message of a producer of its own: a letter that is sent again, whenever that is, is known by it.
+    """
+    header = unpack_header(frame)
+    payload_start = HEADER_BYTES + header.metadata_bytes
+    payload = memoryview(frame)[payload_start : header.length]
+    fields = _fields(bytes(frame[HEADER_BYTES:payload_start]))
+    told = {
+        "dead-stream": stream.decode(),
+        "dead-seq": str(letter.seq),
+        "dead-consumer": letter.consumer.decode(),
+        "dead-deliveries": str(letter.deliveries),
+        "dead-reason": letter.reason,
+    }
+    headers = fields.get(HEADERS_KEY)
+    fields[HEADERS_KEY] = {**headers, **told} if isinstance(headers, dict) else told
+    metadata = _numbered(fields, letter.producer_id(stream))
+    if len(metadata) > MAX_METADATA_BYTES:
+        metadata = _numbered({HEADERS_KEY: told}, letter.producer_id(stream))
+    return bytearray(pack_frame(payload, flags=FLAG_PRODUCER, metadata=metadata))
+
+
+def _fields(metadata: bytes) -> dict[Any, Any]:
+    """What stands in a message's metadata; nothing where that cannot be read."""
+    try:
+        fields = msgpack.unpackb(metadata) if metadata else {}
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return {}
+    return fields if isinstance(fields, dict) else {}
+
+
+def _numbered(fields: dict[Any, Any], producer_id: bytes) -> bytes:
+    packed: bytes = msgpack.packb(fields)
+    return write_numbering(packed, producer_id, 0)

@@ -1,0 +1,244 @@
+"""What the owner does about each request of a consumer. Pure: the time and the stream come in, records go out.
+
+Each function applies the records that it gives, so `Decision.value` may be taken at once for what is so. The caller
+
+1. appends `records`, in their order, to `$cursor/X` (there are none where nothing has changed), and answers when they
+   are logged as was asked for;
+2. publishes each letter of `dead` to X/$dead (`DeadLetter.producer_id`, number 0), after the records are appended, and
+   then calls `bury`; `Consumers.unburied` has those that are left, also after a load. A letter that cannot be published
+   now may be tried again at any time; one whose message is not kept any more is buried without;
+3. throws the state away and loads it anew when the append fails, or when anything but Refused is raised here.
+
+Refused is raised before anything was changed. After a load, after the stream's role or term has changed, and before its
+first new message is appended, call `rewind`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tailrace.broker.consumers.state.consumer import Consumer
+from tailrace.broker.consumers.state.decide_get import get, on_line, present, rewind, since
+from tailrace.broker.consumers.state.group import Look, followers
+from tailrace.broker.consumers.state.ranges import Range, flat
+from tailrace.broker.consumers.state.records import Buried, Created, Deleted, Record, Reset, Returned
+from tailrace.broker.consumers.state.requests import (
+    Ask,
+    Decision,
+    Given,
+    Listed,
+    Placed,
+    find,
+    require_name,
+    require_seq,
+    require_settings,
+)
+from tailrace.broker.consumers.state.stream_state import Consumers, DeadLetter
+from tailrace.broker.streams.refused import Refused
+from tailrace.protocol.consuming import CONSUMERS_MAX
+from tailrace.protocol.errors import Code
+
+__all__ = [
+    "Ask",
+    "Decision",
+    "Given",
+    "Listed",
+    "Look",
+    "Placed",
+    "away",
+    "bury",
+    "create",
+    "delete",
+    "expire",
+    "get",
+    "leave",
+    "listing",
+    "next_deadline_us",
+    "reset",
+    "rewind",
+]
+
+ACK_WAIT_US: Final = 30_000_000
+"""Where a consumer was made without one."""
+GRACE_US: Final = 5_000_000
+"""What a member that went away has in flight is its own for so long."""
+EXPIRED_MAX: Final = 256
+"""Consumers that one call of `expire` looks at."""
+LATE: Final = "its deadline has passed"
+LEFT: Final = "its member has left"
+
+
+def create(
+    consumers: Consumers,
+    name: bytes,
+    seq: int,
+    look: Look,
+    now_us: int,
+    ack_wait_us: int | None = None,
+    deliveries_max: int | None = None,
+) -> Decision[Placed]:
+    """Make a consumer whose first message is `seq`, or the nearest there is or will be.
+
+    Where it is there with these settings (None: any), that is fine. Raises Refused: USAGE for a name or settings that
+    cannot be, or where it has others; OVERLOADED at CONSUMERS_MAX.
+    """
+    require_name(name, "consumer")
+    require_seq(seq)
+    require_settings(ack_wait_us, deliveries_max)
+    there = consumers.by_name.get(name)
+    if there is not None:
+        _require_same(there, ack_wait_us, deliveries_max)
+        return Decision((), Placed(there.floor_seq))
+    if len(consumers.by_name) >= CONSUMERS_MAX:
+        raise Refused(Code.OVERLOADED, f"this stream has {CONSUMERS_MAX} consumers, which is the most; delete some")
+    if ack_wait_us is None:
+        ack_wait_us = ACK_WAIT_US
+    parted = on_line(consumers, look) if look.history != consumers.history else ()
+    created = Created(name, now_us, _nearest(seq, look), ack_wait_us, deliveries_max or 0)
+    return Decision((*parted, *_apply(consumers, created)), Placed(created.seq, True))
+
+
+def reset(consumers: Consumers, name: bytes, seq: int, look: Look, now_us: int) -> Decision[Placed]:
+    """Go on at `seq`, or the nearest there is; what is in flight is nobody's. Raises Refused: CONSUMER, USAGE."""
+    require_seq(seq)
+    find(consumers, name)
+    parted = on_line(consumers, look) if look.history != consumers.history else ()
+    done = Reset(name, now_us, _nearest(seq, look))
+    return Decision((*parted, *_apply(consumers, done)), Placed(done.seq))
+
+
+def delete(consumers: Consumers, name: bytes) -> Decision[bool]:
+    """Whether it existed."""
+    if name not in consumers.by_name:
+        return Decision((), False)
+    return Decision(_apply(consumers, Deleted(name)), True)
+
+
+def listing(consumers: Consumers, look: Look, now_us: int) -> list[Listed]:
+    """All consumers, by name."""
+    return [_listed(consumer, look, now_us) for _name, consumer in sorted(consumers.by_name.items())]
+
+
+def away(consumers: Consumers, name: bytes, member: bytes, now_us: int) -> None:
+    """The member's connection is gone. What it has in flight is returned after GRACE_US unless it comes back.
+
+    This is no record: `expire` makes one of it. `next_deadline_us` may be earlier now. Nothing for unknown ones. Where
+    the member has a newer connection already, the caller does not say that it is away.
+    """
+    consumer = consumers.by_name.get(name)
+    left = consumer.members.get(member) if consumer is not None else None
+    if consumer is None or left is None:
+        return
+    if left.in_flight:
+        left.leaving_us = now_us + GRACE_US
+        consumers.alarm(consumer, left.leaving_us)
+    else:
+        del consumer.members[member]
+
+
+def leave(consumers: Consumers, name: bytes, member: bytes) -> Decision[None]:
+    """The member has ended in order: what it has in flight waits again at once, as if it had not been delivered.
+
+    No records where it has none, or is none. Raises Refused: CONSUMER, USAGE.
+    """
+    consumer = find(consumers, name)
+    require_name(member, "member")
+    has = [(run.first, run.last) for run in consumer.flight if run.member == member]
+    records = _apply(consumers, Returned(name, member, LEFT, (), flat(has))) if has else ()
+    consumer.members.pop(member, None)
+    return Decision(records, None)
+
+
+def expire(consumers: Consumers, look: Look, now_us: int) -> Decision[frozenset[bytes]]:
+    """Return what was in flight for too long, or whose member is gone; the consumers that have something again.
+
+    At most EXPIRED_MAX consumers: call it again when `next_deadline_us` is still past.
+    """
+    records: list[Record] = []
+    dead: list[DeadLetter] = []
+    for _ in range(EXPIRED_MAX):
+        consumer = consumers.take_alarm(now_us)
+        if consumer is None:
+            break
+        letters = consumer.dead
+        left = {name for name, member in consumer.members.items() if 0 < member.leaving_us <= now_us}
+        for member, late in _late(consumer, left, now_us).items():
+            records.append(_return(consumers, consumer, member, late, look, LEFT if member in left else LATE))
+        for member in left:
+            consumer.members.pop(member, None)
+        dead += since(consumer, letters)
+        _set_alarm(consumers, consumer)
+    names = frozenset(record.name for record in records if isinstance(record, Returned))
+    return Decision(tuple(records), names, tuple(dead))
+
+
+def next_deadline_us(consumers: Consumers) -> int | None:
+    """When to call `expire`; None for never, as things are."""
+    return consumers.next_alarm_us()
+
+
+def bury(consumers: Consumers, letter: DeadLetter) -> Decision[None]:
+    """The letter is in X/$dead. No records where that was known."""
+    consumer = consumers.by_name.get(letter.consumer)
+    if consumer is None or consumer.dying.get(letter.number) != letter:
+        return Decision((), None)
+    return Decision(_apply(consumers, Buried(letter.consumer, letter.number)), None)
+
+
+def _require_same(consumer: Consumer, ack_wait_us: int | None, deliveries_max: int | None) -> None:
+    same_wait = ack_wait_us in (None, consumer.ack_wait_us)
+    if same_wait and deliveries_max in (None, consumer.deliveries_max):
+        return
+    has = f"ack_wait_s {consumer.ack_wait_us / 1e6}, deliveries_max {consumer.deliveries_max}"
+    raise Refused(Code.USAGE, f"the consumer {consumer.name!r} is there with {has}: delete it, or ask for these")
+
+
+def _nearest(seq: int, look: Look) -> int:
+    return min(max(seq, look.first_seq), look.next_seq)
+
+
+def _apply(consumers: Consumers, record: Record) -> tuple[Record]:
+    consumers.apply(record)
+    return (record,)
+
+
+def _listed(consumer: Consumer, look: Look, now_us: int) -> Listed:
+    members = present(consumer, now_us)
+    latest = next(reversed(consumer.members.values())).seen_us if members else 0
+    return Listed(
+        consumer.name,
+        consumer.floor_seq,
+        consumer.lag_messages(look.next_seq),
+        consumer.flight.count,
+        members,
+        consumer.redelivered,
+        consumer.dead,
+        max(0, now_us - max(consumer.last_us, latest)),
+        consumer.ack_wait_us,
+        consumer.deliveries_max,
+    )
+
+
+def _late(consumer: Consumer, left: set[bytes], now_us: int) -> dict[bytes, list[Range]]:
+    """What is to be returned, of each member."""
+    late: dict[bytes, list[Range]] = {}
+    for run in consumer.flight:
+        if run.deadline_us <= now_us or run.member in left:
+            late.setdefault(run.member, []).append((run.first, run.last))
+    return late
+
+
+def _return(
+    consumers: Consumers, consumer: Consumer, member: bytes, late: list[Range], look: Look, reason: str
+) -> Returned:
+    consumer.fail(late, reason, consumers.history)
+    back = followers(consumer, member, late, look)
+    consumer.back(back)
+    return Returned(consumer.name, member, reason, flat(late), flat(back))
+
+
+def _set_alarm(consumers: Consumers, consumer: Consumer) -> None:
+    times = [run.deadline_us for run in consumer.flight]
+    times += [member.leaving_us for member in consumer.members.values() if member.leaving_us]
+    if times:
+        consumers.alarm(consumer, min(times))

@@ -1,0 +1,259 @@
+"""One get: what its member has finished, what has failed, and what it is given. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from tailrace.broker.consumers.state.consumer import Consumer, DeadLetter, Member
+from tailrace.broker.consumers.state.epoch_ranges import seqs_of_epoch, spans
+from tailrace.broker.consumers.state.group import Look, Piece, again, choose, followers, own
+from tailrace.broker.consumers.state.ranges import Range, flat, merged, unflat
+from tailrace.broker.consumers.state.records import Line, Progress, Record
+from tailrace.broker.consumers.state.requests import (
+    Ask,
+    Decision,
+    Given,
+    failed_of,
+    find,
+    finished_of,
+    require_name,
+    require_room,
+)
+from tailrace.broker.consumers.state.stream_state import Consumers
+from tailrace.broker.streams.refused import Refused
+from tailrace.protocol.consuming import FailedRow, FinishedRow, Run
+from tailrace.protocol.errors import Code
+
+TOUCH_US: Final = 60_000_000
+"""A get that changes nothing is logged nevertheless where the last record of its consumer is older."""
+MEMBERS_MAX: Final = 1_000
+"""Of one consumer."""
+PRESENT_US: Final = 120_000_000
+"""A member without a get for so long, and with nothing in flight, is none any more: twice the longest wait."""
+WAITING_RUNS_MAX: Final = 65_536
+"""While so many runs of a consumer wait, nothing that it was not given is taken for finished."""
+BEGUN_ANEW: Final = "its member has begun anew"
+
+
+def get(consumers: Consumers, ask: Ask, look: Look, now_us: int) -> Decision[Given]:
+    """Finish and fail what the member says, then give it messages.
+
+    Where it has some in flight and does not ask for fresh ones, it gets those again and no others. Where it is another
+    program than had them, under the same name, that one has failed with all of them. Nothing to give is an answer
+    without runs: to wait is the caller's, who asks again, without `finished` and `failed`, when messages were
+    appended, or when a decision about the same consumer had records.
+
+    Raises Refused: CONSUMER no such consumer; USAGE; OVERLOADED at MEMBERS_MAX.
+    """
+    consumer = find(consumers, ask.name)
+    require_name(ask.member, "member")
+    require_room(ask)
+    finished, failed = finished_of(ask), failed_of(ask)
+    anew = _welcome(consumer, ask, now_us)
+    records: list[Record] = []
+    if look.history != consumers.history or consumer.next_seq > look.next_seq:
+        records += on_line(consumers, look)
+    letters = consumer.dead
+    progress = Progress(ask.name, ask.member, now_us)
+    stale: list[Range] = []
+    if finished or failed or anew:
+        done = merged(_done(consumers, consumer, ask.member, finished, look, stale))
+        consumer.finish(done)
+        rows = _failed(consumers, consumer, ask.member, failed, stale)
+        progress = _fail(consumers, consumer, progress._replace(finished=flat(done)), rows, anew, look)
+    pieces: list[Piece] = []
+    trimmed = 0
+    if ask.max_messages:
+        progress, trimmed = _kept(consumer, progress, ask.fresh, look)
+        progress, pieces = _given(consumer, progress, ask, look)
+    if _says_something(progress) or now_us - consumer.last_us >= TOUCH_US:
+        consumer.last_us = now_us
+        records.append(progress)
+        if progress.given:
+            consumers.give(consumer, progress)
+    runs = tuple(_runs(consumers, pieces))
+    return Decision(tuple(records), Given(runs, tuple(merged(stale)), trimmed), since(consumer, letters))
+
+
+def rewind(consumers: Consumers, look: Look) -> Decision[int]:
+    """Go back to where stream X has other messages, or none, than the consumers were given; how many went back.
+
+    Each decision that reads the stream does this where the history is another than the last time. That the stream has
+    lost its end without a new term shows only before it has grown again: so this is to be called after each load.
+    """
+    before = {name: consumer.next_seq for name, consumer in consumers.by_name.items()}
+    ahead = any(seq > look.next_seq for seq in before.values())
+    if not before or not (ahead or look.history != consumers.history):
+        return Decision((), 0)
+    records = on_line(consumers, look)
+    return Decision(records, sum(each.next_seq < before[name] for name, each in consumers.by_name.items()))
+
+
+def on_line(consumers: Consumers, look: Look) -> tuple[Line]:
+    """All consumers are on the stream's present line of messages."""
+    line = Line(look.history, look.next_seq)
+    consumers.apply(line)
+    return (line,)
+
+
+def present(consumer: Consumer, now_us: int) -> int:
+    """How many members it has; those that are gone are dropped, but for what was in flight a moment ago."""
+    members = consumer.members
+    while members:
+        name, oldest = next(iter(members.items()))
+        if oldest.in_flight or oldest.seen_us + PRESENT_US >= now_us:
+            break
+        del members[name]
+    return len(members)
+
+
+def _welcome(consumer: Consumer, ask: Ask, now_us: int) -> bool:
+    """The member is there; whether as another program than before. One that wants no messages does not become one."""
+    count = present(consumer, now_us)
+    member = consumer.members.get(ask.member)
+    if member is None:
+        if not ask.max_messages:
+            return False
+        if count >= MEMBERS_MAX:
+            raise Refused(Code.OVERLOADED, f"this consumer has {count} members; at most {MEMBERS_MAX}")
+        member = consumer.members[ask.member] = Member()
+    anew = False
+    if ask.max_messages and ask.session:  # what is said of messages alone may come from one that has been replaced
+        anew = member.session not in (0, ask.session) and member.in_flight > 0
+        member.session = ask.session
+    member.seen_us, member.leaving_us = max(now_us, 1), 0
+    member.asked_us = ask.asked_us or member.seen_us
+    consumer.members.move_to_end(ask.member)
+    return anew
+
+
+def _done(
+    consumers: Consumers,
+    consumer: Consumer,
+    member: bytes,
+    finished: Iterable[FinishedRow],
+    look: Look,
+    stale: list[Range],
+) -> Iterator[Range]:
+    """What of these ranges is finished by this: of this line, and in flight at the member, or at nobody.
+
+    Of messages that nobody was given, as far as is known, those are taken that an owner of an earlier term may have
+    given; of the others this cannot be said, unless it is of messages that this line has lost.
+    """
+    end_seq = consumer.next_seq
+    if len(consumer.waiting) < WAITING_RUNS_MAX:
+        end_seq = max(end_seq, min(consumer.unsure_seq, look.next_seq))
+    for first, last, epoch in finished:
+        own_first, own_last = seqs_of_epoch(consumers.history, epoch)
+        if first < own_first:
+            stale.append((first, min(last, own_first - 1)))
+        own_last = min(own_last, end_seq - 1)
+        if last > own_last:
+            stale.append((max(first, own_last + 1), last))
+        yield from _landed(consumer, member, max(first, own_first), min(last, own_last), stale)
+
+
+def _landed(consumer: Consumer, member: bytes, first: int, last: int, stale: list[Range]) -> Iterator[Range]:
+    """As `_done`, of messages of this line that somebody was given."""
+    if first > last:
+        return
+    for run in consumer.flight.overlap(first, last):
+        if run.member == member:
+            yield run.first, run.last
+        else:
+            stale.append((run.first, run.last))
+    for run in consumer.waiting.overlap(first, last):
+        yield run.first, run.last
+    if last >= consumer.next_seq:
+        yield max(first, consumer.next_seq), last
+
+
+def _failed(
+    consumers: Consumers, consumer: Consumer, member: bytes, failed: Iterable[FailedRow], stale: list[Range]
+) -> list[tuple[int, int, str]]:
+    """What of these is in flight at the member, in rows with one reason each."""
+    rows: list[tuple[int, int, str]] = []
+    for seq, epoch, reason in failed:
+        own_first, own_last = seqs_of_epoch(consumers.history, epoch)
+        run = next(iter(consumer.flight.overlap(seq, seq)), None)
+        if not own_first <= seq <= own_last or (run is not None and run.member != member):
+            stale.append((seq, seq))
+        elif run is None:
+            continue
+        elif rows and rows[-1][0] + rows[-1][1] == seq and rows[-1][2] == reason:
+            rows[-1] = (rows[-1][0], rows[-1][1] + 1, reason)
+        else:
+            rows.append((seq, 1, reason))
+    return rows
+
+
+def _fail(
+    consumers: Consumers,
+    consumer: Consumer,
+    progress: Progress,
+    rows: list[tuple[int, int, str]],
+    anew: bool,
+    look: Look,
+) -> Progress:
+    """These have failed at the member, and all that it has besides where it has begun `anew`."""
+    for first, count, reason in rows:
+        consumer.fail([(first, first + count - 1)], reason, consumers.history)
+    if anew:
+        lost = [(run.first, len(run), BEGUN_ANEW) for run in own(consumer, progress.member)]
+        consumer.fail([(first, first + count - 1) for first, count, _ in lost], BEGUN_ANEW, consumers.history)
+        return progress._replace(failed=(*rows, *lost))
+    back = followers(consumer, progress.member, [(first, first + count - 1) for first, count, _ in rows], look)
+    consumer.back(back)
+    return progress._replace(failed=tuple(rows), back=flat(back))
+
+
+def _kept(consumer: Consumer, progress: Progress, fresh: bool, look: Look) -> tuple[Progress, int]:
+    """Move on to what the stream still has; how many messages the member does not get for that.
+
+    What others have in flight is theirs to finish. What this member has is lost to it where it asks for it again.
+    """
+    kept_seq, trimmed = look.first_seq, 0
+    if consumer.floor_seq >= kept_seq:
+        return progress, 0
+    if not fresh:
+        lost = [run.part(run.first, kept_seq - 1) for run in own(consumer, progress.member) if run.first < kept_seq]
+        if lost:
+            gone = [(run.first, run.last) for run in lost]
+            trimmed += sum(map(len, lost))
+            consumer.finish(gone)
+            progress = progress._replace(finished=flat([*unflat(progress.finished), *gone]))
+    if min(consumer.waiting.first_seq(kept_seq), consumer.next_seq) < kept_seq:
+        trimmed += sum(map(len, consumer.waiting.overlap(0, kept_seq - 1))) + max(0, kept_seq - consumer.next_seq)
+        consumer.keep(kept_seq)
+        progress = progress._replace(kept_seq=kept_seq)
+    return progress, trimmed
+
+
+def _given(consumer: Consumer, progress: Progress, ask: Ask, look: Look) -> tuple[Progress, list[Piece]]:
+    if not ask.fresh:
+        pieces = again(consumer, ask.member, look, ask.max_messages, ask.max_bytes)
+        if pieces:
+            return progress, pieces
+    pieces = choose(consumer, ask.member, look, ask.max_messages, ask.max_bytes)
+    if pieces:
+        progress = progress._replace(given=flat((piece.first, piece.last) for piece in pieces))
+    return progress, pieces
+
+
+def _runs(consumers: Consumers, pieces: Iterable[Piece]) -> Iterator[Run]:
+    """The pieces, each of one epoch."""
+    for piece in pieces:
+        for first, last, epoch in spans(consumers.history, piece.first, piece.last):
+            yield first, last - first + 1, piece.deliveries, epoch
+
+
+def _says_something(progress: Progress) -> bool:
+    return bool(progress.finished or progress.failed or progress.kept_seq or progress.given)
+
+
+def since(consumer: Consumer, letters: int) -> tuple[DeadLetter, ...]:
+    """The dead letters that are not published, from this number on."""
+    if consumer.dead == letters:
+        return ()
+    return tuple(letter for letter in consumer.dying.values() if letter.number >= letters)

@@ -1,0 +1,186 @@
+"""Who gets what: which messages of a consumer a member may have now. Pure; nothing is changed here but `keys`.
+
+One member gets what waits, then what comes next in the stream: two looks, however many messages. Where there are
+several, a message whose key is in flight at another member is passed over, and with it, as it stays there, all later
+ones of that key. So the messages of a key come in their order: those in flight are at one member, and none of them
+comes after one that waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from tailrace.broker.consumers.state.consumer import FLIGHT_MAX, Consumer
+from tailrace.broker.consumers.state.keys import Keys
+from tailrace.broker.consumers.state.ranges import Range, Run, merged
+from tailrace.shard.epochs import NEVER_SEQ, History
+
+WINDOW: Final = 4_096
+"""Messages that one get looks at, for those whose key is in flight at no other member."""
+KEYS_CHUNK: Final = 64
+"""Keys that are asked for at once at least."""
+
+
+class Look(Protocol):
+    """Stream X as it is now. What these raise goes on to the caller (none of them raises Refused)."""
+
+    @property
+    def first_seq(self) -> int: ...
+
+    @property
+    def next_seq(self) -> int: ...
+
+    @property
+    def history(self) -> History:
+        """Best the same object each time as long as it has not changed."""
+
+    def fit(self, first_seq: int, last_seq: int, max_bytes: int) -> tuple[int, int]:
+        """How many of these messages, from the first on, have frames of at most `max_bytes` together; and how many.
+
+        (0, 0) where the first alone is longer. All of them are kept: first_seq <= these < next_seq of the stream.
+        """
+
+    def keys(self, first_seq: int, last_seq: int) -> Sequence[bytes | None]:
+        """The key of each of these messages; None where it has none, or is not kept any more.
+
+        Asked where a consumer has several members, and of what was given together with messages that have failed.
+        """
+
+
+class Piece(NamedTuple):
+    """Messages in a row, delivered so often before."""
+
+    first: int
+    last: int
+    deliveries: int
+
+
+class _Room:
+    """What of an answer is left: messages and bytes. One message has room in any."""
+
+    def __init__(self, look: Look, messages: int, nbytes: int) -> None:
+        self._look = look
+        self.messages = messages
+        self._bytes = nbytes
+        self.pieces: list[Piece] = []
+
+    def take(self, first: int, last: int, deliveries: int) -> bool:
+        """Put in what fits of these; whether there may be room for more."""
+        wanted = min(last - first + 1, self.messages)
+        if wanted < 1:
+            return False
+        count, nbytes = self._look.fit(first, first + wanted - 1, self._bytes)
+        if not count and not self.pieces:
+            count = 1
+        if count:
+            self.pieces.append(Piece(first, first + count - 1, deliveries))
+        self.messages = self.messages - count if count == wanted else 0
+        self._bytes -= nbytes
+        return self.messages > 0
+
+
+def again(consumer: Consumer, member: bytes, look: Look, max_messages: int, max_bytes: int) -> list[Piece]:
+    """What the member has in flight, in order, as much as the answer takes."""
+    return _filled(look, map(_piece, own(consumer, member)), max_messages, max_bytes)
+
+
+def own(consumer: Consumer, member: bytes) -> Iterator[Run]:
+    """What the member has in flight, in order."""
+    held = consumer.members.get(member)
+    if held is None or not held.in_flight:
+        return iter(())
+    return (run for run in consumer.flight if run.member == member)
+
+
+def choose(consumer: Consumer, member: bytes, look: Look, max_messages: int, max_bytes: int) -> list[Piece]:
+    """What the member, which is one of the consumer's, is given now of what waits and of what is new."""
+    room = min(max_messages, FLIGHT_MAX - consumer.flight.count)
+    if room < 1:
+        return []
+    if len(consumer.members) == 1:
+        consumer.keys = None
+        return _filled(look, _candidates(consumer, look), room, max_bytes)
+    if consumer.keys is None:
+        consumer.keys = _of_flight(consumer, look)
+    room = min(room, _share(consumer, member, look))
+    return _filled(look, _free(consumer, consumer.keys, member, look, room), room, max_bytes)
+
+
+def followers(consumer: Consumer, member: bytes, failed: Iterable[Range], look: Look) -> list[Range]:
+    """What the member has in flight of the same keys as these, in order, which have failed, and behind them.
+
+    Behind those only that wait now; what is dead holds up nothing.
+    """
+    again_due = [run for first, last in failed for run in consumer.waiting.overlap(first, last)]
+    if not again_due:
+        return []
+    later = [run for run in own(consumer, member) if run.last > again_due[0].first]
+    if not later:
+        return []
+    keys = consumer.keys or Keys()
+    for run in (*again_due, *later):
+        keys.learn(look, run.first, run.last)
+    by_seq = keys.by_seq
+    first_of: dict[bytes | None, int] = {None: NEVER_SEQ}
+    for run in again_due:
+        for seq in range(run.first, run.last + 1):
+            first_of.setdefault(by_seq[seq], seq)
+    return merged(
+        (seq, seq)
+        for run in later
+        for seq in range(run.first, run.last + 1)
+        if first_of.get(by_seq[seq], NEVER_SEQ) < seq
+    )
+
+
+def _filled(look: Look, candidates: Iterable[Piece], messages: int, nbytes: int) -> list[Piece]:
+    room = _Room(look, messages, nbytes)
+    for piece in candidates:
+        if not room.take(*piece):
+            break
+    return room.pieces
+
+
+def _piece(run: Run) -> Piece:
+    return Piece(run.first, run.last, run.deliveries)
+
+
+def _candidates(consumer: Consumer, look: Look) -> Iterator[Piece]:
+    """What is at nobody, in order."""
+    yield from map(_piece, consumer.waiting)
+    if consumer.next_seq < look.next_seq:
+        yield Piece(consumer.next_seq, look.next_seq - 1, 0)
+
+
+def _free(consumer: Consumer, keys: Keys, member: bytes, look: Look, messages: int) -> Iterator[Piece]:
+    """The candidates that the member may have, about so many, among the first WINDOW ones."""
+    left, window = messages, WINDOW
+    for piece in _candidates(consumer, look):
+        first = piece.first
+        while first <= piece.last:
+            if left < 1 or window < 1:
+                return
+            last = min(piece.last, first + min(max(KEYS_CHUNK, left), window) - 1)
+            keys.learn(look, first, last)
+            for free_first, free_last in keys.free(first, last, member):
+                yield Piece(free_first, free_last, piece.deliveries)
+                left -= free_last - free_first + 1
+            window -= last - first + 1
+            first = last + 1
+
+
+def _share(consumer: Consumer, member: bytes, look: Look) -> int:
+    """What a member may have more: as much as the others of all there is, or of what is left; at least one message."""
+    members = len(consumer.members)
+    left = consumer.waiting.count + max(0, look.next_seq - consumer.next_seq)
+    even = -(-(left + consumer.flight.count) // members) - consumer.members[member].in_flight
+    return max(even, -(-left // members), 1)
+
+
+def _of_flight(consumer: Consumer, look: Look) -> Keys:
+    keys = Keys()
+    for run in consumer.flight:
+        keys.learn(look, run.first, run.last)
+        keys.took_off(run)
+    return keys

@@ -1,0 +1,264 @@
+"""The messages of `$cursor/X`: what has happened to the consumers of stream X, and their bytes.
+
+A record says what came of something, not what was asked for: whoever applies it (`broker.consumers.state.stream_state`)
+decides nothing more. Runs of messages are flat rows of numbers: first seq, messages, first seq, messages, … rising,
+apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, TypeAlias
+
+import msgpack
+
+from tailrace.protocol.names import CONSUMER_BYTES_MAX
+from tailrace.shard.epochs import NEVER_SEQ, EpochStart, History, make_history
+
+Flat: TypeAlias = tuple[int, ...]
+"""first seq, messages, first seq, messages, …"""
+
+
+class BadRecord(ValueError):
+    """These bytes are no record, or it does not fit what was applied before it; the text says why."""
+
+
+class Created(NamedTuple):
+    """A consumer was made, whose first message is `seq`."""
+
+    name: bytes
+    time_us: int
+    seq: int
+    ack_wait_us: int
+    deliveries_max: int
+
+
+class Reset(NamedTuple):
+    """It goes on at `seq`; nothing is in flight or finished from there on."""
+
+    name: bytes
+    time_us: int
+    seq: int
+
+
+class Deleted(NamedTuple):
+    name: bytes
+
+
+class Progress(NamedTuple):
+    """What came of one get. `kept_seq`: messages before it are not kept any more (0: all are that are wanted).
+
+    `failed`: rows of first seq, messages, reason. `back`: what was returned for the keys of those, and counts no
+    delivery. `given`: to this member, now.
+    """
+
+    name: bytes
+    member: bytes
+    time_us: int
+    kept_seq: int = 0
+    finished: Flat = ()
+    failed: tuple[tuple[int, int, str], ...] = ()
+    back: Flat = ()
+    given: Flat = ()
+
+
+class Returned(NamedTuple):
+    """What a member had in flight for too long, or had when it left. `back`: for the keys of those; counts none."""
+
+    name: bytes
+    member: bytes
+    reason: str
+    counted: Flat
+    back: Flat = ()
+
+
+class Buried(NamedTuple):
+    """The dead letter with this number is in X/$dead."""
+
+    name: bytes
+    number: int
+
+
+class Line(NamedTuple):
+    """Stream X is this line of messages from here on, and ends before `end_seq`.
+
+    What was done with messages that are not in it is undone.
+    """
+
+    history: History
+    end_seq: int
+
+
+class Begun(NamedTuple):
+    """A checkpoint begins: the records up to `Ended` make the whole state."""
+
+    history: History
+
+
+class Row(NamedTuple):
+    """One consumer of a checkpoint, all but what is not finished."""
+
+    name: bytes
+    created_us: int
+    era_us: int
+    last_us: int
+    ack_wait_us: int
+    deliveries_max: int
+    next_seq: int
+    unsure_seq: int
+    dead: int
+    redelivered: int
+
+
+class Kept(NamedTuple):
+    """Consumers of a checkpoint."""
+
+    rows: tuple[Row, ...]
+
+
+class Open(NamedTuple):
+    """What one of them has not finished. Rows of `waiting`: first seq, messages, deliveries.
+
+    Rows of `flight`: first seq, messages, deliveries, member, deadline_us. Of `dying`: number, seq, epoch, deliveries,
+    reason.
+    """
+
+    name: bytes
+    waiting: tuple[tuple[int, int, int], ...] = ()
+    flight: tuple[tuple[int, int, int, bytes, int], ...] = ()
+    dying: tuple[tuple[int, int, int, int, str], ...] = ()
+
+
+class Ended(NamedTuple):
+    """The checkpoint has so many parts between `Begun` and this."""
+
+    parts: int
+
+
+Record: TypeAlias = Created | Reset | Deleted | Progress | Returned | Buried | Line | Begun | Kept | Open | Ended
+
+
+_TEXT_BYTES_MAX: Final = 1_000
+_SEQ_MAX: Final = NEVER_SEQ
+
+
+def pack(record: Record) -> bytes:
+    """The payload of a message of `$cursor/X`."""
+    packed: bytes = msgpack.packb((_NUMBERS[type(record)], *record))
+    return packed
+
+
+def unpack(payload: bytes | bytearray | memoryview) -> Record:
+    """Raises BadRecord."""
+    try:
+        fields: Any = msgpack.unpackb(payload, use_list=False)
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
+        raise BadRecord(f"{len(payload)} bytes that are no record: {error!r}") from None
+    if type(fields) is not tuple or not fields or type(fields[0]) is not int or fields[0] not in _READERS:
+        raise BadRecord(f"no record known here: {_shown(fields)}")
+    kind, readers = _READERS[fields[0]]
+    if len(fields) != len(readers) + 1:
+        raise BadRecord(f"{_shown(fields)}: {len(fields) - 1} fields, not {len(readers)}")
+    try:
+        return kind(*(reader(value) for reader, value in zip(readers, fields[1:], strict=True)))
+    except ValueError as error:
+        raise BadRecord(f"{_shown(fields)}: {error}") from None
+
+
+# --- fields -----------------------------------------------------------------------------------------------------------
+
+_Reader: TypeAlias = Callable[[Any], Any]
+
+
+def _name(value: Any) -> bytes:
+    if type(value) is not bytes or not 0 < len(value) <= CONSUMER_BYTES_MAX:
+        raise ValueError(f"{_shown(value)} is no name of 1 to {CONSUMER_BYTES_MAX} bytes")
+    return value
+
+
+def _number(value: Any) -> int:
+    if type(value) is not int or not 0 <= value <= _SEQ_MAX:
+        raise ValueError(f"{_shown(value)} is no number")
+    return value
+
+
+def _text(value: Any) -> str:
+    if type(value) is not str or len(value) > _TEXT_BYTES_MAX:
+        raise ValueError(f"{_shown(value)} is no text of at most {_TEXT_BYTES_MAX} characters")
+    return value
+
+
+def _flat(value: Any) -> Flat:
+    row: Flat = _array(value)
+    if len(row) % 2 or not all(type(number) is int for number in row):
+        raise ValueError(f"{_shown(value)} are no pairs of numbers")
+    end = -1
+    for place in range(0, len(row), 2):
+        first, count = row[place], row[place + 1]
+        if first <= end or count < 1:
+            raise ValueError(f"{count} messages from seq {first} do not come after {end}")
+        end = first + count  # runs are apart: one that begins here would be the rest of this one
+        if end > _SEQ_MAX:
+            raise ValueError(f"{count} messages from seq {first} end nowhere")
+    return row
+
+
+def _array(value: Any) -> Any:
+    if type(value) is not tuple:
+        raise ValueError(f"{_shown(value)} is no array")
+    return value
+
+
+def _rows(*readers: _Reader) -> _Reader:
+    """Reads an array of rows, each with these fields."""
+
+    def read(value: Any) -> Any:
+        return tuple(_row(each) for each in _array(value))
+
+    def _row(row: Any) -> tuple[Any, ...]:
+        if len(_array(row)) != len(readers):
+            raise ValueError(f"{_shown(row)} has not {len(readers)} fields")
+        return tuple(reader(field) for reader, field in zip(readers, row, strict=True))
+
+    return read
+
+
+_ROW: Final = (_name, *([_number] * (len(Row._fields) - 1)))
+_read_rows = _rows(*_ROW)
+_read_terms = _rows(_number, _number, _text)
+
+
+def _kept(value: Any) -> tuple[Row, ...]:
+    return tuple(Row(*row) for row in _read_rows(value))
+
+
+def _history(value: Any) -> History:
+    return make_history(EpochStart(*row) for row in _read_terms(value))
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:80]
+
+
+_READERS: Final[Mapping[int, tuple[Callable[..., Record], tuple[_Reader, ...]]]] = {
+    1: (Progress, (_name, _name, _number, _number, _flat, _rows(_number, _number, _text), _flat, _flat)),
+    2: (Returned, (_name, _name, _text, _flat, _flat)),
+    3: (Created, (_name, _number, _number, _number, _number)),
+    4: (Reset, (_name, _number, _number)),
+    5: (Deleted, (_name,)),
+    6: (Buried, (_name, _number)),
+    7: (Line, (_history, _number)),
+    8: (Begun, (_history,)),
+    9: (Kept, (_kept,)),
+    10: (
+        Open,
+        (
+            _name,
+            _rows(_number, _number, _number),
+            _rows(_number, _number, _number, _name, _number),
+            _rows(_number, _number, _number, _number, _text),
+        ),
+    ),
+    11: (Ended, (_number,)),
+}
+_NUMBERS: Final[Mapping[Any, int]] = {kind: number for number, (kind, _readers) in _READERS.items()}

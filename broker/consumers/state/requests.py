@@ -1,0 +1,165 @@
+"""What is asked of a stream's consumers and what comes of it; whether it can be asked at all. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from tailrace.broker.consumers.state.ranges import Range, merged
+from tailrace.broker.consumers.state.records import Record
+from tailrace.broker.consumers.state.stream_state import Consumer, Consumers, DeadLetter
+from tailrace.broker.streams.refused import Refused
+from tailrace.protocol.consuming import (
+    ACK_WAIT_MAX_S,
+    DELIVERIES_MAX,
+    FAILED_MAX,
+    FINISHED_MAX,
+    GET_BYTES_MAX,
+    MESSAGES_MAX,
+    REASON_BYTES_MAX,
+    FailedRow,
+    FinishedRow,
+    Run,
+)
+from tailrace.protocol.errors import Code
+from tailrace.protocol.names import CONSUMER_BYTES_MAX
+from tailrace.protocol.places import NUMBER_MAX
+from tailrace.shard.epochs import EPOCH_MAX
+from tailrace.shard.names import name_bytes_valid
+
+ACK_WAIT_MIN_US: Final = 1_000
+ACK_WAIT_MAX_US: Final = ACK_WAIT_MAX_S * 1_000_000
+
+T = TypeVar("T")
+
+
+class Decision(NamedTuple, Generic[T]):
+    """`dead`: what these records condemn."""
+
+    records: tuple[Record, ...]
+    value: T
+    dead: tuple[DeadLetter, ...] = ()
+
+
+class Placed(NamedTuple):
+    """`next_seq`: the first message that is not finished."""
+
+    next_seq: int
+    created: bool = False
+
+
+class Given(NamedTuple):
+    """`runs`: first seq, messages, how often they were delivered before, epoch (0 where it is not known any more).
+
+    `stale`: first seq, last seq. `trimmed`: how many messages it lost since they are not kept any more.
+    """
+
+    runs: tuple[Run, ...] = ()
+    stale: tuple[Range, ...] = ()
+    trimmed: int = 0
+
+
+class Ask(NamedTuple):
+    """The arguments of a get. `finished`: first seq, last seq, epoch. `failed`: seq, epoch, reason.
+
+    Bounds are those of `protocol.consuming`; beyond them it is refused. Where `max_messages` is 0, nothing is
+    given. `session`: which program of the member's name asks, 0 where that is not told. `asked_us`: when it came, 0
+    for now; one that waits is decided about later.
+    """
+
+    name: bytes
+    member: bytes
+    finished: Sequence[Sequence[int]] = ()
+    failed: Sequence[FailedRow] = ()
+    max_messages: int = 0
+    max_bytes: int = GET_BYTES_MAX
+    fresh: bool = False
+    session: int = 0
+    asked_us: int = 0
+
+
+class Listed(NamedTuple):
+    """As `protocol.consuming.Standing`, but for `lag_us`: the age of message `next_seq` is the caller's."""
+
+    name: bytes
+    next_seq: int
+    lag_messages: int
+    in_flight: int
+    members: int
+    redelivered: int
+    dead: int
+    idle_us: int
+    ack_wait_us: int
+    deliveries_max: int
+
+
+def find(consumers: Consumers, name: bytes) -> Consumer:
+    """Raises Refused with CONSUMER."""
+    consumer = consumers.by_name.get(name)
+    if consumer is None:
+        raise Refused(Code.CONSUMER, f"there is no consumer {_shown(name)} of this stream: create it")
+    return consumer
+
+
+def require_name(name: bytes, what: str) -> None:
+    """Raises Refused with USAGE, as all below."""
+    if type(name) is not bytes or len(name) > CONSUMER_BYTES_MAX or not name_bytes_valid(name):
+        rule = f"1 to {CONSUMER_BYTES_MAX} bytes of UTF-8 without white space, control characters or |"
+        raise Refused(Code.USAGE, f"{_shown(name)} is not the name of a {what}: {rule}")
+
+
+def require_settings(ack_wait_us: int | None, deliveries_max: int | None) -> None:
+    if ack_wait_us is not None and not ACK_WAIT_MIN_US <= ack_wait_us <= ACK_WAIT_MAX_US:
+        rule = f"{ACK_WAIT_MIN_US / 1e6} to {ACK_WAIT_MAX_S}"
+        raise Refused(Code.USAGE, f"an ack_wait_s of {ack_wait_us / 1e6}: it is {rule}")
+    if deliveries_max is not None and not 0 <= deliveries_max <= DELIVERIES_MAX:
+        raise Refused(Code.USAGE, f"a deliveries_max of {deliveries_max}: it is 0 to {DELIVERIES_MAX}")
+
+
+def require_seq(seq: int) -> None:
+    if type(seq) is not int or not 0 <= seq <= NUMBER_MAX:
+        raise Refused(Code.USAGE, f"{_shown(seq)} is not a seq: a number from 0 to {NUMBER_MAX}")
+
+
+def require_room(ask: Ask) -> None:
+    if not 0 <= ask.max_messages <= MESSAGES_MAX:
+        raise Refused(Code.USAGE, f"max_messages is {ask.max_messages}: it is 0 to {MESSAGES_MAX}")
+    if not 0 < ask.max_bytes <= GET_BYTES_MAX:
+        raise Refused(Code.USAGE, f"max_bytes is {ask.max_bytes}: it is 1 to {GET_BYTES_MAX}")
+
+
+def finished_of(ask: Ask) -> list[FinishedRow]:
+    """Of each epoch in order and apart."""
+    if len(ask.finished) > FINISHED_MAX:
+        raise Refused(Code.USAGE, f"{len(ask.finished)} ranges are finished; at most {FINISHED_MAX} in one get")
+    by_epoch: dict[int, list[Range]] = {}
+    for first, last, epoch in ask.finished:
+        require_seq(first)
+        require_seq(last)
+        _require_epoch(epoch)
+        if first > last:
+            raise Refused(Code.USAGE, f"messages {first} to {last} are finished: the first comes after the last")
+        by_epoch.setdefault(epoch, []).append((first, last))
+    return [(*each, epoch) for epoch, ranges in sorted(by_epoch.items()) for each in merged(ranges)]
+
+
+def failed_of(ask: Ask) -> list[FailedRow]:
+    """In order, each once."""
+    if len(ask.failed) > FAILED_MAX:
+        raise Refused(Code.USAGE, f"{len(ask.failed)} messages have failed; at most {FAILED_MAX} in one get")
+    for seq, epoch, reason in ask.failed:
+        require_seq(seq)
+        _require_epoch(epoch)
+        if len(reason.encode()) > REASON_BYTES_MAX:
+            raise Refused(Code.USAGE, f"the reason of message {seq} is longer than {REASON_BYTES_MAX} bytes")
+    reasons = {(seq, epoch): reason for seq, epoch, reason in ask.failed}
+    return [(*each, reason) for each, reason in sorted(reasons.items())]
+
+
+def _require_epoch(epoch: int) -> None:
+    if type(epoch) is not int or not 0 < epoch <= EPOCH_MAX:
+        raise Refused(Code.USAGE, f"{_shown(epoch)} is not an epoch: a number from 1 to {EPOCH_MAX}")
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:80]

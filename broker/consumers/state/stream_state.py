@@ -1,0 +1,186 @@
+"""The durable consumers of one stream, as the records of `$cursor/X` tell it. Pure: no clock, no file.
+
+Whatever is applied gives the same state wherever it is applied, and what the owner decides
+(`broker.consumers.state.decide`) is done by the same methods as the record that says it. So a state that was read from
+the log is the one that was lost.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from tailrace.broker.consumers.state.checkpoint import Building, parts_of
+from tailrace.broker.consumers.state.consumer import Consumer as Consumer
+from tailrace.broker.consumers.state.consumer import DeadLetter as DeadLetter
+from tailrace.broker.consumers.state.ranges import unflat
+from tailrace.broker.consumers.state.records import (
+    BadRecord,
+    Begun,
+    Buried,
+    Created,
+    Deleted,
+    Ended,
+    Kept,
+    Line,
+    Open,
+    Progress,
+    Record,
+    Reset,
+    Returned,
+)
+from tailrace.shard.epochs import NEVER_SEQ, History, parting_seq
+
+
+class Consumers:
+    """All consumers of one stream. `history`: of stream X, as the records know it."""
+
+    def __init__(self) -> None:
+        self.by_name: dict[bytes, Consumer] = {}
+        self.history: History = ()
+        self._alarms: list[tuple[int, bytes]] = []
+        self._building: Building | None = None
+
+    def apply(self, record: Record) -> None:
+        """Raises BadRecord where it contradicts what was applied before; this state is worth nothing then.
+
+        A checkpoint takes effect with its last record, `Ended`. One that was cut short does nothing.
+        """
+        if self._building is not None and not isinstance(record, Kept | Open | Ended):
+            self._building = None
+        _APPLIERS[type(record)](self, record)
+
+    def checkpoint(self, part_max_bytes: int) -> list[Record]:
+        """`Begun`, parts, `Ended`: applied to any state they give this one.
+
+        Packed, each has about `part_max_bytes` at most; but `Begun` as many as the history asks for, up to 64 KiB.
+        """
+        return parts_of(self.history, self.by_name.values(), part_max_bytes)
+
+    def unburied(self) -> list[DeadLetter]:
+        """The letters that are to be published to X/$dead, or may be published: `decide.bury` is the end of each."""
+        return [letter for consumer in self.by_name.values() for letter in consumer.dying.values()]
+
+    def spare_seq(self, idle_since_us: int) -> int | None:
+        """The first message that a consumer still needs which was not idle since then; None where there is none."""
+        seqs = (each.spare_seq for each in self.by_name.values() if each.last_us >= idle_since_us)
+        return min(seqs, default=None)
+
+    # --- alarms: when to look at which consumer. They are not logged --------------------------------------------------
+
+    def alarm(self, consumer: Consumer, time_us: int) -> None:
+        """Something of the consumer is due then."""
+        if not consumer.alarm_us or time_us < consumer.alarm_us:
+            consumer.alarm_us = time_us
+            heapq.heappush(self._alarms, (time_us, consumer.name))
+
+    def next_alarm_us(self) -> int | None:
+        alarms = self._alarms
+        while alarms:
+            time_us, name = alarms[0]
+            consumer = self.by_name.get(name)
+            if consumer is not None and consumer.alarm_us == time_us:
+                return time_us
+            heapq.heappop(alarms)
+        return None
+
+    def take_alarm(self, now_us: int) -> Consumer | None:
+        """A consumer whose time has come; nothing of it is due then any more, unless it is said again."""
+        time_us = self.next_alarm_us()
+        if time_us is None or time_us > now_us:
+            return None
+        consumer = self.by_name[heapq.heappop(self._alarms)[1]]
+        consumer.alarm_us = 0
+        return consumer
+
+    # --- what each record does ----------------------------------------------------------------------------------------
+
+    def _created(self, record: Created) -> None:
+        if record.name in self.by_name:
+            raise BadRecord(f"consumer {record.name!r} is made, and is there")
+        self.by_name[record.name] = Consumer(
+            record.name, record.time_us, record.seq, record.ack_wait_us, record.deliveries_max
+        )
+
+    def _reset(self, record: Reset) -> None:
+        self._consumer(record.name).go_to(record.seq, record.time_us)
+
+    def _deleted(self, record: Deleted) -> None:
+        del self.by_name[self._consumer(record.name).name]
+
+    def _progress(self, record: Progress) -> None:
+        consumer = self._consumer(record.name)
+        consumer.last_us = record.time_us
+        consumer.finish(unflat(record.finished))
+        for first, count, reason in record.failed:
+            consumer.fail([(first, first + count - 1)], reason, self.history)
+        consumer.back(unflat(record.back))
+        if record.kept_seq:
+            consumer.keep(record.kept_seq)
+        if record.given:
+            self.give(consumer, record)
+
+    def give(self, consumer: Consumer, record: Progress) -> None:
+        """What the record gives its member, and nothing else of it."""
+        deadline_us = record.time_us + consumer.ack_wait_us
+        consumer.give(record.member, unflat(record.given), deadline_us)
+        self.alarm(consumer, deadline_us)
+
+    def _returned(self, record: Returned) -> None:
+        consumer = self._consumer(record.name)
+        consumer.fail(unflat(record.counted), record.reason, self.history)
+        consumer.back(unflat(record.back))
+
+    def _buried(self, record: Buried) -> None:
+        self._consumer(record.name).dying.pop(record.number, None)
+
+    def _line(self, record: Line) -> None:
+        """`unsure_seq` of those that are behind: what came before this term its last owner may have given out."""
+        old = self.history
+        cut_seq = min(record.end_seq, parting_seq(old, record.history) if old else NEVER_SEQ)
+        begin_seq = record.history[-1].first_seq if old and record.history != old else 0
+        for consumer in self.by_name.values():
+            consumer.cut(cut_seq)
+            consumer.keys = None
+            if begin_seq:
+                consumer.unsure_seq = begin_seq if begin_seq > consumer.next_seq else 0
+        self.history = record.history
+
+    def _begun(self, record: Begun) -> None:
+        self._building = Building(record)
+
+    def _part(self, record: Kept | Open) -> None:
+        if self._building is None:
+            raise BadRecord("a part of a checkpoint without its beginning")
+        self._building.add(record)
+
+    def _ended(self, record: Ended) -> None:
+        building, self._building = self._building, None
+        if building is None or building.parts != record.parts:
+            raise BadRecord(f"a checkpoint of {record.parts} parts ends, of which others were there")
+        self.by_name, self.history, self._alarms = building.by_name, building.history, []
+        for consumer in self.by_name.values():
+            for run in consumer.flight:
+                self.alarm(consumer, run.deadline_us)
+
+    def _consumer(self, name: bytes) -> Consumer:
+        consumer = self.by_name.get(name)
+        if consumer is None:
+            raise BadRecord(f"there is no consumer {name!r}")
+        return consumer
+
+
+_APPLIERS: Final[Mapping[type, Callable[[Consumers, Any], None]]] = {
+    Created: Consumers._created,
+    Reset: Consumers._reset,
+    Deleted: Consumers._deleted,
+    Progress: Consumers._progress,
+    Returned: Consumers._returned,
+    Buried: Consumers._buried,
+    Line: Consumers._line,
+    Begun: Consumers._begun,
+    Kept: Consumers._part,
+    Open: Consumers._part,
+    Ended: Consumers._ended,
+}

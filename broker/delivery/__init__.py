@@ -1,0 +1,1 @@
+"""What subscribers get: fan-out, cursors, and the chunks they share."""

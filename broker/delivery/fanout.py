@@ -1,0 +1,384 @@
+"""Fan-out: every subscription is a cursor into a file, and sending is moving the cursors that are behind.
+
+There is no queue of messages for anybody. A cursor (`broker.delivery.cursor`) is always in exactly one of the places
+named by `Park`, and only the runnable ones cost anything. The runnable clients take turns, a chunk each, so neither a
+stream nor a subscriber starves another; live push and catching up are the same act.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from tailrace.broker.delivery.cursor import Chunk, Cursor, Feed, Subscriber
+from tailrace.broker.delivery.readers import Readers
+from tailrace.broker.streams.owner import Growth
+from tailrace.protocol.errors import Code
+from tailrace.shard.errors import StorageError, StreamCut, StreamDamaged, Trimmed
+
+log = logging.getLogger(__name__)
+
+LOOKS_A_TICK = 256
+
+
+class FanOut:
+    """The feeds of a worker and the clients that have something to be sent."""
+
+    def __init__(self, readers: Readers, *, on_count: Callable[[Feed], None]) -> None:
+        """`on_count` hears of each feed whose number of cursors has changed; with none left the feed is gone."""
+        self.feeds: dict[bytes, Feed] = {}
+        self.runnable: deque[Subscriber] = deque()
+        self.blocked: dict[Subscriber, None] = {}  # kept by the clients themselves
+        self.starved: dict[Cursor, None] = {}  # without credit
+        self.fresh: dict[bytes, Growth] = {}  # what this worker has appended in this turn
+        self._readers = readers
+        self._to_look_at: list[bytes] = []
+        self._serving: Subscriber | None = None  # in no list while it has its turn
+        self._on_count = on_count
+        self.on_cut: Callable[[], None] = lambda: None  # what was made of some stream's messages is right no more
+
+    def behind(self) -> Iterator[Subscriber]:
+        """The clients that wait for their turn or for their socket."""
+        yield from dict.fromkeys((*self.runnable, *self.blocked))
+
+    # --- subscriptions ----------------------------------------------------------------------------------------------
+
+    def subscribe(self, client: Subscriber, name: bytes, seq: int, *, remote: bool, key: Any) -> Cursor:
+        """A cursor at `seq`, parked until `start`. The stream's files must exist (StreamMissing, StreamDamaged)."""
+        end_seq = self._readers.get(name).next_seq()
+        feed = self.feeds.get(name)
+        if feed is None:
+            feed = self.feeds[name] = Feed(name, end_seq, remote=remote)
+        feed.cursors += 1
+        self._on_count(feed)
+        return Cursor(client, feed, seq, key)
+
+    def start(self, cursor: Cursor) -> None:
+        """Let a cursor move: its client has been told that it is subscribed."""
+        if cursor.done:
+            return
+        self.look(cursor.feed)
+        if cursor.seq > cursor.feed.end_seq:
+            self._diverge(cursor, cursor.feed.end_seq)
+        else:
+            self._place(cursor)
+
+    def end(self, cursor: Cursor) -> None:
+        """Take a cursor away; one in the middle of a chunk still finishes it."""
+        if cursor.done:
+            return
+        cursor.done = True
+        feed = cursor.feed
+        feed.caught_up.pop(cursor, None)
+        self.starved.pop(cursor, None)
+        feed.cursors -= 1
+        if not feed.cursors:
+            del self.feeds[feed.name]
+        self._on_count(feed)
+
+    def grant(self, cursor: Cursor, nbytes: int) -> None:
+        """Let `nbytes` more be sent of a subscription that has credit."""
+        if cursor.credit_bytes is not None:
+            cursor.credit_bytes += nbytes
+            if cursor.credit_bytes > 0 and cursor in self.starved:
+                del self.starved[cursor]
+                self._place(cursor)
+
+    # --- growth -----------------------------------------------------------------------------------------------------
+
+    def grew(self, name: bytes, end_seq: int, end_offset: int) -> None:
+        """A stream has committed up to `end_seq` (0: look), its frames up to `end_offset` of its content."""
+        feed = self.feeds.get(name)
+        if feed is None:
+            return
+        if not end_seq:
+            self.look(feed)
+        elif end_seq > feed.end_seq:
+            feed.end_offset, feed.end_offset_seq = end_offset, end_seq
+            self._wake(feed, end_seq)
+
+    def appended(self, name: bytes, growth: Growth) -> None:
+        """This worker has just appended to a stream: what is still in memory need not be read for who waits for it."""
+        if name in self.feeds:
+            self.fresh[name] = growth
+            self.grew(name, growth.next_seq, growth.end_offset)
+
+    def look(self, feed: Feed) -> None:
+        """Read the committed end from the file: the truth, whatever notes were lost or late."""
+        try:
+            end_seq = self._readers.get(feed.name).next_seq()
+        except StreamCut as cut:
+            self.cut(feed.name, cut.seq)
+            return
+        except (StorageError, OSError) as error:
+            log.warning("cannot look at stream %r: %s", feed.name, error)
+            return
+        if end_seq > feed.end_seq:
+            self._wake(feed, end_seq)
+        elif end_seq < feed.end_seq:  # cut, and its reader was opened anew, before the owner's word came
+            self.cut(feed.name, end_seq)
+
+    def look_at_some(self) -> None:
+        """From the timer: a few of the streams that live elsewhere, in turn, in case a note was lost."""
+        if not self._to_look_at:
+            self._to_look_at = [name for name, feed in self.feeds.items() if feed.remote]
+        some, self._to_look_at = self._to_look_at[-LOOKS_A_TICK:], self._to_look_at[:-LOOKS_A_TICK]
+        for name in some:
+            self.grew(name, 0, 0)
+
+    def _wake(self, feed: Feed, end_seq: int) -> None:
+        woken, feed.caught_up = feed.caught_up, {}
+        feed.end_seq = end_seq
+        runnable = self.runnable
+        for cursor in woken:
+            client = cursor.client
+            client.ready.append(cursor)
+            if not client.queued and not client.blocked:
+                client.queued = True
+                runnable.append(client)
+
+    def _place(self, cursor: Cursor) -> None:
+        """Park a cursor between two chunks where it belongs."""
+        if cursor.seq >= cursor.until_seq:
+            self.end(cursor)
+            cursor.client.subscription_ended(cursor, None, "")
+        elif cursor.seq >= cursor.feed.end_seq:
+            cursor.feed.caught_up[cursor] = None
+        elif cursor.credit_bytes is not None and cursor.credit_bytes <= 0:
+            self.starved[cursor] = None
+        else:
+            cursor.client.ready.append(cursor)
+            self.make_runnable(cursor.client)
+
+    def make_runnable(self, client: Subscriber) -> None:
+        if not client.queued and not client.blocked and not client.closed:
+            client.queued = True
+            self.runnable.append(client)
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    def run(self, budget_bytes: int) -> None:
+        """Serve the runnable clients in turn, a chunk each, until all are parked or about `budget_bytes` went out."""
+        runnable = self.runnable
+        while runnable and budget_bytes > 0:
+            client = runnable.popleft()
+            client.queued = False
+            if client.closed or client.blocked:
+                continue
+            self._serving = client
+            budget_bytes -= self._serve(client)
+            if client.ready or client.current is not None:
+                self.make_runnable(client)
+        self._serving = None
+        self.fresh.clear()
+
+    def _serve(self, client: Subscriber) -> int:
+        """One chunk for one client, its answers first unless a chunk has begun. Returns bytes sent."""
+        cursor = client.current
+        if cursor is None:
+            if not client.flush_answers() or not client.ready:
+                return 0
+            cursor = client.ready.pop(0)
+            if cursor.done:
+                return 0
+            if cursor.seq >= cursor.feed.end_seq:  # it was behind, until the stream was cut
+                self._place(cursor)
+                return 0
+            if cursor.credit_bytes is not None and cursor.credit_bytes <= 0:
+                self.starved[cursor] = None
+                return 0
+        elif cursor.skip and self._is_trimmed(cursor):
+            self._keep_cut_message(client, cursor)
+            return 0
+        chunk = self._chunk(cursor)
+        if chunk is None:
+            return 0
+        nbytes = chunk.nbytes
+        if cursor.skip > nbytes:
+            self._skip_whole(cursor, chunk)
+            return 0
+        sent = client.send_chunk(cursor, chunk)
+        if client.closed:
+            return sent
+        if cursor.skip + sent < nbytes:
+            self._interrupt(cursor, chunk, sent)
+            return sent
+        self._advance(cursor, chunk)
+        return sent
+
+    def _interrupt(self, cursor: Cursor, chunk: Chunk, sent: int) -> None:
+        """The socket took only a part."""
+        client = cursor.client
+        cursor.skip += sent
+        if cursor.skip:
+            cursor.cut = chunk.next_seq, chunk.next_offset
+            client.current = cursor
+        else:
+            client.current = None
+            client.ready.insert(0, cursor)
+
+    def _skip_whole(self, cursor: Cursor, chunk: Chunk) -> None:
+        """All of this was sent, and more: another worker, which sent it, had made a larger rendering."""
+        cursor.seq = chunk.next_seq
+        cursor.offset = chunk.next_offset
+        cursor.skip -= chunk.nbytes
+
+    def _advance(self, cursor: Cursor, chunk: Chunk) -> None:
+        client = cursor.client
+        client.current = None
+        traffic = client.traffic
+        traffic.messages_out += chunk.next_seq - cursor.seq
+        traffic.bytes_out += chunk.nbytes
+        cursor.seq = chunk.next_seq
+        cursor.skip = 0
+        cursor.cut = None
+        if cursor.credit_bytes is not None:
+            cursor.credit_bytes -= chunk.next_offset - cursor.offset
+        cursor.offset = chunk.next_offset
+        if cursor.done:
+            client.chunk_ended()
+        elif cursor.seq < cursor.feed.end_seq and cursor.credit_bytes is None and cursor.seq < cursor.until_seq:
+            client.ready.append(cursor)
+        else:
+            self._place(cursor)
+            client.flush_answers()
+
+    def _chunk(self, cursor: Cursor) -> Chunk | None:
+        """What comes next for a cursor; None when it cannot go on there (its client has then been told)."""
+        feed = cursor.feed
+        try:
+            if feed.end_offset_seq != feed.end_seq:
+                feed.end_offset = self._readers.get(feed.name).offset_of(feed.end_seq)
+                feed.end_offset_seq = feed.end_seq
+            if cursor.offset < 0:
+                cursor.offset = self._readers.get(feed.name).offset_of(cursor.seq)
+            return cursor.client.delivery.chunk(cursor)
+        except StreamCut as cut:
+            self._cut_while_served(cursor, cut.seq)
+        except ValueError:  # cut, and its reader was opened anew, before the owner's word came
+            self._cut_while_served(cursor, 0)
+        except Trimmed as trimmed:
+            self._skip_trimmed(cursor, trimmed.first_seq)
+        except StreamDamaged as damage:
+            log.error("a subscriber met damage: %s", damage)
+            self.give_up(cursor, Code.DAMAGED, str(damage))
+        except (StorageError, OSError) as error:
+            log.error("cannot read stream %r: %s", feed.name, error)
+            self.give_up(cursor, Code.UNAVAILABLE, f"cannot read the stream: {error}")
+        return None
+
+    # --- what was set aside -----------------------------------------------------------------------------------------
+
+    def cut(self, name: bytes, seq: int) -> None:
+        """A stream's messages from `seq` on (0: nobody knows from where on) have been set aside, and others may have
+        come in their stead. Whoever has got some of them hears it, and goes on no more.
+        """
+        self._readers.forget(name)
+        self.fresh.pop(name, None)
+        self.on_cut()
+        feed = self.feeds.get(name)
+        parked = dict.fromkeys(self.starved)
+        if feed is not None:
+            feed.end_seq, feed.end_offset_seq = min(feed.end_seq, seq), -1
+            parked.update(feed.caught_up)
+        for cursor in self._cursors_of(name, parked):
+            self._cut_cursor(cursor, seq)
+        if feed is not None:
+            self.look(feed)
+
+    def _cursors_of(self, name: bytes, parked: dict[Cursor, None]) -> list[Cursor]:
+        """All that move; one that has not been started yet is seen to then. One that is done may be half out still."""
+        found = dict(parked)
+        for client in (*self.behind(), self._serving):
+            if client is not None:
+                found.update((cursor, None) for cursor in (client.current, *client.ready) if cursor is not None)
+        return [cursor for cursor in found if cursor.feed.name == name]
+
+    def _cut_cursor(self, cursor: Cursor, seq: int) -> None:
+        end_seq = cursor.seq if cursor.cut is None else cursor.cut[0]
+        if end_seq <= seq:
+            if not cursor.skip:
+                cursor.offset = -1
+        elif not cursor.done:
+            self._diverge(cursor, seq)
+        elif cursor.skip and not cursor.client.closed:  # unsubscribed, in the middle of a chunk that cannot be finished
+            cursor.client.current = None
+            cursor.client.subscription_ended(cursor, Code.DIVERGED, diverged_text(seq))
+
+    def _diverge(self, cursor: Cursor, seq: int) -> None:
+        cursor.seq = seq  # where its reader is to go on
+        self.give_up(cursor, Code.DIVERGED, diverged_text(seq))
+
+    def _cut_while_served(self, cursor: Cursor, seq: int) -> None:
+        """It was found out in the middle of a turn, before the owner's word came; the cursor is in no list now."""
+        in_no_list = cursor.client.current is not cursor
+        self.cut(cursor.feed.name, seq)
+        if in_no_list and not cursor.done:
+            self._cut_cursor(cursor, seq)
+            if not cursor.done:
+                self._place(cursor)
+
+    # --- what was trimmed while it was sent -------------------------------------------------------------------------
+
+    def keep_cut_messages(self) -> None:
+        """See to those who are in the middle of a chunk that was trimmed. Call it well within the grace period.
+
+        Once the space is given back the chunk cannot be made again. So the rest of the message that is half out (of the
+        chunk, where its length was announced) is kept, the one thing that a reader ever costs in memory, and behind it
+        the reader is told what it misses.
+        """
+        for client in self.behind():
+            cursor = client.current
+            if cursor is not None and cursor.skip and self._is_trimmed(cursor):
+                self._keep_cut_message(client, cursor)
+
+    def _is_trimmed(self, cursor: Cursor) -> bool:
+        try:
+            return cursor.seq < self._readers.get(cursor.feed.name).first_seq()
+        except (StorageError, OSError):
+            return False  # it is met, and told, where the cursor is served
+
+    def _keep_cut_message(self, client: Subscriber, cursor: Cursor) -> None:
+        chunk = self._chunk(cursor)
+        if chunk is None:
+            return
+        if cursor.skip >= chunk.nbytes:  # of a larger rendering that another worker had made
+            self._skip_whole(cursor, chunk)
+            return
+        try:
+            rest, messages = client.delivery.rest(cursor, chunk)
+        except (StorageError, OSError) as error:  # the space was given back before anybody looked
+            self.give_up(cursor, Code.TRIMMED, str(error))
+            return
+        client.keep(rest)
+        client.current = None
+        client.traffic.messages_out += messages
+        client.traffic.bytes_out += cursor.skip + len(rest)
+        if cursor.credit_bytes is not None:
+            cursor.credit_bytes -= chunk.next_offset - cursor.offset
+        cursor.seq += messages
+        cursor.offset, cursor.skip, cursor.cut = -1, 0, None
+        if not cursor.done:
+            self._place(cursor)
+
+    def _skip_trimmed(self, cursor: Cursor, first_seq: int) -> None:
+        if cursor.skip:  # half a message is out: no answer can be put there any more
+            self.give_up(cursor, Code.TRIMMED, f"seq {cursor.seq} was trimmed while it was being sent")
+            return
+        cursor.client.current = None
+        cursor.client.tell_trimmed(cursor, first_seq)
+        cursor.seq, cursor.offset = first_seq, -1
+        self._place(cursor)
+
+    def give_up(self, cursor: Cursor, code: Code, text: str) -> None:
+        """End a subscription that cannot go on. Where a chunk is half out, the connection ends with it."""
+        if cursor.client.current is cursor:
+            cursor.client.current = None
+        self.end(cursor)
+        cursor.client.subscription_ended(cursor, code, text)
+
+
+def diverged_text(seq: int) -> str:
+    return f"messages from {seq} on were not those of the stream's master, and were set aside; subscribe from #{seq}"

@@ -1,0 +1,163 @@
+"""Chunks of a stream in the form a binary subscriber gets them: the very frames of the log, behind one small head.
+
+What many subscribers want at about the same time, and any small chunk, is read once, or taken from what was just
+appended, and goes from memory to all of them: it is in the processor's cache then. Any other chunk is a place in the
+file: `sendfile` moves it, and its bytes never come here. What is kept of a chunk that a slow subscriber is in the
+middle of is where it ends: the file has the rest.
+
+Chunks end where the file has multiples of their size, as nearly as messages allow, so that subscribers at different
+places soon want the same ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tailrace.broker.delivery.chunk_cache import ChunkCache
+from tailrace.broker.delivery.cursor import Cursor
+from tailrace.broker.delivery.readers import Readers
+from tailrace.broker.streams.owner import Growth
+from tailrace.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, Op
+from tailrace.shard.errors import Trimmed
+from tailrace.shard.files import read_all
+from tailrace.shard.index import Run
+from tailrace.shard.leaves import load
+from tailrace.shard.reader import StreamReader
+
+SENDFILE_MIN_BYTES = 64 << 10  # below this, one sendmsg from memory costs less than a head and a sendfile
+SHARED_SUBSCRIBERS = 8  # so many of a stream share what they are sent,
+NEAR_BYTES = 4 << 20  # those that are no further behind than this
+CHUNKS_AT_ONCE = 4  # of `chunk_bytes` in one of ours: frames cost nothing to make, so their chunks may be larger
+
+_CHUNK = int(Op.CHUNK)
+_check = load("tailrace.shard.frame_cy").check
+
+Frames = bytes | bytearray | memoryview
+
+
+class FrameChunk(NamedTuple):
+    """Frames from `offset` on, `size` bytes of them; `frames` is them, or None where the file is to be sent.
+
+    nbytes: what goes out, the head included.
+    """
+
+    next_seq: int
+    next_offset: int
+    nbytes: int
+    offset: int
+    size: int
+    frames: Frames | None
+
+    @property
+    def held_bytes(self) -> int:
+        return 0 if self.frames is None else self.size
+
+
+class FrameChunks:
+    """Makes chunks and keeps the latest: the delivery of the binary protocol. `fresh` as in `Renderings`."""
+
+    def __init__(
+        self, readers: Readers, chunk_bytes: int, cache_bytes: int, fresh: Mapping[bytes, Growth] | None = None
+    ) -> None:
+        self._readers = readers
+        self._chunk_bytes = CHUNKS_AT_ONCE * chunk_bytes
+        self._fresh = {} if fresh is None else fresh
+        self.cache: ChunkCache[FrameChunk] = ChunkCache(cache_bytes)
+
+    def chunk(self, cursor: Cursor) -> FrameChunk:
+        """What comes next for a cursor that is behind, or the chunk that it is in the middle of.
+
+        Raises Trimmed when the place is gone, StreamDamaged, OSError.
+        """
+        feed = cursor.feed
+        if cursor.cut is not None:
+            kept = self.cache.get((feed.name, cursor.seq))
+            if kept is not None and kept.next_seq == cursor.cut[0]:
+                return kept
+            return _placed(cursor.offset, *cursor.cut)
+        if cursor.credit_bytes is not None or cursor.until_seq < feed.end_seq:
+            return self._own(cursor)
+        key = (feed.name, cursor.seq)
+        chunk = self.cache.get(key)
+        if chunk is None:
+            run = Run(cursor.seq, cursor.offset, feed.end_seq, feed.end_offset)
+            shared = feed.cursors >= SHARED_SUBSCRIBERS and run.end_offset - run.offset <= NEAR_BYTES
+            chunk = self._make(feed.name, run, self._most(run.offset), shared=shared)
+            self.cache.keep(key, chunk)
+        return chunk
+
+    def rest(self, cursor: Cursor, chunk: FrameChunk) -> tuple[bytes, int]:
+        """The rest of the chunk of which a cursor has sent a part, and how many messages the chunk has.
+
+        Raises StreamDamaged when the file has not got it any more, OSError.
+        """
+        messages = chunk.next_seq - cursor.seq
+        reader = self._readers.get(cursor.feed.name)
+        frames = _read(reader, chunk, cursor.seq)
+        found, _nbytes, fault = _check(frames, 0, len(frames), cursor.seq)
+        if found != messages:
+            raise reader.damaged(chunk.offset, f"the frames from seq {cursor.seq} are not there any more: {fault}")
+        return (CHUNK_HEAD.pack(*head_fields(cursor, chunk)) + frames)[cursor.skip :], messages
+
+    def _own(self, cursor: Cursor) -> FrameChunk:
+        """For a cursor that has an end or credit: no more than those allow."""
+        feed = cursor.feed
+        end_seq, end_offset = feed.end_seq, feed.end_offset
+        if cursor.until_seq < end_seq:
+            end_seq = cursor.until_seq
+            end_offset = self._readers.get(feed.name).offset_of(end_seq)
+        nbytes = self._chunk_bytes
+        if cursor.credit_bytes is not None:
+            nbytes = min(nbytes, cursor.credit_bytes)
+        return self._make(feed.name, Run(cursor.seq, cursor.offset, end_seq, end_offset), nbytes, shared=False)
+
+    def _most(self, offset: int) -> int:
+        """How many bytes the chunk at this offset may have: up to the next multiple, or to the one after a near one."""
+        left = self._chunk_bytes - offset % self._chunk_bytes
+        return left if left > self._chunk_bytes // CHUNKS_AT_ONCE else left + self._chunk_bytes
+
+    def _make(self, name: bytes, run: Run, nbytes: int, *, shared: bool) -> FrameChunk:
+        reader = self._readers.get(name)
+        first_seq = reader.first_seq()
+        if run.seq < first_seq:
+            raise Trimmed(reader.name, run.seq, first_seq)
+        next_seq, next_offset = run.end_seq, run.end_offset
+        if next_offset - run.offset > nbytes:
+            next_seq, next_offset = reader.cut(run, nbytes)
+        chunk = _placed(run.offset, next_seq, next_offset)
+        if chunk.size > SENDFILE_MIN_BYTES and not shared:
+            return chunk
+        growth = self._fresh.get(name)
+        if growth is not None and growth.first_seq <= run.seq and next_seq <= growth.next_seq:
+            return chunk._replace(frames=_part(growth, chunk))
+        return chunk._replace(frames=_read(reader, chunk, run.seq))
+
+
+def head_fields(cursor: Cursor, chunk: FrameChunk) -> tuple[int, int, int]:
+    """Opcode, body length, subscription id: for CHUNK_HEAD."""
+    return _CHUNK, HANDLE_BYTES + chunk.size, cursor.key
+
+
+def _placed(offset: int, next_seq: int, next_offset: int) -> FrameChunk:
+    size = next_offset - offset
+    return FrameChunk(next_seq, next_offset, CHUNK_HEAD.size + size, offset, size, None)
+
+
+def _part(growth: Growth, chunk: FrameChunk) -> Frames:
+    """The frames of a chunk, which are among those just appended."""
+    if chunk.size == len(growth.frames):
+        return growth.frames
+    start = chunk.offset - (growth.end_offset - len(growth.frames))
+    return bytes(memoryview(growth.frames)[start : start + chunk.size])  # a view would keep all of the growth
+
+
+def _read(reader: StreamReader, chunk: FrameChunk, seq: int) -> bytes:
+    """All of a chunk that begins with message `seq`. Raises StreamDamaged when the file ends before it, StreamCut,
+    OSError.
+    """
+    frames = read_all(reader.content_fd, chunk.size, chunk.offset)
+    reader.next_seq()  # raises StreamCut: other messages may have come to this place while it was read
+    if len(frames) < chunk.size:
+        raise reader.damaged(chunk.offset, f"the file ends within the frames of seq {seq} to {chunk.next_seq - 1}")
+    return frames

@@ -1,0 +1,125 @@
+"""Making a subscription, in either protocol: see that the stream is there, find its place, put a cursor there.
+
+The owner of the stream is asked where it must be: to make the stream, to open it first after a crash of the machine,
+and to say where it ends for whoever wants what comes next, behind all that this connection published before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tailrace.broker.connection.client import Client
+from tailrace.broker.delivery.cursor import Cursor
+from tailrace.broker.streams.owner import Refused
+from tailrace.protocol.errors import Code
+from tailrace.protocol.places import From
+from tailrace.shard.errors import StorageError, StreamDamaged, StreamMissing
+from tailrace.shard.reader import StreamReader
+
+if TYPE_CHECKING:
+    from tailrace.broker.worker import Worker
+
+
+class Wanted(Protocol):
+    """What both protocols' Subscribe say."""
+
+    @property
+    def stream(self) -> bytes: ...
+
+    @property
+    def start(self) -> From: ...
+
+    @property
+    def skip(self) -> int: ...
+
+
+class Subscribing:
+    """One a worker."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def ensure(self, client: Client, name: bytes, done: Callable[[int | Refused], None], *, ask_end: bool) -> None:
+        """Create the stream if it is missing. `done` gets the error, or an int: its end if `ask_end`.
+
+        The owner is asked for the end at once: what the client publishes after this must not reach it before.
+        """
+
+        def begin() -> None:
+            if self._readable(name):
+                done(0)
+            else:
+                ask()
+
+        def ask() -> None:
+            self._worker.router.call(name, "ensure", [name, client.may_create()], answered, client)
+
+        def answered(value: Any) -> None:
+            if not isinstance(value, Refused) and value < 0:  # it was made just now
+                client.count_created()
+                value = 0
+            self.after_opening(client, name, lambda: done(value))
+
+        if ask_end:
+            ask()
+        else:
+            self.after_opening(client, name, begin)
+
+    def after_opening(self, client: Client, name: bytes, step: Callable[[], None]) -> None:
+        """Do what may have to open the stream's files to read them, now or when this worker has time for that."""
+        if name in self._worker.readers and name not in self._worker.work.waiting:
+            step()
+        else:
+            self._worker.work.do(name, (client,), step)
+
+    def place(self, client: Client, wanted: Wanted, key: Any, end_seq: int) -> Cursor:
+        """A cursor where the subscription begins, parked until `start`. `end_seq` is `ensure`'s. Raises Refused."""
+        worker, name = self._worker, wanted.stream
+        with storage_refusals(name):
+            seq = first_seq_of(worker.readers.get(name), wanted, end_seq)
+            remote = worker.router.slot_of(name) in worker.routes
+            return worker.fanout.subscribe(client, name, seq, remote=remote, key=key)
+
+    def start(self, client: Client, cursor: Cursor) -> None:
+        """The client has been told: let the cursor move."""
+        self._worker.fanout.start(cursor)
+        if not cursor.done:
+            self._worker.movers.consider_subscriber(client, cursor.feed)
+
+    def _readable(self, name: bytes) -> bool:
+        """Whether all of a stream can be read without its owner, who makes it, and opens it first after a crash of the
+        machine.
+        """
+        try:
+            reader = self._worker.readers.get(name)
+            return reader.recovered and reader.has_place
+        except (StreamMissing, StreamDamaged):
+            return False  # its owner makes it, or takes up what a loss of power has left of it
+        except (StorageError, OSError):
+            return True  # let the subscription meet it, and say what it is
+
+
+@contextmanager
+def storage_refusals(name: bytes) -> Iterator[None]:
+    """What storage raises in this block of reading a stream becomes the Refused that its subscriber is told."""
+    try:
+        yield
+    except StreamDamaged as damage:
+        raise Refused(Code.DAMAGED, str(damage)) from damage
+    except (StorageError, OSError) as error:
+        raise Refused(Code.UNAVAILABLE, f"cannot read {name.decode()}: {error}") from error
+
+
+def first_seq_of(reader: StreamReader, wanted: Wanted, end_seq: int) -> int:
+    """The seq of the first message a subscription gets: never before what is kept, nor after the end.
+
+    `end_seq` is the end that the owner told, after it had done what this connection published before.
+    """
+    start = wanted.start
+    if start.kind == "new":
+        return max(end_seq, reader.first_seq())
+    if start.kind == "seq":
+        return min(max(start.value, reader.first_seq()), reader.next_seq())
+    return reader.seq_at(start.value, wanted.skip)

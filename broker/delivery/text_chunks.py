@@ -1,0 +1,127 @@
+"""Chunks of a stream in the form a text subscriber gets them, made once and shared.
+
+A rendering is a pure function of the stream's frames and of where it begins, so one that was dropped from the cache in
+the middle of being sent can be made again: what a slow subscriber holds is a number (how much of it was sent), never
+the bytes. That keeps memory flat whatever the subscribers do.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tailrace.broker.delivery.chunk_cache import ChunkCache
+from tailrace.broker.delivery.cursor import Cursor
+from tailrace.broker.delivery.readers import Readers
+from tailrace.broker.streams.owner import Growth
+from tailrace.shard.errors import Trimmed
+from tailrace.shard.frame import HEADER_BYTES
+from tailrace.shard.leaves import load
+
+_text = load("tailrace.protocol.text_cy")
+
+_LENGTH_BYTES = 4
+
+
+class Rendering(NamedTuple):
+    """`text` holds the messages from the seq it was made for up to `next_seq`; the frame after them is at
+    `next_offset`.
+    """
+
+    text: bytes
+    next_seq: int
+    next_offset: int
+    nbytes: int
+
+    @property
+    def held_bytes(self) -> int:
+        return len(self.text)
+
+
+def message_ends(text: bytes) -> list[int]:
+    """Where each message of a rendering ends, its line end included."""
+    ends = []
+    end = 0
+    while end < len(text):
+        bar = text.index(b"|", end)
+        end = bar + 1 + int(text[end:bar].split()[-1]) + len(b"\r\n")
+        ends.append(end)
+    return ends
+
+
+class Renderings:
+    """Makes renderings and keeps the latest `cache_bytes` of them: the delivery of the line protocol.
+
+    `fresh` is what this worker has appended in this turn: it need not be read from the file, nor checked.
+    """
+
+    def __init__(
+        self, readers: Readers, chunk_bytes: int, cache_bytes: int, fresh: Mapping[bytes, Growth] | None = None
+    ) -> None:
+        self._readers = readers
+        self._fresh = {} if fresh is None else fresh
+        self._chunk_bytes = chunk_bytes
+        self.cache: ChunkCache[Rendering] = ChunkCache(cache_bytes)
+        self._buffer = memoryview(bytearray(chunk_bytes))
+
+    def chunk(self, cursor: Cursor) -> Rendering:
+        """What comes next for a cursor that is behind; again the same while it is in the middle of it.
+
+        Raises Trimmed when the place is gone, StreamDamaged when its frame is not whole and right, OSError.
+        """
+        feed = cursor.feed
+        kept = self.cache.get((feed.name, cursor.seq))
+        if kept is not None:
+            return kept
+        return self.get(feed.name, cursor.seq, cursor.offset, feed.end_seq, feed.end_offset)
+
+    def get(self, name: bytes, seq: int, offset: int, end_seq: int, end_offset: int) -> Rendering:
+        """The messages of stream `name` from `seq`, whose frame is at `offset`, up to a chunk and before `end_seq`."""
+        key = (name, seq)
+        rendering = self.cache.get(key)
+        if rendering is None:
+            rendering = self._make(name, seq, offset, end_seq, end_offset)
+            self.cache.keep(key, rendering)
+        return rendering
+
+    def rest(self, cursor: Cursor, chunk: Rendering) -> tuple[bytes, int]:
+        """The rest of the message of which a cursor has sent a part, and how many messages have then been sent."""
+        ends = message_ends(chunk.text)
+        last = bisect_left(ends, cursor.skip)
+        return chunk.text[cursor.skip : ends[last]], last + 1
+
+    def _make(self, name: bytes, seq: int, offset: int, end_seq: int, end_offset: int) -> Rendering:
+        growth = self._fresh.get(name)
+        if growth is not None and growth.first_seq == seq and len(growth.frames) <= self._chunk_bytes:
+            frames = growth.frames
+            text, _count, _used, _fault = _text.render(
+                frames, 0, len(frames), seq, growth.next_seq, b"msg " + name + b" ", False, self._chunk_bytes
+            )
+            return Rendering(text, growth.next_seq, growth.end_offset, len(text))
+        buffer, count = self._read(name, offset, end_offset)
+        text, frames, used, fault = _text.render(
+            buffer, 0, count, seq, end_seq, b"msg " + name + b" ", True, self._chunk_bytes
+        )
+        if not frames:
+            self._explain(name, seq, offset, fault)
+        return Rendering(text, seq + frames, offset + used, len(text))
+
+    def _read(self, name: bytes, offset: int, end_offset: int) -> tuple[memoryview, int]:
+        """A chunk of content from `offset`, or, where one frame is larger than a chunk, that frame."""
+        reader = self._readers.get(name)
+        room = end_offset - offset
+        buffer = self._buffer
+        count = reader.read_into(buffer[: min(room, self._chunk_bytes)], offset)
+        length = int.from_bytes(buffer[:_LENGTH_BYTES], "little") if count >= HEADER_BYTES else 0
+        if count < length <= room:
+            buffer = memoryview(bytearray(length))
+            count = reader.read_into(buffer, offset)
+        return buffer, count
+
+    def _explain(self, name: bytes, seq: int, offset: int, fault: str) -> None:
+        reader = self._readers.get(name)
+        first_seq = reader.first_seq()
+        if seq < first_seq:
+            raise Trimmed(name.decode(), seq, first_seq)
+        raise reader.damaged(offset, f"the frame of seq {seq} is wrong: {fault or 'not whole'}")

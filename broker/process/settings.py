@@ -1,0 +1,557 @@
+"""Every setting of a node, with its default, its range and one sentence for the operator.
+
+`Settings` is what the rest of the program reads: frozen, flat, already validated. The table that the configuration
+file, the flags of `tailrace serve` and the documented example are made from is the metadata of its fields, so that a
+setting is described in one place. Loading and validating is the supervisor's (`supervisor.config`); a `Settings` made
+directly, as tests do, is taken as it is.
+
+Units stand at the end of each name: `_bytes`, `_s`, `_ms`. Zero means "off" or "choose for me" only where it says so.
+"""
+
+# ruff: noqa: RUF009 - `setting` is dataclasses.field with a description
+
+from __future__ import annotations
+
+from dataclasses import Field, dataclass, field, fields, replace
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from tailrace.shard.frame import MAX_FRAME_BYTES
+from tailrace.shard.names import CURSOR_PREFIX
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+TIB = 1 << 40
+
+MINUTE_S = 60
+HOUR_S = 3_600
+DAY_S = 86_400
+YEAR_S = 365 * DAY_S
+
+# `pub NAME |` + payload + CRLF: what a line takes beyond its payload, with the longest name and some blanks; and what
+# the default gives it, so that a message just over its limit gets the error about a message, not the one about a line.
+LINE_OVERHEAD_MIN_BYTES = 256
+ENVELOPE_OVERHEAD_MIN_BYTES = 4_096  # the heads of a PUBLISH and of its frame, and some handles
+LINE_OVERHEAD_BYTES = 4_096
+
+_CURSOR_PREFIX = CURSOR_PREFIX.decode()
+
+
+class Kind(StrEnum):
+    """What a value is, which decides how it may be written and how a wrong one is explained."""
+
+    PATTERN = "pattern"
+    STREAMS = "streams"
+    ADDRESS = "address"
+    PLACE = "place"
+    SECRET = "secret"
+    PEERS = "peers"
+    HOST = "host"
+    PATH = "path"
+    FLAG = "true or false"
+    COUNT = "count"
+    BYTES = "bytes"
+    SECONDS = "seconds"
+    MILLISECONDS = "milliseconds"
+    CHOICE = "choice"
+
+
+class Durability(StrEnum):
+    """When an appended message is on the disk."""
+
+    ASYNC = "async"  # the kernel writes back when it likes (and every `async_sync_s` at the latest)
+    INTERVAL = "interval"  # synced every `interval_ms`
+    ALWAYS = "always"  # synced before its publish is acknowledged
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One key of the configuration file: where it stands, what it may be, what it is for."""
+
+    section: str
+    key: str
+    kind: Kind
+    low: float
+    high: float
+    doc: str
+    zero: str  # what 0 means when it is allowed below `low`, else ""
+    choices: tuple[str, ...]
+
+
+def setting(
+    section: str,
+    key: str,
+    kind: Kind,
+    default: object,
+    doc: str,
+    *,
+    low: float = 0,
+    high: float = 0,
+    zero: str = "",
+    choices: tuple[str, ...] = (),
+) -> Any:
+    """A dataclass field that carries its own description (see `Spec`)."""
+    spec = Spec(section, key, kind, low, high, doc, zero, choices)
+    return field(default=default, metadata={"spec": spec})
+
+
+def spec_of(described: Field[Any]) -> Spec:
+    """The description a field made by `setting` carries."""
+    spec = described.metadata["spec"]
+    assert isinstance(spec, Spec)
+    return spec
+
+
+@dataclass(frozen=True, slots=True)
+class StreamPolicy:
+    """How long and how safely the streams whose names match `pattern` are kept (one [[stream]] section)."""
+
+    pattern: str = setting(
+        "stream",
+        "pattern",
+        Kind.PATTERN,
+        "*",
+        "the streams it is for, as a shell pattern over the whole name: * ? [abc]; the first section that matches wins",
+    )
+    durability: Durability = setting(
+        "stream",
+        "durability",
+        Kind.CHOICE,
+        Durability.ASYNC,
+        "when a message is on the disk: async (when the kernel likes), interval, always (before its acknowledgement)",
+        choices=tuple(Durability),
+    )
+    interval_ms: int = setting(
+        "stream",
+        "interval_ms",
+        Kind.MILLISECONDS,
+        1_000,
+        "time between two syncs when durability is interval",
+        low=1,
+        high=HOUR_S * 1_000,
+    )
+    max_age_s: int = setting(
+        "stream",
+        "max_age_s",
+        Kind.SECONDS,
+        0,
+        "messages older than this are dropped",
+        low=1,
+        high=100 * YEAR_S,
+        zero="kept for ever",
+    )
+    max_bytes: int = setting(
+        "stream",
+        "max_bytes",
+        Kind.BYTES,
+        0,
+        "the oldest messages are dropped when a stream holds more than this",
+        low=4 * KIB,
+        high=1 << 50,
+        zero="no bound",
+    )
+
+    spare_consumers: bool = setting(
+        "stream",
+        "spare_consumers",
+        Kind.FLAG,
+        False,
+        "whether max_age_s and max_bytes spare what a durable consumer has not finished",
+    )
+    consumer_max_age_s: int = setting(
+        "stream",
+        "consumer_max_age_s",
+        Kind.SECONDS,
+        7 * DAY_S,
+        "a consumer that has asked for nothing for this long is abandoned: nothing is kept for it",
+        low=1,
+        high=100 * YEAR_S,
+        zero="never",
+    )
+
+    def matches(self, name: str) -> bool:
+        """Whether this policy is for the stream `name`; upper and lower case differ."""
+        return fnmatchcase(name, self.pattern)
+
+
+DEFAULT_POLICY = StreamPolicy()
+
+
+@dataclass(frozen=True, slots=True)
+class SlaveRule:
+    """Streams that follow another node (one [[slave]] section). Texts as in the file; `broker.replication.roles.rules`
+    reads them."""
+
+    streams: str = setting(
+        "slave",
+        "streams",
+        Kind.STREAMS,
+        "*",
+        "the streams it is for: *, a prefix and *, or one stream's name; the first section that matches wins",
+    )
+    upstream: str = setting(
+        "slave",
+        "upstream",
+        Kind.ADDRESS,
+        "",
+        "HOST:PORT of the node they follow; empty: none, they are this node's own whatever a later section says",
+    )
+    start: str = setting(
+        "slave",
+        "from",
+        Kind.PLACE,
+        "0",
+        "where the copy of a stream of which nothing is here yet begins: 0, a time in microseconds, #SEQ or new",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """One node. The order of the fields is the order of the documented example file."""
+
+    data: Path = setting("node", "data", Kind.PATH, Path("data"), "the data directory, made when it is missing")
+    workers: int = setting(
+        "node", "workers", Kind.COUNT, 0, "worker processes", low=1, high=256, zero="one a processor"
+    )
+    shards: int = setting(
+        "node",
+        "shards",
+        Kind.COUNT,
+        64,
+        "parts the streams are spread over; read only when a data directory is made, fixed from then on",
+        low=1,
+        high=4_096,
+    )
+    auto_master: bool = setting(
+        "node",
+        "auto_master",
+        Kind.FLAG,
+        True,
+        "whether the first pub or sub of an unknown stream makes it; otherwise only the command master does",
+    )
+
+    affinity: bool = setting(
+        "node",
+        "affinity",
+        Kind.FLAG,
+        True,
+        "whether a connection is moved to the worker that owns the streams it uses, which saves its messages a hop",
+    )
+
+    host: str = setting("listen", "host", Kind.HOST, "127.0.0.1", "address the broker listens on")
+    port: int = setting(
+        "listen", "port", Kind.COUNT, 5_050, "TCP port for everything", low=1, high=65_535, zero="any free port"
+    )
+
+    token: str = setting(
+        "listen",
+        "token",
+        Kind.SECRET,
+        "",
+        "what binary clients from other machines must show; lines are then for this machine only; empty: nothing",
+    )
+    advertise: str = setting(
+        "listen",
+        "advertise",
+        Kind.ADDRESS,
+        "",
+        "HOST:PORT at which other nodes reach this one, as tailrace tree shows it; empty: as they see it connect",
+    )
+
+    replication_peers: tuple[str, ...] = setting(
+        "replication",
+        "peers",
+        Kind.PEERS,
+        (),
+        "machines whose nodes may follow and claim streams here: IP addresses, networks, or IP:PORT of nodes; list"
+        " every node of the tree, with its port, on each; this machine is always one of them",
+    )
+    replication_token: str = setting(
+        "replication",
+        "token",
+        Kind.SECRET,
+        "",
+        "the secret with which a node from any other address may do so too, the same on all nodes; not the one that"
+        " clients show; empty: none may",
+    )
+
+    metrics_host: str = setting("metrics", "host", Kind.HOST, "127.0.0.1", "address of /metrics, /healthz and /readyz")
+    metrics_port: int = setting(
+        "metrics", "port", Kind.COUNT, 5_051, "its TCP port", low=1, high=65_535, zero="any free port"
+    )
+    metrics_textfile: Path = setting(
+        "metrics",
+        "textfile",
+        Kind.PATH,
+        Path("/var/lib/tailrace-rollup/metrics.prom"),
+        "a file of figures that /metrics shows too, if it is there: what tailrace rollup --metrics writes",
+    )
+
+    max_line_bytes: int = setting(
+        "limits",
+        "max_line_bytes",
+        Kind.BYTES,
+        8 * MIB + LINE_OVERHEAD_BYTES,
+        "longest command line, its payload and line end included",
+        low=KIB,
+        high=GIB,
+    )
+    max_message_bytes: int = setting(
+        "limits",
+        "max_message_bytes",
+        Kind.BYTES,
+        8 * MIB,
+        "largest payload of a message",
+        low=1,
+        high=MAX_FRAME_BYTES - MIB,  # its header and metadata fit beside it
+    )
+    max_envelope_bytes: int = setting(
+        "limits",
+        "max_envelope_bytes",
+        Kind.BYTES,
+        16 * MIB,
+        "longest request of the binary protocol: a whole batch of messages",
+        low=64 * KIB,
+        high=GIB,
+    )
+    max_partial_bytes: int = setting(
+        "limits",
+        "max_partial_bytes",
+        Kind.BYTES,
+        256 * MIB,
+        "memory a worker gives to requests that have begun and not ended, over all its connections",
+        low=64 * KIB,
+        high=64 * GIB,
+    )
+    max_producer_bytes: int = setting(
+        "limits",
+        "max_producer_bytes",
+        Kind.BYTES,
+        64 * MIB,
+        "memory a worker gives to what it knows of producers that number their messages, over all streams",
+        low=MIB,
+        high=64 * GIB,
+    )
+    max_unsent_bytes: int = setting(
+        "limits",
+        "max_unsent_bytes",
+        Kind.BYTES,
+        256 * MIB,
+        "memory a worker gives to answers that its connections have not read; one that adds to more is closed",
+        low=MIB,
+        high=64 * GIB,
+    )
+    max_connections: int = setting(
+        "limits", "max_connections", Kind.COUNT, 65_536, "client connections of the node", low=1, high=1_000_000
+    )
+    max_subscriptions: int = setting(
+        "limits", "max_subscriptions", Kind.COUNT, 1_024, "subscriptions of one connection", low=1, high=1_000_000
+    )
+    max_handles: int = setting(
+        "limits",
+        "max_handles",
+        Kind.COUNT,
+        65_536,
+        "streams one binary connection may publish to",
+        low=1,
+        high=1_000_000,
+    )
+    max_streams_connection: int = setting(
+        "limits",
+        "max_streams_connection",
+        Kind.COUNT,
+        100_000,
+        "streams one connection may make",
+        low=1,
+        high=100_000_000,
+    )
+    max_streams: int = setting(
+        "limits", "max_streams", Kind.COUNT, 1_000_000, "streams of the node", low=1, high=100_000_000
+    )
+    max_open_streams: int = setting(
+        "limits",
+        "max_open_streams",
+        Kind.COUNT,
+        1_024,
+        "streams a worker keeps open (a few descriptors each); the least recently used are closed",
+        low=8,
+        high=1_000_000,
+    )
+    max_lag_bytes: int = setting(
+        "limits",
+        "max_lag_bytes",
+        Kind.BYTES,
+        0,
+        "a subscriber further behind than this is dropped",
+        low=MIB,
+        high=1 << 50,
+        zero="never; it reads on from the file",
+    )
+    chunk_bytes: int = setting(
+        "limits",
+        "chunk_bytes",
+        Kind.BYTES,
+        256 * KIB,
+        "most that one subscription is sent before the next one has its turn",
+        low=4 * KIB,
+        high=64 * MIB,
+    )
+    chunk_cache_bytes: int = setting(
+        "limits",
+        "chunk_cache_bytes",
+        Kind.BYTES,
+        64 * MIB,
+        "memory a worker gives, for each protocol, to chunks that several subscribers share",
+        low=MIB,
+        high=64 * GIB,
+    )
+    link_window_bytes: int = setting(
+        "limits",
+        "link_window_bytes",
+        Kind.BYTES,
+        16 * MIB,
+        "publishes a worker holds for one sibling that has not taken them yet; above it, their publishers wait",
+        low=64 * KIB,
+        high=4 * GIB,
+    )
+
+    heartbeat_s: float = setting(
+        "timing",
+        "heartbeat_s",
+        Kind.SECONDS,
+        30.0,
+        "a binary peer that was silent for this long is pinged, and again after as long",
+        low=0.05,
+        high=DAY_S,
+    )
+    heartbeats_max: int = setting(
+        "timing",
+        "heartbeats_max",
+        Kind.COUNT,
+        3,
+        "one that has answered none of so many pings is dropped",
+        low=1,
+        high=1_000,
+    )
+    stall_timeout_s: float = setting(
+        "timing",
+        "stall_timeout_s",
+        Kind.SECONDS,
+        20.0,
+        "a peer that takes nothing of what is ready for it for this long is dropped",
+        low=0.1,
+        high=DAY_S,
+    )
+    unavailable_timeout_s: float = setting(
+        "timing",
+        "unavailable_timeout_s",
+        Kind.SECONDS,
+        10.0,
+        "how long a publish waits for a worker that is down before it fails with err unavailable",
+        low=0.1,
+        high=HOUR_S,
+    )
+    upstream_timeout_s: float = setting(
+        "timing",
+        "upstream_timeout_s",
+        Kind.SECONDS,
+        10.0,
+        "an upstream node that says nothing for this long is given up and dialled anew",
+        low=0.1,
+        high=HOUR_S,
+    )
+    replication_timeout_s: float = setting(
+        "timing",
+        "replication_timeout_s",
+        Kind.SECONDS,
+        10.0,
+        "how long a publish waits for the slaves it asked for before it fails with err unreplicated",
+        low=0.1,
+        high=HOUR_S,
+    )
+    producer_expiry_s: float = setting(
+        "timing",
+        "producer_expiry_s",
+        Kind.SECONDS,
+        float(DAY_S),
+        "a producer that has published nothing to a stream for this long is not known there any more",
+        low=60,
+        high=YEAR_S,
+    )
+    drain_timeout_s: float = setting(
+        "timing",
+        "drain_timeout_s",
+        Kind.SECONDS,
+        10.0,
+        "how long a worker that was told to end may take to finish what it has begun",
+        low=0.1,
+        high=HOUR_S,
+    )
+    beat_timeout_s: float = setting(
+        "timing",
+        "beat_timeout_s",
+        Kind.SECONDS,
+        15.0,
+        "a worker whose loop is silent for this long is dumped and killed",
+        low=1,
+        high=HOUR_S,
+    )
+    trim_grace_s: float = setting(
+        "timing",
+        "trim_grace_s",
+        Kind.SECONDS,
+        5.0,
+        "time between dropping messages and giving their space back",
+        low=2,
+        high=DAY_S,
+    )
+    retention_interval_s: float = setting(
+        "timing",
+        "retention_interval_s",
+        Kind.SECONDS,
+        10.0,
+        "time between two looks at what max_age_s and max_bytes drop",
+        low=0.1,
+        high=DAY_S,
+    )
+    clock_jump_wait_s: float = setting(
+        "timing",
+        "clock_jump_wait_s",
+        Kind.SECONDS,
+        float(HOUR_S),
+        "how long a jump of the clock forward must last before max_age_s goes by it",
+        low=0,
+        high=YEAR_S,
+    )
+    async_sync_s: float = setting(
+        "timing",
+        "async_sync_s",
+        Kind.SECONDS,
+        30.0,
+        "a stream whose durability is async is synced this long after a write at the latest",
+        low=0.1,
+        high=DAY_S,
+    )
+
+    streams: tuple[StreamPolicy, ...] = ()
+    slaves: tuple[SlaveRule, ...] = ()
+
+    def policy(self, name: str) -> StreamPolicy:
+        """The policy of the stream `name`: the first [[stream]] section that matches, else the defaults.
+
+        The log of a stream's consumers is kept as safely as the stream, and is as long as it needs to be.
+        """
+        if name.startswith(_CURSOR_PREFIX):
+            return replace(self.policy(name.removeprefix(_CURSOR_PREFIX)), max_age_s=0, max_bytes=0)
+        for candidate in self.streams:
+            if candidate.matches(name):
+                return candidate
+        return DEFAULT_POLICY
+
+
+def described_fields() -> tuple[Field[Any], ...]:
+    """The fields of `Settings` that are keys of the file, in its order: all but [[stream]] and [[slave]]."""
+    return tuple(each for each in fields(Settings) if "spec" in each.metadata)

@@ -1,0 +1,94 @@
+"""Publishes that wait for other nodes while the worker that logged them is replaced: its successor waits in its stead.
+
+The answers still come from the old worker, which stays until they are known. Its siblings send the successor nothing
+before that, so this wait is a short one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from tailrace.broker.process.work import NOBODY, Asker
+from tailrace.broker.replication.downstream.replica_acks import Wait
+from tailrace.broker.routing.batch import Batch
+from tailrace.broker.streams.owner import Owner, Refused
+from tailrace.protocol.errors import Code
+from tailrace.shard.errors import StorageError
+from tailrace.shard.meta import Role
+
+Args = list[Any]
+Done = Callable[[Any], None]
+
+PATIENCE_S: Final = 2.0
+LOST_TEXT: Final = "logged, but the worker that waited for other nodes to hold it was replaced meanwhile"
+
+
+def hand_over(owner: Owner, call: Callable[[bytes, str, Args, Done], None]) -> Callable[[], None]:
+    """Take the waits from an owner that still has its logs; what it gives back asks its successor, by `call`."""
+    waits = [(wait, owner.epoch(wait.batch.name)) for wait in owner.replicas.take_waits()]
+
+    def ask() -> None:
+        for wait, epoch in waits:
+            batch = wait.batch
+            args = [batch.name, wait.first_seq, batch.count, epoch, batch.replicas]
+            call(batch.name, "await", args, _answer(wait))
+
+    return ask
+
+
+def _answer(wait: Wait) -> Done:
+    def done(value: Any) -> None:
+        if isinstance(value, Refused):
+            text = value.text if value.code is Code.UNREPLICATED else LOST_TEXT
+            wait.batch.unreplicated(wait.first_seq, text)
+        else:
+            wait.batch.published(wait.first_seq, value)
+
+    return done
+
+
+def wait_on(owner: Owner, args: Args, done: Done) -> None:
+    """[stream, first seq, messages, epoch, nodes]: `done` hears how many subscribers there are once so many nodes hold
+    the messages that the predecessor logged, or Refused.
+    """
+    name, first_seq, count, epoch, replicas = args
+    try:
+        log = owner.stream(name).log
+        last_seq = first_seq + count - 1
+        found = owner.role(name) is Role.MASTER and log.first_seq <= last_seq < log.next_seq
+        found = found and log.entry(last_seq).epoch == epoch
+    except (Refused, StorageError, OSError):
+        found = False
+    if not found:
+        done(Refused(Code.UNREPLICATED, LOST_TEXT))
+        return
+    batch = Batch(name, 0, None, replicas)
+    batch.count = count
+    batch.parts.append((_Sink(done), 0, 0))
+    owner.replicas.wait(batch, first_seq, PATIENCE_S)
+
+
+class _Sink:
+    """Hears for the predecessor how its batch went."""
+
+    __slots__ = ("_done",)
+
+    asker: Asker = NOBODY
+
+    def __init__(self, done: Done) -> None:
+        self._done = done
+
+    def published(self, _key: int, _first_seq: int, subscribers: int) -> None:
+        self._done(subscribers)
+
+    def refused(self, _key: int, code: Code, text: str) -> None:
+        self._done(Refused(code, text))
+
+    def unreplicated(self, _key: int, _first_seq: int, text: str) -> None:
+        self._done(Refused(Code.UNREPLICATED, text))
+
+    def may_create(self) -> bool:
+        return False
+
+    def count_created(self) -> None: ...

@@ -1,0 +1,179 @@
+"""What a node may ask of the owner of a stream at another node, and what it believes of the answers.
+
+The arguments are the owner's to judge, as those of its siblings' calls are (`broker.consumers.state.arguments`); here
+they are unpacked within bounds. A value goes to one of this node's own clients: whether it can be one is looked at
+here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import msgpack
+
+from tailrace.broker.streams.refused import Refused
+from tailrace.protocol import consuming as c
+from tailrace.protocol.errors import Code, PeerError
+from tailrace.protocol.fields import CONTROL_BODY_MAX_BYTES, NUMBER_MAX, U32_MAX
+from tailrace.protocol.names import consumer_name
+from tailrace.shard.names import NAME_BYTES_MAX
+
+Args = list[Any]
+Is = Callable[[Any], bool]
+
+CALLS_MAX: Final = 4_096
+"""Calls of one connection that have no answer yet; more are refused."""
+ARGS_BYTES_MAX: Final = CONTROL_BODY_MAX_BYTES - NAME_BYTES_MAX - 64
+"""The longest arguments, packed: with stream, verb and id they are a control message."""
+ARGS_ELEMENTS_MAX: Final = c.ROWS_MAX
+"""The most elements of any array in them."""
+MAP_ELEMENTS_MAX: Final = 16
+"""The most elements of any map."""
+LIST_BYTES_MAX: Final = 8 << 20
+"""The longest list of consumers, packed."""
+GIVEN_BYTES_MAX: Final = 2 << 20
+"""The longest value of a get, packed."""
+RANGES_MAX: Final = 1 << 16
+"""The most runs or ranges in one."""
+SHORT_BYTES_MAX: Final = 4 << 10
+"""The longest value of all else, packed."""
+
+_STANDING_BYTES_MAX = 400  # a row of the list of consumers, about
+_RUN_BYTES_MAX = 1 + 9 + 3 * 5
+_RANGE_BYTES_MAX = 1 + 9 + 9
+assert c.CONSUMERS_MAX * _STANDING_BYTES_MAX <= LIST_BYTES_MAX
+assert c.MESSAGES_MAX * _RUN_BYTES_MAX + RANGES_MAX * _RANGE_BYTES_MAX <= GIVEN_BYTES_MAX
+
+
+class Value(NamedTuple):
+    """What a verb gives: the longest in bytes, the most elements of any array of it, and whether this can be one."""
+
+    bytes_max: int
+    elements_max: int
+    fits: Is
+
+
+# --- what an element may be -------------------------------------------------------------------------------------------
+
+
+def _number(high: int = NUMBER_MAX) -> Is:
+    return lambda value: type(value) is int and 0 <= value <= high
+
+
+def _flag(value: Any) -> bool:
+    return type(value) is bool
+
+
+def _seconds(value: Any) -> bool:
+    return type(value) in (int, float) and 0 < value <= c.ACK_WAIT_MAX_S
+
+
+def _name(value: Any) -> bool:
+    try:
+        return type(value) is bytes and consumer_name(value) == value
+    except PeerError:
+        return False
+
+
+def _rows(*checks: Is) -> Is:
+    def is_row(row: Any) -> bool:
+        return type(row) is list and len(row) == len(checks) and all(map(lambda fits, each: fits(each), checks, row))
+
+    return _array(is_row)
+
+
+def _array(fits: Is) -> Is:
+    return lambda value: type(value) is list and all(map(fits, value))
+
+
+def _map(needed: Mapping[str, Is], others: Mapping[str, Is] | None = None) -> Is:
+    """A map that has all that is needed, perhaps some of the others, and nothing else."""
+    known = {**needed, **(others or {})}
+
+    def fits(value: Any) -> bool:
+        if type(value) is not dict or not needed.keys() <= value.keys() <= known.keys():
+            return False
+        return all(known[key](each) for key, each in value.items())
+
+    return fits
+
+
+# --- the verbs --------------------------------------------------------------------------------------------------------
+
+_SEQ = _number()
+_NUMBERS = ("next_seq", "lag_messages", "in_flight", "members", "redelivered", "dead", "idle_us", "deliveries_max")
+_STANDING = _map({"name": _name, "ack_wait_s": _seconds, **dict.fromkeys(_NUMBERS, _SEQ)}, {"lag_us": _SEQ})
+
+_NOTHING: Final = Value(SHORT_BYTES_MAX, 1, _map({}))
+_DEEDS: Final[Mapping[str, Value]] = {
+    "create": Value(SHORT_BYTES_MAX, 2, _map({"next_seq": _SEQ, "created": _flag})),
+    "reset": Value(SHORT_BYTES_MAX, 1, _map({"next_seq": _SEQ})),
+    "delete": Value(SHORT_BYTES_MAX, 1, _map({"existed": _flag})),
+    "list": Value(LIST_BYTES_MAX, c.CONSUMERS_MAX, _map({"consumers": _array(_STANDING)})),
+}
+_GIVEN: Final = Value(
+    GIVEN_BYTES_MAX,
+    RANGES_MAX,
+    _map({"runs": _rows(_SEQ, *[_number(U32_MAX)] * 3), "stale": _rows(_SEQ, _SEQ), "trimmed": _SEQ}),
+)
+
+
+def _of_consume(args: Sequence[Any]) -> Value:
+    do = args[0].get("do") if args and type(args[0]) is dict else None
+    return _DEEDS.get(do, _NOTHING) if type(do) is str else _NOTHING
+
+
+VERBS: Final[Mapping[str, Callable[[Sequence[Any]], Value]]] = {
+    "consume": _of_consume,
+    "get": lambda _args: _GIVEN,
+}
+"""All that may be asked; what is given for which arguments."""
+
+
+# --- their bytes ------------------------------------------------------------------------------------------------------
+
+
+def pack_args(args: Sequence[Any]) -> bytes:
+    """Of any verb, without the stream. Raises Refused (`size`) where they are too long."""
+    packed: bytes = msgpack.packb(args)
+    if len(packed) > ARGS_BYTES_MAX:
+        text = f"{len(packed)} bytes are too many to ask the stream's master with; ask for less at once"
+        raise Refused(Code.SIZE, text)
+    return packed
+
+
+def read_args(verb: str, packed: bytes) -> Args:
+    """The arguments of a verb, without the stream. Raises Refused for what is no call."""
+    if verb not in VERBS:
+        raise Refused(Code.UNSUPPORTED, f"what another node may ask for is one of {', '.join(VERBS)}")
+    args = _unpacked(packed, ARGS_ELEMENTS_MAX, MAP_ELEMENTS_MAX)
+    if type(args) is not list:
+        raise Refused(Code.USAGE, f"{len(packed)} bytes that are no arguments of {verb}")
+    return args
+
+
+def pack_value(verb: str, args: Sequence[Any], value: Any) -> bytes:
+    """Raises Refused (`size`) for what is more than the asker takes."""
+    packed: bytes = msgpack.packb(value)
+    limit = VERBS[verb](args).bytes_max
+    if len(packed) > limit:
+        raise Refused(Code.SIZE, f"the answer has {len(packed)} bytes; at most {limit} go to another node")
+    return packed
+
+
+def read_value(verb: str, args: Sequence[Any], packed: bytes) -> Any:
+    """What `verb`, asked with these arguments, has given. Raises ValueError for what it cannot give."""
+    expected = VERBS[verb](args)
+    value = None if len(packed) > expected.bytes_max else _unpacked(packed, expected.elements_max, MAP_ELEMENTS_MAX)
+    if not expected.fits(value):
+        raise ValueError(f"{len(packed)} bytes that are no answer to {verb}")
+    return value
+
+
+def _unpacked(packed: bytes, array_max: int, map_max: int) -> Any:
+    """None for what cannot be unpacked. `array_max`, `map_max`: the most elements of one."""
+    try:
+        return msgpack.unpackb(packed, raw=False, strict_map_key=True, max_array_len=array_max, max_map_len=map_max)
+    except (ValueError, TypeError, msgpack.UnpackException):
+        return None

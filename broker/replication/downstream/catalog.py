@@ -1,0 +1,137 @@
+"""The names of all streams of the node, for other nodes that follow whatever begins with a prefix.
+
+Each owner is asked for what its worker has not heard yet, as soon as the board shows that it has more. Names come in
+the order in which the owner learnt them, so "not heard yet" is a place in that order; it counts for one owner only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from tailrace.broker.streams.owner import Owner, Refused
+from tailrace.protocol.messages import pack
+from tailrace.protocol.replication import NAMES_MAX, Names
+from tailrace.shard.names import base_of, is_reserved
+
+if TYPE_CHECKING:
+    from tailrace.broker.connection.binary import BinaryClient
+    from tailrace.broker.worker import Worker
+
+Args = list[Any]
+
+NAMES_A_CALL = 2_048
+TURN_S = 0.001
+"""Of one turn, for looking at names; the watches take turns."""
+SCANNED_AT_ONCE = 512
+"""Names that are looked at for one watch before the next one has its turn."""
+UNSENT_MAX_BYTES = 256 << 10
+"""A connection with more unsent than this gets no names for now."""
+
+
+def names(owner: Owner, args: Args) -> list[Any]:
+    """[of which owner, from which place] -> [owner, place, names from there]: a verb of `broker.streams.owner_calls`.
+
+    From the beginning, where the place is not this owner's.
+    """
+    known, start = args
+    if known != owner.incarnation:
+        start = 0
+    return [owner.incarnation, start, list(islice(owner.names, start, start + NAMES_A_CALL))]
+
+
+class Watch:
+    """`place`: of the next name to look at, among all that the worker knows."""
+
+    __slots__ = ("client", "number", "place", "prefix")
+
+    def __init__(self, client: BinaryClient, number: int, prefix: bytes) -> None:
+        self.client = client
+        self.number = number
+        self.prefix = prefix
+        self.place = 0
+
+
+class Catalog:
+    """One a worker. It asks and keeps nothing until somebody watches."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._names: list[bytes] = []
+        self._known: set[bytes] = set()
+        self._heard: dict[int, tuple[int, int]] = {}  # by slot: of which owner, how many
+        self._asking: set[int] = set()
+        self._watches: dict[tuple[BinaryClient, bytes], Watch] = {}
+        self._due: deque[Watch] = deque()  # those that there are names for, since the last tick
+
+    def watch(self, client: BinaryClient, number: int, prefix: bytes) -> None:
+        """From the beginning, also where the client watches this prefix already, by another number then."""
+        self._watches[client, prefix] = Watch(client, number, prefix)
+        self.tick()
+
+    def forget(self, client: BinaryClient) -> None:
+        for key in [key for key in self._watches if key[0] is client]:
+            del self._watches[key]
+        self._due = deque(watch for watch in self._due if watch.client is not client)
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is more to do than one turn does."""
+        return bool(self._due)
+
+    @property
+    def watched(self) -> bool:
+        """Whether anybody wants to hear of new streams, and so whether `tick` has anything to look for."""
+        return bool(self._watches)
+
+    def tick(self) -> None:
+        if not self._watches:
+            return
+        for slot in self._worker.board:
+            if slot.index not in self._asking and slot.streams > self._heard.get(slot.index, (0, 0))[1]:
+                self._ask(slot.index)
+        self._due = deque(watch for watch in self._watches.values() if watch.place < len(self._names))
+
+    def work(self) -> None:
+        """In each turn, while `busy`: look at some of the names."""
+        end_s = time.monotonic() + TURN_S
+        while self._due:
+            watch = self._due.popleft()
+            if self._serve(watch):
+                self._due.append(watch)
+            if time.monotonic() >= end_s:
+                return
+
+    def _ask(self, slot: int) -> None:
+        self._asking.add(slot)
+        owner, count = self._heard.get(slot, (0, 0))
+        self._worker.router.call_slot(slot, "names", [owner, count], lambda value: self._answered(slot, value))
+
+    def _answered(self, slot: int, value: Any) -> None:
+        self._asking.discard(slot)
+        if isinstance(value, Refused):
+            return  # asked again at the next tick
+        owner, start, found = value
+        self._heard[slot] = owner, start + len(found)
+        for name in found:
+            if name not in self._known and not is_reserved(base_of(name)):
+                self._known.add(name)
+                self._names.append(name)
+
+    def _serve(self, watch: Watch) -> bool:
+        """Look at some names; whether there are more that can be told now."""
+        client = watch.client
+        if client.closed or len(client.out) >= UNSENT_MAX_BYTES:
+            return False
+        found: list[bytes] = []
+        for name in islice(self._names, watch.place, watch.place + SCANNED_AT_ONCE):
+            watch.place += 1
+            if base_of(name).startswith(watch.prefix):
+                found.append(name)
+                if len(found) >= NAMES_MAX:
+                    break
+        if found:
+            client.say(pack(Names(watch.number, tuple(found))))
+        return watch.place < len(self._names)

@@ -1,0 +1,248 @@
+"""All nodes that follow streams through this worker: between their connections and the streams' owners.
+
+What they hold goes to the owners once a turn, the latest of each; how a stream stands comes from its owner when that
+changes. An owner that is new is told everything again, and asked.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Sized
+from itertools import count
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from tailrace.broker.replication.downstream import replica_state
+from tailrace.broker.replication.downstream.replica_state import LINEAGES_MAX, Lineage
+from tailrace.broker.replication.roles.node_file import FOLLOWERS_MAX
+from tailrace.broker.streams.owner import Refused
+from tailrace.protocol import sibling
+from tailrace.protocol.sibling import HeldRow
+from tailrace.shard.meta import Role
+
+if TYPE_CHECKING:
+    from tailrace.broker.replication.downstream.session import Follower, Following
+    from tailrace.broker.routing.link import Link
+    from tailrace.broker.worker import Worker
+
+log = logging.getLogger(__name__)
+
+_Item = TypeVar("_Item")
+
+HELD_ROWS_MAX = 4_096
+"""Rows of one HELD to a sibling."""
+SLICE_STREAMS = 8
+"""Streams that are looked at for others in one go; each may have to be opened for that."""
+FOLLOWED_SLOT = 0
+"""Whose worker writes down what the node is to remember of its followers."""
+COMPLAINT_S = 1.0
+"""Between two log lines about peers that are refused."""
+DEPOSED_TEXT = "logged here, but this node is not the stream's master any more"
+
+
+class Followers:
+    """One a worker."""
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self.nodes: dict[Follower, None] = {}
+        self._complained_s = 0.0
+        self._connections = count(1)
+        self._noted: set[tuple[()] | tuple[str, int]] = set()  # where followers are that were written down
+        self._of: dict[bytes, dict[Following, None]] = {}
+        self._held: dict[tuple[bytes, int, str], Following] = {}  # to be told to the owners in this turn
+        self._changed: dict[bytes, None] = {}  # streams of this worker, of which there is news to be told
+        self._wanted: deque[tuple[Link, bytes]] = deque()  # streams of this worker, and who wants to hear of them
+
+    def admit(self, follower: Follower) -> int:
+        """The number of its connection. A node that may follow streams of this one is written down for ever."""
+        if follower.node and follower.trusted:
+            self.nodes[follower] = None
+            self._expect(follower)
+        return next(self._connections)
+
+    def complain(self, what: str) -> None:
+        """Log that a peer was refused, at most every COMPLAINT_S."""
+        if self._worker.now_s - self._complained_s >= COMPLAINT_S:
+            self._complained_s = self._worker.now_s
+            log.warning("%s", what)
+
+    def _expect(self, follower: Follower) -> None:
+        owner, address = self._worker.owner, follower.claimed_address
+        if address in self._noted or address in owner.followers or (owner.was_followed and not address):
+            return
+        if len(self._noted) >= FOLLOWERS_MAX:
+            self._noted.clear()
+        self._noted.add(address)
+
+        def written(value: Any) -> None:
+            if isinstance(value, Refused):
+                log.error("cannot write down that other nodes follow this one: %s", value.text)
+                self._noted.discard(address)
+
+        self._worker.call_slot(FOLLOWED_SLOT, "followed", list(address), written)
+
+    def add(self, following: Following) -> None:
+        self._of.setdefault(following.name, {})[following] = None
+
+    def remove(self, following: Following) -> None:
+        """It has ended: nobody holds anything by way of it."""
+        self._forget(following)
+        for node in following.rows:
+            self.tell_gone(following, node)
+
+    def remove_all(self, follower: Follower, followings: list[Following]) -> None:
+        """A connection has ended, with these."""
+        self.nodes.pop(follower, None)
+        for following in followings:
+            self._forget(following)
+        for slot in {self._slot_of(each.name) for each in followings if each.rows}:
+            self._tell_owner_gone(slot, follower.connection, [])
+
+    def _forget(self, following: Following) -> None:
+        followings = self._of.get(following.name)
+        if followings is not None:
+            followings.pop(following, None)
+            if not followings:
+                del self._of[following.name]
+        for node in following.rows:
+            self._held.pop((following.name, following.follower.connection, node), None)
+
+    # --- to the owners ----------------------------------------------------------------------------------------------
+
+    def tell_held(self, following: Following, node: str) -> None:
+        self._held[following.name, following.follower.connection, node] = following
+
+    def tell_gone(self, following: Following, node: str) -> None:
+        connection = following.follower.connection
+        self._held.pop((following.name, connection, node), None)
+        self._tell_owner_gone(self._slot_of(following.name), connection, [(following.name, node)])
+
+    def _tell_owner_gone(self, slot: int, connection: int, rows: list[tuple[bytes, str]]) -> None:
+        worker = self._worker
+        if slot not in worker.routes:
+            worker.owner.replicas.gone(slot, worker.generation, connection, rows)
+            return
+        self._send(slot, sibling.pack_gone(connection, rows))
+
+    def flush(self) -> None:
+        """At the end of a turn: tell the owners what is held, and the other workers what has changed."""
+        if self._held:
+            self._flush_held()
+        if self._changed:
+            self._flush_news()
+        if self._wanted:
+            self._flush_wanted()
+
+    @property
+    def busy(self) -> bool:
+        """Whether there is more to be told than one turn tells."""
+        return bool(self._changed or self._wanted)
+
+    def _flush_held(self) -> None:
+        held, self._held = self._held, {}
+        by_slot: dict[int, list[HeldRow]] = {}
+        for (name, connection, node), following in held.items():
+            row = (name, following.lineage.line, connection, node, *following.rows[node])
+            by_slot.setdefault(self._slot_of(name), []).append(row)
+        worker = self._worker
+        for slot, rows in by_slot.items():
+            if slot not in worker.routes:
+                worker.owner.replicas.held(slot, worker.generation, rows)
+                continue
+            for start in range(0, len(rows), HELD_ROWS_MAX):
+                self._send(slot, sibling.pack_held(rows[start : start + HELD_ROWS_MAX]))
+
+    def _send(self, slot: int, envelope: bytes) -> None:
+        """While the slot has no owner nothing is said: its next one is told everything."""
+        siblings = self._worker.siblings
+        link = siblings.link_to(slot)
+        if link is not None:
+            link.queue(envelope)
+            siblings.touch(link)
+
+    def _slot_of(self, name: bytes) -> int:
+        return self._worker.router.slot_of(name)
+
+    # --- from the owners --------------------------------------------------------------------------------------------
+
+    def owner_is(self, link: Link) -> None:
+        """The slot at the other end has a new owner, which knows nothing of the followers here.
+
+        It is asked past the route to it, where what its predecessor has not answered comes first: that may be waiting
+        for what is told here.
+        """
+        names = [name for name in self._of if self._slot_of(name) == link.slot]
+        for start in range(0, len(names), LINEAGES_MAX):
+            link.queue(sibling.pack_want(names[start : start + LINEAGES_MAX]))
+        self._worker.siblings.touch(link)
+
+    def hear_news(self, news: Iterable[tuple[bytes, list[Any]]]) -> None:
+        for name, row in news:
+            followings = self._of.get(name)
+            if followings is None:
+                continue
+            found = replica_state.unpack(row)
+            for following in list(followings):
+                self._hear_news(following, found)
+
+    def _hear_news(self, following: Following, found: Lineage) -> None:
+        other_line = following.lineage.line != found.line
+        following.follower.hear_news(following, found)
+        if other_line and following in self._of.get(
+            following.name, ()
+        ):  # what was told before counts for nothing there; what is still followed is as it was
+            for node in following.rows:
+                self.tell_held(following, node)
+
+    def tell_ends(self) -> None:
+        """From the timer: let those that are behind know how far."""
+        for follower in list(self.nodes):
+            follower.tell_ends()
+
+    def role_changed(self, name: bytes) -> None:
+        """The role of a stream of this worker, its terms or its way to the master may be others now."""
+        owner = self._worker.owner
+        if name in owner.replicas.streams:
+            if owner.role(name) is not Role.MASTER:
+                owner.replicas.refuse(name, DEPOSED_TEXT)
+            self._changed[name] = None
+
+    def _flush_news(self) -> None:
+        """Of a part of them, where they are many: a stream may have to be opened for this."""
+        worker = self._worker
+        if not worker.owner.owning:
+            self._changed.clear()
+            return
+        news = replica_state.lineages(worker.owner, _some(self._changed, lambda: self._changed.popitem()[0]))
+        self.hear_news(news)
+        for start in range(0, len(news), LINEAGES_MAX):
+            envelope = sibling.pack_news(news[start : start + LINEAGES_MAX])
+            for link in worker.siblings.links.values():
+                link.queue(envelope)
+                worker.siblings.touch(link)
+
+    def want(self, link: Link, names: list[bytes]) -> None:
+        """Nodes follow these streams of this worker through a sibling, which is to hear of them: at once of those that
+        are open, and so in use.
+        """
+        found = self._worker.owner.open
+        self._tell_wanted(link, [name for name in names if name in found])
+        self._wanted.extend((link, name) for name in names if name not in found)
+
+    def _flush_wanted(self) -> None:
+        wanted: dict[Link, list[bytes]] = {}
+        for link, name in _some(self._wanted, self._wanted.popleft):
+            wanted.setdefault(link, []).append(name)
+        for link, names in wanted.items():
+            self._tell_wanted(link, names)
+
+    def _tell_wanted(self, link: Link, names: list[bytes]) -> None:
+        if names and not link.closed:
+            link.queue(sibling.pack_news(replica_state.lineages(self._worker.owner, names)))
+            self._worker.siblings.touch(link)
+
+
+def _some(row: Sized, take: Callable[[], _Item]) -> list[_Item]:
+    """What is taken from a row until it is empty, or a slice of it is."""
+    return [take() for _ in range(min(len(row), SLICE_STREAMS))]

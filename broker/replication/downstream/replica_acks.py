@@ -1,0 +1,121 @@
+"""Who holds how much of a stream below this node, as its owner has been told, and the publishes that wait for that.
+
+Pure: no clock, no socket. A row is one node's word, which came down one way (`Via`: the worker that serves the
+follower, and the number of the follower's connection there) and is withdrawn with it. A node that comes back another
+way counts once, with what it said last.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple, TypeAlias
+
+from tailrace.broker.routing.batch import Batch
+
+NODES_MAX = 256
+"""Nodes below this one that are known of one stream; what more of them say is not counted."""
+WAITS_MAX = 16_384
+"""Batches of one stream that wait for replicas; more are refused before they are logged."""
+
+Via: TypeAlias = tuple[int, int, int]
+"""slot and generation of the worker that serves the follower, the number of the connection there"""
+
+
+class Held(NamedTuple):
+    """A node has every message before `next_seq`, and has those before `synced_seq` on its disk."""
+
+    next_seq: int
+    synced_seq: int
+    via: Via
+
+
+class Wait(NamedTuple):
+    """A batch whose messages end before `end_seq`, logged here, to be told when enough nodes hold it."""
+
+    end_seq: int
+    first_seq: int
+    deadline_s: float
+    timeout_s: float
+    batch: Batch
+
+
+class Holders:
+    """Of one stream. `line` tells what was said before its end was last set aside from what was said since.
+
+    end_seq: where the stream ends here, as far as known without opening it.
+    """
+
+    __slots__ = ("_waits", "end_seq", "line", "nodes")
+
+    def __init__(self, line: int) -> None:
+        self.line = line
+        self.end_seq = 0
+        self.nodes: dict[str, Held] = {}
+        self._waits: dict[int, deque[Wait]] = {}  # by the number of nodes, each in the order of the log
+
+    # --- what nodes say ---------------------------------------------------------------------------------------------
+
+    def tell(self, node: str, held: Held) -> bool:
+        """Take a node's word; whether it is news."""
+        known = self.nodes.get(node)
+        if known == held or (known is None and len(self.nodes) >= NODES_MAX):
+            return False
+        self.nodes[node] = held
+        return True
+
+    def withdraw(self, node: str, via: tuple[int, ...]) -> list[str]:
+        """Forget what came by `via`, or by a way that begins so, of one node or of all (""); which nodes they were."""
+        lost = [each for each, held in self.nodes.items() if node in ("", each) and held.via[: len(via)] == via]
+        for each in lost:
+            del self.nodes[each]
+        return lost
+
+    def cut(self, line: int) -> None:
+        """The stream's end was set aside: nobody is known to hold anything of what it will be."""
+        self.line = line
+        self.nodes.clear()
+
+    def count_holding(self, end_seq: int) -> int:
+        """How many nodes have every message before `end_seq`."""
+        return sum(1 for held in self.nodes.values() if held.next_seq >= end_seq)
+
+    def held_seq(self, replicas: int) -> int:
+        """Messages before this are held by so many nodes."""
+        if len(self.nodes) < replicas:
+            return 0
+        return sorted((held.next_seq for held in self.nodes.values()), reverse=True)[replicas - 1]
+
+    # --- who waits --------------------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        return sum(map(len, self._waits.values()))
+
+    @property
+    def full(self) -> bool:
+        return self.waiting >= WAITS_MAX
+
+    def wait(self, wait: Wait) -> None:
+        """Batches come in the order of the log, with deadlines that never go back."""
+        self._waits.setdefault(wait.batch.replicas, deque()).append(wait)
+
+    def take_due(self) -> list[Wait]:
+        """Those that enough nodes hold now; they wait no more."""
+        due = []
+        for replicas, waits in self._waits.items():
+            held_seq = self.held_seq(replicas)
+            while waits and waits[0].end_seq <= held_seq:
+                due.append(waits.popleft())
+        return due
+
+    def take_expired(self, now_s: float) -> list[Wait]:
+        """Those whose deadline is over; they wait no more."""
+        expired = []
+        for waits in self._waits.values():
+            while waits and waits[0].deadline_s <= now_s:
+                expired.append(waits.popleft())
+        return expired
+
+    def take_all(self) -> list[Wait]:
+        """All of them; they wait no more."""
+        return self.take_expired(float("inf"))

@@ -1,0 +1,147 @@
+"""An owner's account of the nodes below this one: what they hold of its streams, and who waits for that.
+
+Rows come from this worker's own followers and, as HELD and GONE, from those of its siblings. A row says in which line
+of the stream it was true, so that what was under way while the end of the stream was set aside counts for nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import Final
+
+from tailrace.broker.replication.downstream.replica_acks import Held, Holders, Wait
+from tailrace.broker.routing.batch import Batch
+from tailrace.protocol.sibling import HeldRow
+
+CUT_TEXT: Final = "logged here, and then set aside: another node is the stream's master"
+LEFT_TEXT: Final = "logged, but the worker that waited for other nodes to hold it is being replaced"
+
+
+class Replicas:
+    """One an owner. `timeout_s`: how long a publish waits; `subscribers` of a stream, for the answers."""
+
+    def __init__(
+        self, timeout_s: float, subscribers: Callable[[bytes], int], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.streams: dict[bytes, Holders] = {}  # only those that were followed, or waited for
+        self.on_held: Callable[[bytes], None] = lambda _name: None  # other nodes hold more, or less, of a stream
+        self._timeout_s = timeout_s
+        self._subscribers = subscribers
+        self._clock = clock
+        self._waiting: dict[bytes, Holders] = {}
+        self._lines = count(time.monotonic_ns())  # never the same twice, whatever process owns the stream next
+
+    def holders(self, name: bytes) -> Holders:
+        """Of a stream; from here on an account is kept of it."""
+        holders = self.streams.get(name)
+        if holders is None:
+            holders = self.streams[name] = Holders(next(self._lines))
+        return holders
+
+    # --- what nodes say ---------------------------------------------------------------------------------------------
+
+    def held(self, slot: int, generation: int, rows: Iterable[HeldRow]) -> None:
+        """The worker `generation` of `slot` passes on what its followers say."""
+        for name, line, connection, node, next_seq, synced_seq in rows:
+            holders = self.streams.get(name)
+            if holders is None or holders.line != line:
+                continue
+            if holders.tell(node, Held(next_seq, synced_seq, (slot, generation, connection))):
+                self._answer_due(name, holders)
+                self.on_held(name)
+
+    def gone(self, slot: int, generation: int, connection: int, rows: Iterable[tuple[bytes, str]]) -> None:
+        """These nodes, of which a connection had told, are not below it any more. No rows: the connection is closed."""
+        via = (slot, generation, connection)
+        told = list(rows)
+        for name, node in told:
+            self._withdraw(name, node, via)
+        for name in [] if told else list(self.streams):
+            self._withdraw(name, "", via)
+
+    def worker_gone(self, slot: int, generation: int) -> None:
+        for name in list(self.streams):
+            self._withdraw(name, "", (slot, generation))
+
+    def cut(self, name: bytes) -> None:
+        """The end of a stream was set aside."""
+        holders = self.streams.get(name)
+        if holders is not None:
+            holders.cut(next(self._lines))
+            self.refuse(name, CUT_TEXT)
+            self.on_held(name)
+
+    def _withdraw(self, name: bytes, node: str, via: tuple[int, ...]) -> None:
+        """Of one node, or of all ("")."""
+        holders = self.streams.get(name)
+        if holders is not None and holders.withdraw(node, via):
+            self.on_held(name)
+
+    def grew(self, name: bytes, next_seq: int) -> None:
+        holders = self.streams.get(name)
+        if holders is not None:
+            holders.end_seq = next_seq
+
+    # --- who waits --------------------------------------------------------------------------------------------------
+
+    @property
+    def waiting(self) -> int:
+        """Batches that wait, of all streams."""
+        return sum(holders.waiting for holders in self._waiting.values())
+
+    def full(self, name: bytes) -> bool:
+        """Whether so many publishes to a stream wait that no more may be logged to wait too."""
+        holders = self._waiting.get(name)
+        return holders is not None and holders.full
+
+    def wait(self, batch: Batch, first_seq: int, timeout_s: float | None = None, *, begin_seq: int = 0) -> None:
+        """The batch is logged here from `first_seq` on: tell it when `batch.replicas` nodes hold it, or in time.
+
+        `begin_seq`: where the present term begins. A repeat from an earlier one is held by nodes that have got so far.
+        """
+        holders = self._waiting[batch.name] = self.holders(batch.name)
+        timeout_s = self._timeout_s if timeout_s is None else timeout_s
+        batch.waiting = True
+        end_seq = max(first_seq + batch.count, begin_seq)
+        holders.wait(Wait(end_seq, first_seq, self._clock() + timeout_s, timeout_s, batch))
+        self._answer_due(batch.name, holders)
+
+    def expire(self) -> None:
+        """From the timer: tell those that have waited too long."""
+        now_s = self._clock()
+        for name, holders in list(self._waiting.items()):
+            for wait in holders.take_expired(now_s):
+                held, asked = holders.count_holding(wait.end_seq), wait.batch.replicas
+                if held >= asked:  # a repeat of early messages, which waited behind later ones
+                    wait.batch.published(wait.first_seq, self._subscribers(name))
+                    continue
+                text = f"logged, but {held} of {asked} nodes hold it after {wait.timeout_s:g} s"
+                wait.batch.unreplicated(wait.first_seq, text)
+            self._note_waiting(name, holders)
+
+    def refuse(self, name: bytes, text: str) -> None:
+        """Whoever waits for nodes to hold this stream need wait no more."""
+        holders = self._waiting.pop(name, None)
+        for wait in holders.take_all() if holders is not None else ():
+            wait.batch.unreplicated(wait.first_seq, text)
+
+    def take_waits(self) -> list[Wait]:
+        """All that wait, who are somebody else's to tell from now on."""
+        waiting, self._waiting = self._waiting, {}
+        return [wait for holders in waiting.values() for wait in holders.take_all()]
+
+    def refuse_all(self) -> None:
+        """This worker gives its streams up."""
+        for name in list(self._waiting):
+            self.refuse(name, LEFT_TEXT)
+
+    def _answer_due(self, name: bytes, holders: Holders) -> None:
+        for wait in holders.take_due():
+            wait.batch.published(wait.first_seq, self._subscribers(name))
+        self._note_waiting(name, holders)
+
+    def _note_waiting(self, name: bytes, holders: Holders) -> None:
+        if not holders.waiting:
+            self._waiting.pop(name, None)

@@ -1,0 +1,443 @@
+"""A node that follows streams of this one, as the worker sees it that serves its connection.
+
+FOLLOW is a subscription whose subscriber says what its copy ends with. Where that is what is here too, frames follow;
+else the follower hears how the two stand and sees to it. What it and the nodes below it hold goes on to the streams'
+owners.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tailrace.broker.delivery.cursor import Cursor
+from tailrace.broker.delivery.subscribe import storage_refusals
+from tailrace.broker.replication.downstream import replica_state
+from tailrace.broker.replication.downstream.calls import CALLS_MAX, pack_value, read_args
+from tailrace.broker.replication.downstream.replica_acks import NODES_MAX
+from tailrace.broker.replication.downstream.replica_state import Lineage
+from tailrace.broker.replication.roles.peers import may_lead
+from tailrace.broker.replication.status import answer as status
+from tailrace.broker.streams.owner import Refused
+from tailrace.protocol import replication as r
+from tailrace.protocol.address import split_address
+from tailrace.protocol.errors import Code
+from tailrace.protocol.messages import Ended, pack
+from tailrace.protocol.opcodes import Op
+from tailrace.protocol.places import From
+from tailrace.shard.epochs import History, epoch_at
+from tailrace.shard.errors import StorageError
+from tailrace.shard.frame import IndexEntry
+
+if TYPE_CHECKING:
+    from tailrace.broker.connection.binary import BinaryClient
+
+log = logging.getLogger(__name__)
+
+ENDS_A_TICK = 64
+"""Streams of one connection, of those that are behind, whose end is told at a time."""
+WATCHES_MAX = 1_024
+"""Prefixes that one connection watches."""
+UNTRUSTED_TEXT = (
+    "only nodes on this machine, at an address in [replication] peers of this node's configuration, or with its"
+    " [replication] token may do this"
+)
+LEAVING_TEXT = "the worker that was asked is leaving; this may or may not be done, ask again"
+
+
+class Original(Protocol):
+    """What is looked at of the stream here: a `shard.reader.StreamReader`."""
+
+    def first_seq(self) -> int: ...
+
+    def next_seq(self) -> int: ...
+
+    def entry(self, seq: int) -> IndexEntry: ...
+
+    def frame_crc(self, seq: int) -> int: ...
+
+    def seq_at(self, timestamp_us: int, skip: int = 0) -> int: ...
+
+
+class Following:
+    """A stream that is followed. rows: by node, what it was last said to hold (next seq, synced seq)."""
+
+    __slots__ = ("cursor", "follower", "lineage", "name", "number", "rows")
+
+    def __init__(self, follower: Follower, number: int, name: bytes, cursor: Cursor, lineage: Lineage) -> None:
+        self.follower = follower
+        self.number = number
+        self.name = name
+        self.cursor = cursor
+        self.lineage = lineage
+        self.rows: dict[str, tuple[int, int]] = {}
+
+
+class Follower:
+    """`node` and `address` as its HELLO said; `connection` tells it from others of this worker."""
+
+    __slots__ = (
+        "_called",
+        "_followed",
+        "_knows_token",
+        "address",
+        "awaited",
+        "client",
+        "connection",
+        "followings",
+        "node",
+        "trusted",
+        "watches",
+    )
+
+    def __init__(self, client: BinaryClient, node: str, address: str, knows_token: bool) -> None:
+        """`address` may be without a host, which is then where the connection comes from.
+
+        `knows_token`: it has shown the secret among nodes. `trusted`: that, or it comes from a machine of the tree.
+        """
+        self.client = client
+        self.node = node
+        self.address = f"{client.peer.rpartition(':')[0]}{address}" if address.startswith(":") else address
+        self._knows_token = knows_token
+        self.trusted = knows_token or client.local or client.worker.owner.peers.admit(_host_of(client.peer))
+        self.connection = client.worker.followers.admit(self)
+        self.followings: dict[int, Following] = {}
+        self._followed: set[bytes] = set()  # their streams
+        self.watches: set[bytes] = set()
+        self.awaited = 0  # answers to CLAIM and ASK that are not known yet
+        self._called: dict[int, None] = {}  # CALLs that have no answer yet
+
+    def export_state(self) -> list[Any]:
+        """For the constructor, in another worker. A peer with a node's privileges is not moved at all."""
+        return [self.node, self.address, self._knows_token]
+
+    # --- who is believed --------------------------------------------------------------------------------------------
+
+    def _admits(self, op: Op, number: int) -> bool:
+        """Whether the peer may do this; the answer is given if not."""
+        if self.trusted:
+            return True
+        self.client.worker.followers.complain(f"{self.client.peer} may not {op.name} here: it is not one of the peers")
+        self.client.refuse_request(op, number, Code.DENIED, UNTRUSTED_TEXT)
+        return False
+
+    @property
+    def claimed_address(self) -> tuple[()] | tuple[str, int]:
+        """Where the node listens, if it says so and may be followed there."""
+        return split_address(self.address) if self.address and self._may_be_followed() else ()
+
+    def _may_be_followed(self) -> bool:
+        """Whether the address that the peer gives may be the one that streams follow from now on."""
+        host, peers = _host_of(self.address), self.client.worker.owner.peers
+        return self._knows_token or may_lead(peers, _host_of(self.client.peer), host)
+
+    # --- following --------------------------------------------------------------------------------------------------
+
+    def follow(self, message: r.Follow) -> None:
+        client, number = self.client, message.id
+        if not self._admits(Op.FOLLOW, number):
+            return
+        if not self.node:
+            client.refuse_request(Op.FOLLOW, number, Code.USAGE, "who follows says in HELLO which node it is")
+            return
+        if number in client.cursors or number in client.asked:
+            text = f"subscription {number} is in use; choose another id"
+            client.refuse_request(Op.FOLLOW, number, Code.USAGE, text)
+            return
+        client.asked[number] = message
+        args = [message.stream, message.term, message.term_master]
+        worker, name = client.worker, message.stream
+
+        def ask() -> None:
+            with suppress(StorageError, OSError):  # it may have to be made first, and says itself what is wrong
+                worker.readers.get(name)
+            # What the owner says is taken at once: news of what changes later come to those that follow.
+            worker.router.call(name, "follow", args, lambda value: self._answered(message, value), client)
+
+        worker.subscribing.after_opening(client, name, ask)
+        client.note_awaited()
+
+    def _answered(self, message: r.Follow, value: Any) -> None:
+        """The owner has said how the stream stands, or why it cannot be followed."""
+        client, number = self.client, message.id
+        if client.closed or client.asked.get(number) is not message:
+            return  # closed, or unsubscribed, meanwhile
+        del client.asked[number]
+        if isinstance(value, Refused):
+            client.refuse_request(Op.FOLLOW, number, value.code, value.text)
+            return
+        try:
+            found = replica_state.unpack(value)
+            replica_state.require_no_cycle(self.node, found.path)
+            self._place(message, found)
+        except Refused as refused:
+            client.refuse_request(Op.FOLLOW, number, refused.code, refused.text)
+
+    def _place(self, message: r.Follow, found: Lineage) -> None:
+        """Answer, and let frames follow where they can. Raises Refused."""
+        client, worker, name = self.client, self.client.worker, message.stream
+        if client.lingering_since_s:
+            raise Refused(Code.CLOSING, "CLOSE has come before this was answered")
+        if name in self._followed:  # so that there is never more to keep than there are streams
+            raise Refused(Code.USAGE, "this connection follows the stream already; end that first")
+        with storage_refusals(name):
+            state, seq = compare(message, worker.readers.get(name), found.history, found.next_seq)
+            if state == "following":
+                remote = worker.router.slot_of(name) in worker.routes
+                cursor = worker.fanout.subscribe(client, name, seq, remote=remote, key=message.id)
+        self._say(message.id, state, seq, found)
+        if state != "following":
+            return
+        client.cursors[message.id] = cursor
+        following = self.followings[message.id] = Following(self, message.id, name, cursor, found)
+        self._followed.add(name)
+        worker.followers.add(following)
+        worker.fanout.start(cursor)
+
+    def hear_news(self, following: Following, found: Lineage) -> None:
+        """The stream's role, its terms or the way to its master may be others now."""
+        known, following.lineage = following.lineage, found
+        if known.told() == found.told():
+            return
+        try:
+            replica_state.require_no_cycle(self.node, found.path)
+        except Refused as refused:
+            self.end(following, refused.code, refused.text)
+            return
+        self._say(following.number, "news", 0, found)
+
+    def tell_ends(self) -> None:
+        """Where the streams end that are still to be sent, some of them. Who does not read hears nothing for now."""
+        client = self.client
+        if client.out:
+            return
+        for cursor in islice((client.current, *client.ready), ENDS_A_TICK):
+            following = None if cursor is None else self.followings.get(cursor.key)
+            if following is not None and following.cursor is cursor:
+                self._say(following.number, "news", 0, following.lineage._replace(next_seq=cursor.feed.end_seq))
+
+    def _say(self, number: int, state: r.FollowState, start_seq: int, found: Lineage) -> None:
+        role, history, path, first_seq, next_seq, _line, contacts = found
+        self.client.say(pack(r.Followed(number, state, start_seq, first_seq, next_seq, role, history, path, contacts)))
+
+    # --- what is held below -----------------------------------------------------------------------------------------
+
+    def hear_held(self, message: r.Held) -> None:
+        """Rows of streams that are followed no more were on their way when that ended."""
+        if not self.trusted:
+            self.client.end_with(Code.DENIED, UNTRUSTED_TEXT)
+            return
+        followers = self.client.worker.followers
+        for number, node in message.gone:
+            following = self.followings.get(number)
+            if following is not None and following.rows.pop(node, None) is not None:
+                followers.tell_gone(following, node)
+        for number, node, next_seq, synced_seq in message.rows:
+            following = self.followings.get(number)
+            if following is None:
+                continue
+            problem = self._wrong_row(following, node, next_seq, synced_seq)
+            if problem:
+                log.warning("closing the connection of node %s: %s", self.node, problem)
+                self.client.end_with(Code.PROTOCOL, problem)
+                return
+            if node in following.rows or len(following.rows) < NODES_MAX:
+                following.rows[node] = next_seq, synced_seq
+                followers.tell_held(following, node)
+
+    def _wrong_row(self, following: Following, node: str, next_seq: int, synced_seq: int) -> str:
+        """What cannot be true of a HELD; "" for one that can."""
+        name, sent_seq = following.name.decode(), following.cursor.seq
+        if next_seq > sent_seq or synced_seq > next_seq:
+            what = f"{node} held messages before {next_seq} and had those before {synced_seq} on its disk"
+            return f"HELD: {name}: it says that {what}; those before {sent_seq} were sent"
+        if node == self.client.worker.node_id:
+            return f"HELD: {name}: it says that {node}, which is this node, follows it"
+        return ""
+
+    # --- what else nodes say ----------------------------------------------------------------------------------------
+
+    def watch(self, message: r.Watch) -> None:
+        if not self._admits(Op.WATCH, message.id):
+            return
+        if len(self.watches) >= WATCHES_MAX and message.prefix not in self.watches:
+            text = f"this connection watches {WATCHES_MAX} prefixes, which is its limit; watch shorter ones"
+            self.client.refuse_request(Op.WATCH, message.id, Code.SUBSCRIPTIONS, text)
+            return
+        self.watches.add(message.prefix)
+        self.client.worker.catalog.watch(self.client, message.id, message.prefix)
+
+    def claim(self, message: r.Claim) -> None:
+        """The peer is the master of a stream now, or follows who is; whoever has been that gives in, and follows the
+        peer where it listens.
+        """
+        client, number = self.client, message.id
+        if not self._admits(Op.CLAIM, number):
+            return
+        if not self.node or not self.address:
+            text = "who claims a stream says in HELLO which node it is, and where it listens"
+            client.refuse_request(Op.CLAIM, number, Code.USAGE, text)
+            return
+
+        if not self._may_be_followed():
+            text = f"{self.address} is not one of the peers of this node; no stream may follow it"
+            client.worker.followers.complain(f"{client.peer} claims a stream: {text}")
+            client.refuse_request(Op.CLAIM, number, Code.DENIED, text)
+            return
+
+        def answer(value: Any) -> None:
+            if isinstance(value, Refused):
+                client.refuse_request(Op.CLAIM, number, value.code, value.text)
+            else:
+                client.say(pack(r.Claimed(number, *value)))
+
+        args = [message.stream, message.history, *split_address(self.address), message.only_related]
+        client.worker.router.call(message.stream, "claim", args, self._awaiting(answer), client)
+
+    def fence(self, message: r.Fence) -> None:
+        """The peer has begun, or is about to begin, a term of a stream: nothing is acknowledged in an earlier one."""
+        client, number = self.client, message.id
+        if not self._admits(Op.FENCE, number):
+            return
+
+        def answer(value: Any) -> None:
+            if isinstance(value, Refused):
+                client.refuse_request(Op.FENCE, number, value.code, value.text)
+            else:
+                client.say(pack(r.Fenced(number, *value)))
+
+        args = [message.stream, message.epoch]
+        client.worker.router.call(message.stream, "fence", args, self._awaiting(answer))
+
+    def ask(self, message: r.Ask) -> None:
+        """Every worker is asked; one that is down makes the answer an error, not one that is wrong."""
+        client, number, worker = self.client, message.id, self.client.worker
+
+        def answer(outcome: r.Told | Refused) -> None:
+            if isinstance(outcome, Refused):
+                client.refuse_request(Op.ASK, number, outcome.code, outcome.text)
+            else:
+                client.say(pack(outcome))
+
+        status.gather(worker, message, self._awaiting(answer))
+
+    def call(self, message: r.Call) -> None:
+        """What the stream's owner says is answered when it says it; until then the connection may end all the same."""
+        number = message.id
+        try:
+            if not self.trusted:
+                raise Refused(Code.DENIED, UNTRUSTED_TEXT)
+            if not self.node:
+                raise Refused(Code.USAGE, "who calls says in HELLO which node it is")
+            if self.client.leaving:
+                raise Refused(Code.UNAVAILABLE, LEAVING_TEXT)
+            if number in self._called:
+                raise Refused(Code.USAGE, f"call {number} has no answer yet; choose another id")
+            if len(self._called) >= CALLS_MAX:
+                raise Refused(Code.OVERLOADED, f"{CALLS_MAX} calls of this connection have no answer yet")
+            args = read_args(message.verb, message.args)
+        except Refused as refused:
+            self._return_refusal(number, refused)
+            return
+        self._called[number] = None
+
+        def done(value: Any) -> None:
+            if number in self._called:
+                del self._called[number]
+                self._return(number, message.verb, args, value)
+
+        self.client.worker.router.call(message.stream, message.verb, [message.stream, *args], done, self.client)
+
+    def _return(self, number: int, verb: str, args: list[Any], value: Any) -> None:
+        if isinstance(value, Refused):  # raised here, its traceback would hold this frame, and that holds it
+            self._return_refusal(number, value)
+            return
+        try:
+            self.client.say(pack(r.Returned(number, pack_value(verb, args, value))))
+        except Refused as refused:
+            self._return_refusal(number, refused)
+
+    def _return_refusal(self, number: int, refused: Refused) -> None:
+        self.client.worker.metrics.refused.add(refused.code)
+        self.client.say(pack(r.Returned(number, None, refused.code, refused.text)))
+
+    def end_calls(self) -> None:
+        """The connection is to end: who called asks whoever comes next, which may be told the same."""
+        called, self._called = self._called, {}
+        for number in called:
+            self._return_refusal(number, Refused(Code.UNAVAILABLE, LEAVING_TEXT))
+
+    def _awaiting(self, answer: Callable[[Any], None]) -> Callable[[Any], None]:
+        """`answer`, for as long as somebody is there to hear it."""
+        self.awaited += 1
+        self.client.note_awaited()
+
+        def done(value: Any) -> None:
+            self.awaited -= 1
+            if not self.client.closed:
+                answer(value)
+
+        return done
+
+    # --- the end ----------------------------------------------------------------------------------------------------
+
+    def end(self, following: Following, code: Code, text: str) -> None:
+        """This stream cannot be followed any more; its follower is told why."""
+        client, cursor = self.client, following.cursor
+        client.cursors.pop(following.number, None)
+        client.worker.fanout.end(cursor)
+        seq = cursor.seq if cursor.cut is None else cursor.cut[0]
+        client.say(pack(Ended(following.number, seq, code, f"{following.name.decode()}: {text}")))
+        self.ended(following.number)
+
+    def ended(self, number: int) -> None:
+        """A subscription has ended; it may have been a following."""
+        following = self.followings.pop(number, None)
+        if following is not None:
+            self._followed.discard(following.name)
+            self.client.worker.followers.remove(following)
+
+    def close(self) -> None:
+        """All of them have ended."""
+        if self.client.closed:
+            self._called.clear()
+        self.end_calls()
+        followings, self.followings = self.followings, {}
+        self._followed.clear()
+        self.client.worker.followers.remove_all(self, list(followings.values()))
+        self.client.worker.catalog.forget(self.client)
+
+
+def _host_of(address: str) -> str:
+    """The host of HOST:PORT or [V6]:PORT, without brackets."""
+    return address.rpartition(":")[0].strip("[]")
+
+
+def compare(copy: r.Follow, original: Original, history: History, end_seq: int) -> tuple[r.FollowState, int]:
+    """How a copy stands to the stream here, and the seq from which it goes on, 0 where it does not.
+
+    `history`, `end_seq`: as the owner told. Raises what the original raises.
+    """
+    first_seq, next_seq = original.first_seq(), original.next_seq()
+    if copy.last is None:
+        return "following", _start_seq(copy.start or From("seq", 0), original, end_seq)
+    if copy.next_seq > next_seq:
+        return "behind", 0
+    last_seq = copy.next_seq - 1
+    if last_seq >= first_seq:
+        same = (original.entry(last_seq).epoch, original.frame_crc(last_seq)) == copy.last
+    else:  # that message is not kept here: what is known is the term it had
+        same = epoch_at(history, last_seq) in (0, copy.last[0])
+    return ("following", max(copy.next_seq, first_seq)) if same else ("parted", 0)
+
+
+def _start_seq(start: From, original: Original, end_seq: int) -> int:
+    """Where a copy without a message begins."""
+    if start.kind == "new":
+        return max(end_seq, original.first_seq())
+    if start.kind == "seq":
+        return min(max(start.value, original.first_seq()), original.next_seq())
+    return original.seq_at(start.value)

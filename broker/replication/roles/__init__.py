@@ -1,0 +1,1 @@
+"""What this node is to each stream: master or slave, in which term, by which rule."""

@@ -1,0 +1,244 @@
+"""Commands for many streams at once: the rule is written down once, by the worker of slot 0, then every worker does it.
+
+The three functions are verbs of `broker.streams.owner_calls`.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Final, NamedTuple
+
+from tailrace.broker.process.work import Work
+from tailrace.broker.replication.roles import stream_roles
+from tailrace.broker.replication.roles.internal_streams import is_companion
+from tailrace.broker.replication.roles.node_file import NodeFile
+from tailrace.broker.replication.roles.rules import Rule, TooManyRules, covers
+from tailrace.broker.streams.owner import ROLE_UNWRITTEN_TEXT, Owner, Refused
+from tailrace.protocol.errors import Code
+from tailrace.shard.errors import DirectoryError, StorageError
+from tailrace.shard.meta import Role, Upstream
+from tailrace.shard.names import is_reserved
+
+log = logging.getLogger(__name__)
+
+Args = list[Any]
+
+PAUSE_NAMES = 1_024  # of streams that are not meant, looked at in one step
+PROGRESS_S = 2.0  # between two lines of the log about a command that takes long
+
+
+def rule(owner: Owner, args: Args) -> None:
+    """[pattern, host ("" for none), port, kind, value]. What streams of this pattern do from now on is on the disk."""
+    pattern, host, *rest = args
+    upstream = Upstream(host, *rest) if host else None
+    kept = _read(owner)
+    try:
+        wanted = replace(owner.rules, commands=kept.rules).with_rule(Rule(pattern, upstream))
+        configured = tuple(each for each in kept.configured if each not in owner.rules.former or each in wanted.former)
+        owner.set_node_file(replace(kept, rules=wanted.commands, configured=configured))
+    except TooManyRules as error:
+        raise Refused(Code.OVERLOADED, str(error)) from error
+
+
+def followed(owner: Owner, args: Args) -> None:
+    """[] or [host, port]. A node that listens there follows streams of this one: a master that starts depends on it."""
+    kept = _read(owner)
+    noted = replace(kept, followed=True)
+    if args:
+        noted = noted.with_follower(*args)
+    if noted != kept:
+        owner.set_node_file(noted)
+
+
+class Outcome(NamedTuple):
+    """What became of a command for many streams. `code` and `text`: why the first of those that failed did."""
+
+    changed: int
+    failed: int = 0
+    code: str = ""
+    text: str = ""
+
+
+def together(outcomes: Iterable[Sequence[Any]]) -> Outcome:
+    """Those of several workers, or of several passes over the same streams, as one."""
+    changed, failed, code, text = 0, 0, "", ""
+    for outcome in outcomes:
+        each = Outcome(*outcome)
+        changed, failed = changed + each.changed, failed + each.failed
+        code, text = (code, text) if code else (each.code, each.text)
+    return Outcome(changed, failed, code, text)
+
+
+def rules(owner: Owner, args: Args) -> list[Any]:
+    """[verb, pattern, host, port, kind, value] -> Outcome for the streams of this worker. Reads the rules anew.
+
+    Before a rule is taken back its streams have their roles written down one by one, and before one is obeyed it is on
+    the disk: so `slave` asks for `rule` and then for this, `promote` and `unslave` for this, `rule`, and this.
+    """
+    outcome = Outcome(0)
+    for each in changes(owner, args):
+        if each is not None:
+            outcome = together((outcome, each[1]()))
+    _read_anew(owner)
+    return list(outcome)
+
+
+def changes(owner: Owner, args: Args) -> Iterator[tuple[bytes, Callable[[], Outcome]] | None]:
+    """[verb, pattern, host, port, kind, value] -> each stream that is meant, and what changes it; None now and then."""
+    verb, pattern, *upstream = args
+    for number, name in enumerate(list(owner.names)):
+        if covers(pattern, name) and _has_own_role(name):
+            yield name, partial(_change, owner, verb, name, upstream)
+        elif number % PAUSE_NAMES == 0:
+            yield None
+
+
+def _read_anew(owner: Owner) -> None:
+    try:
+        owner.read_rules()
+    except DirectoryError as error:
+        raise Refused(Code.UNAVAILABLE, str(error)) from error
+    owner.on_rules()
+
+
+def obey(owner: Owner, work: Work, args: Args, done: Callable[[Any | Refused], None]) -> None:
+    """As `rules`, some streams in each turn."""
+    Obeying(owner, work, args, done).next(None)
+
+
+class Obeying:
+    """A command for all streams of a pattern on its way through those of this worker, some in each turn.
+
+    `done` gets what `rules` gives when all roles are on the disk, or a Refused if one could not be written: the rule
+    then stays as it is.
+    """
+
+    def __init__(self, owner: Owner, work: Work, args: Args, done: Callable[[Any | Refused], None]) -> None:
+        self._owner = owner
+        self._work = work
+        self._args = args
+        self._done = done
+        self._changes = changes(owner, args)
+        self._outcome = Outcome(0)
+        self._looked_at = 0
+        self._error: OSError | None = None
+        self._told_s = time.monotonic()
+
+    def hold_up(self) -> None:
+        """Whoever gave the command waits for its answer anyway."""
+
+    def go_on(self) -> None:
+        """As `hold_up`."""
+
+    def next(self, change: Callable[[], Outcome] | None) -> None:
+        """Do a change, and have the next one done when its turn comes."""
+        if change is not None:
+            self._outcome = together((self._outcome, change()))
+            self._owner.when_written(self._written)
+            self._looked_at += 1
+            self._tell_progress()
+        try:
+            found = next(self._changes)
+        except StopIteration:
+            self._owner.when_written(self._end)
+            return
+        name, step = (b"", None) if found is None else found
+        self._work.later(name, (self,), partial(self.next, step), self._give_up)
+
+    def _tell_progress(self) -> None:
+        now_s = time.monotonic()
+        if now_s - self._told_s >= PROGRESS_S:
+            self._told_s = now_s
+            verb, pattern = self._args[0], self._args[1].decode()
+            log.info("%s %s: %d streams of this worker are done so far", verb, pattern, self._looked_at)
+
+    def _written(self, error: OSError | None) -> None:
+        self._error = self._error or error
+
+    def _end(self, error: OSError | None) -> None:
+        error = self._error or error
+        try:
+            if error is not None:
+                raise Refused(Code.FULL, ROLE_UNWRITTEN_TEXT.format(cause=error.strerror))
+            _read_anew(self._owner)
+        except Refused as refused:
+            self._done(refused)
+            return
+        self._done(list(self._outcome))
+
+    def _give_up(self) -> None:
+        self._done(Refused(Code.UNAVAILABLE, "this worker is being replaced; give the command again"))
+
+
+def _has_own_role(name: bytes) -> bool:
+    """Not the broker's own, nor a companion, which goes with its stream."""
+    return not is_reserved(name) and not is_companion(name)
+
+
+def _change(owner: Owner, verb: str, name: bytes, upstream: list[Any]) -> Outcome:
+    """One stream that cannot be changed, because it is damaged perhaps, keeps no other from it."""
+    try:
+        return Outcome(int(_DO[verb](owner, name, upstream)))
+    except Refused as refused:
+        reason = Outcome(0, 1, refused.code, f"{name.decode()}: {refused.text}")
+    except (StorageError, OSError) as error:
+        reason = Outcome(0, 1, Code.UNAVAILABLE, f"{name.decode()}: {error}")
+    log.error("%s: stream %s", verb, reason.text)
+    meta = owner.meta(name)
+    if verb in _TAKE_BACK and meta.role is not Role.MASTER and name not in owner.metas:
+        # Only the rule that is taken back makes it a slave. Without it this would be a master that nobody promoted.
+        owner.set_meta(replace(meta, role=Role.DISABLED, upstream=None))
+    return reason
+
+
+def _slave(owner: Owner, name: bytes, upstream: list[Any]) -> bool:
+    stream_roles.slave(owner, [name, *upstream])
+    return True
+
+
+def _unslave(owner: Owner, name: bytes, _upstream: list[Any]) -> bool:
+    if not _follows(owner, name):
+        return False
+    stream_roles.unslave(owner, [name])
+    return True
+
+
+def _follows(owner: Owner, name: bytes) -> bool:
+    """Whether a stream follows another node, or did by a section of the configuration that is gone."""
+    return owner.role(name) is Role.SLAVE or (name not in owner.metas and owner.rules.is_orphan(name))
+
+
+def _promote(owner: Owner, name: bytes, _upstream: list[Any]) -> bool:
+    if not _follows(owner, name):
+        return False
+    stream_roles.promote(owner, [name])
+    return True
+
+
+def _unmaster(owner: Owner, name: bytes, _upstream: list[Any]) -> bool:
+    if owner.role(name) is not Role.MASTER:
+        return False
+    stream_roles.unmaster(owner, [name])
+    return True
+
+
+_TAKE_BACK: Final = frozenset({"unslave", "promote"})
+"""Commands that take a rule back."""
+
+_DO: Final[Mapping[str, Callable[[Owner, bytes, list[Any]], bool]]] = {
+    "slave": _slave,
+    "unslave": _unslave,
+    "promote": _promote,
+    "unmaster": _unmaster,
+}
+
+
+def _read(owner: Owner) -> NodeFile:
+    try:
+        return owner.node_file()
+    except DirectoryError as error:
+        raise Refused(Code.UNAVAILABLE, str(error)) from error

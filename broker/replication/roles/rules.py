@@ -1,0 +1,108 @@
+"""Which streams this node follows at another one, by name: the rules of `slave *`, `slave log.*` and of [[slave]].
+
+A pattern is `*`, a prefix and `*`, or one stream's name. Of two patterns one covers the other or no stream has both:
+so the rules of commands, each put in front of what it does not replace, stand with the narrower first. What a command
+said counts before what the configuration says, and what a stream's own .meta says before both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+from tailrace.broker.process.settings import SlaveRule
+from tailrace.protocol.address import split_address
+from tailrace.protocol.grammar import place
+from tailrace.shard.meta import Upstream
+from tailrace.shard.names import is_reserved
+
+RULES_MAX: Final = 1_000
+"""Rules of commands that a node keeps; each is tried in turn when a stream's role is asked for."""
+
+
+class Rule(NamedTuple):
+    """Streams that match follow `upstream`, or none where it is None: those are this node's own."""
+
+    pattern: bytes
+    upstream: Upstream | None
+
+
+class TooManyRules(Exception):
+    """The node has RULES_MAX rules, and this would be another one; the text says what to do."""
+
+
+def is_pattern(name: bytes) -> bool:
+    """Whether a command that names this is for all streams that begin so, not for one."""
+    return name.endswith(b"*")
+
+
+def covers(pattern: bytes, other: bytes) -> bool:
+    """Whether every stream of `other`, a name or a pattern too, is one of `pattern`."""
+    if is_pattern(pattern):
+        return other.removesuffix(b"*").startswith(pattern[:-1])
+    return pattern == other
+
+
+def configured(sections: Iterable[SlaveRule]) -> tuple[Rule, ...]:
+    """The [[slave]] sections as rules. ValueError or PeerError for what `supervisor.config` would not have taken."""
+    return tuple(
+        Rule(each.streams.encode(), _upstream(each.upstream, each.start) if each.upstream else None)
+        for each in sections
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """Those of commands, which are kept in the data directory, and those of the configuration.
+
+    `former`: patterns of sections that the configuration had once. Their streams follow nobody now, and are no masters
+    by that either: someone else is, and only a command can tell that this has changed.
+    """
+
+    commands: tuple[Rule, ...] = ()
+    configured: tuple[Rule, ...] = ()
+    former: tuple[bytes, ...] = ()
+
+    def match(self, name: bytes) -> Rule | None:
+        """The rule for the stream `name`; None when there is none. The broker's own streams have none."""
+        if is_reserved(name):
+            return None
+        for rule in self.commands:
+            if covers(rule.pattern, name):
+                return rule
+        for rule in self.configured:
+            if covers(rule.pattern, name):
+                return rule
+        return None
+
+    def is_orphan(self, name: bytes) -> bool:
+        """Whether the stream `name` followed another node by a section of the configuration that is gone."""
+        return any(covers(pattern, name) for pattern in self.former) and self.match(name) is None
+
+    def with_rule(self, rule: Rule) -> Rules:
+        """These with one more, in front; those that it covers are gone. Raises TooManyRules.
+
+        One that says "none" is itself left out where nothing says otherwise: a rule that is taken back leaves no trace.
+        """
+        kept = tuple(each for each in self.commands if not covers(rule.pattern, each.pattern))
+        if rule.upstream is not None or self._says_otherwise(kept, rule.pattern):
+            kept = (rule, *kept)
+        if len(kept) > RULES_MAX:
+            raise TooManyRules(f"this node has {RULES_MAX} rules for slaves; take some back, or give a shorter prefix")
+        former = tuple(pattern for pattern in self.former if not covers(rule.pattern, pattern))
+        return replace(self, commands=kept, former=former)
+
+    def _says_otherwise(self, kept: tuple[Rule, ...], pattern: bytes) -> bool:
+        """Whether some stream of `pattern` would follow another node by what is left."""
+        for rule in (*kept, *self.configured):
+            if covers(rule.pattern, pattern):
+                return rule.upstream is not None
+            if rule.upstream is not None and covers(pattern, rule.pattern):
+                return True
+        return False
+
+
+def _upstream(address: str, start: str) -> Upstream:
+    kind, value = place(start.encode())
+    return Upstream(*split_address(address), kind, value)

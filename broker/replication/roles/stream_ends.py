@@ -1,0 +1,47 @@
+"""Where this node's copies of streams end: what an owner reports of them for ASK, and for the check before a promotion.
+
+`ends` is a verb of `broker.streams.owner_calls`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tailrace.broker.replication.roles import stream_roles
+from tailrace.broker.streams.owner import OpenStream, Owner, Refused
+from tailrace.protocol.replication import End
+from tailrace.shard.epochs import epoch_at
+from tailrace.shard.errors import StorageError
+
+Args = list[Any]
+
+
+def ends(owner: Owner, args: Args) -> list[list[Any]]:
+    """[streams] -> an `End` for each of them and their companions that is here and can be opened."""
+    found = []
+    for asked in args[0]:
+        for name in (asked, *owner.companions.of(asked)):
+            if name in owner.names:
+                try:
+                    found.append(list(end_of(owner, name)))
+                except (Refused, StorageError, OSError):
+                    continue  # a damaged stream has no end that a promotion could go by
+    return found
+
+
+def end_of(owner: Owner, name: bytes) -> End:
+    """Raises Refused, StorageError, OSError."""
+    stream, meta = owner.stream(name), owner.meta(name)
+    epoch = stream_roles.term(meta, stream_roles.history_of(owner, stream))[0]
+    return End(name.decode(), meta.role.value, epoch, last_epoch(owner, stream), stream.log.next_seq)
+
+
+def last_epoch(owner: Owner, stream: OpenStream) -> int:
+    """The latest term whose beginning the copy has reached: that of its last message, or a later one of its line that
+    begins right behind that. 0 if it never had a message.
+
+    With all that is before its beginning a copy has what was acknowledged in earlier terms. So it ranks above copies in
+    those from there on, and not only from the term's first message on, which may never come.
+    """
+    next_seq = stream.log.next_seq
+    return epoch_at(stream_roles.history_of(owner, stream), next_seq) if next_seq else 0

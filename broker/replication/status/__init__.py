@@ -1,0 +1,1 @@
+"""How replication stands: for commands, other nodes and metrics."""

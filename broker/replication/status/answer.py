@@ -1,0 +1,53 @@
+"""How replication stands on this node: the answer to ASK, gathered from all workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tailrace.broker.replication.status import links
+from tailrace.broker.streams.owner import Refused
+from tailrace.protocol.replication import ENDS_MAX, Ask, End, Told
+
+if TYPE_CHECKING:
+    from tailrace.broker.worker import Worker
+
+
+def gather(worker: Worker, ask: Ask, done: Callable[[Told | Refused], None]) -> None:
+    """Ask every worker; one that is down makes the outcome an error, not a status that lacks something.
+
+    An ASK for the ends of streams by `streams` gathers nothing else.
+    """
+    wanted: dict[int, list[bytes]] = {}
+    for name in ask.streams or (() if ask.stream is None else (ask.stream,)):
+        wanted.setdefault(worker.router.slot_of(name), []).append(name)
+    calls: list[tuple[int, str, list[Any]]] = [(slot, "ends", [names]) for slot, names in wanted.items()]
+    if not ask.streams:
+        calls += [(slot, "links", [ask.stream]) for slot in range(worker.slots)]
+    links_parts: list[Any] = []
+    ends: list[End] = []
+    failed: list[Refused] = []
+    missing = len(calls)
+
+    def take(verb: str, value: Any) -> None:
+        nonlocal missing
+        missing -= 1
+        if isinstance(value, Refused):
+            failed.append(value)
+        elif verb == "ends":
+            ends.extend(End(*row) for row in value)
+        else:
+            links_parts.append(value)
+        if not missing:
+            done(failed[0] if failed else _told(worker, ask, links_parts, ends))
+
+    for slot, verb, args in calls:
+        worker.call_slot(slot, verb, args, partial(take, verb))
+
+
+def _told(worker: Worker, ask: Ask, links_parts: list[Any], ends: list[End]) -> Told:
+    found, counts = links.together(links_parts)
+    masters, slaves, disabled, turned = counts
+    shown = tuple(ends[:ENDS_MAX])
+    return Told(ask.id, worker.node_id, worker.address, tuple(found), masters, slaves, disabled, shown, turned)

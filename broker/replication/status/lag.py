@@ -1,0 +1,77 @@
+"""How far copies are behind, for `stat`: the nodes below this one, as they have said; this node, as its upstream has.
+
+A lag in time is the age of the first message that is missing: the copy is as the stream was so long ago.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.broker.replication.downstream.replica_acks import Holders
+from tailrace.broker.replication.upstream.connection import Phase
+from tailrace.broker.streams.owner import OpenStream, Owner
+from tailrace.shard.log import StreamLog
+
+if TYPE_CHECKING:
+    from tailrace.broker.replication.upstream.manager import Uplinks
+
+UP = "up"
+Field = int | str
+
+
+class Lag(NamedTuple):
+    """Of a copy: messages, bytes of whole frames, and microseconds. Nothing where it has all there is."""
+
+    messages: int
+    nbytes: int
+    age_us: int
+
+
+NO_LAG = Lag(0, 0, 0)
+
+
+def lag_of(log: StreamLog, held_seq: int, now_us: int) -> Lag:
+    """Of a copy that has the messages before `held_seq`. What is kept no more does not count. Raises OSError,
+    StreamDamaged."""
+    seq = max(held_seq, log.first_seq)
+    if seq >= log.next_seq:
+        return NO_LAG
+    first = log.entry(seq)
+    return Lag(log.next_seq - seq, log.end_offset - first.offset, max(now_us - first.timestamp_us, 0))
+
+
+def stat_of_slaves(stream: OpenStream, holders: Holders | None, now_us: int) -> dict[str, Field]:
+    """The rows of `stat` on the nodes below. Raises as `lag_of`."""
+    nodes = {} if holders is None else holders.nodes
+    lags = {node: lag_of(stream.log, held.next_seq, now_us) for node, held in sorted(nodes.items())}
+    rows: dict[str, Field] = {
+        "slaves": len(lags),
+        "slaves_caught_up": sum(lag == NO_LAG for lag in lags.values()),
+    }
+    for node, lag in lags.items():
+        held = nodes[node]
+        rows[f"slave:{node}"] = (
+            f"next_seq={held.next_seq},synced_seq={held.synced_seq},lag_messages={lag.messages},"
+            f"lag_bytes={lag.nbytes},lag_s={lag.age_us / 1e6:.3f}"
+        )
+    return rows
+
+
+def stat_of_upstream(uplinks: Uplinks, owner: Owner, stream: OpenStream, now_us: int) -> dict[str, Field]:
+    """The rows of `stat` on the node that this one follows; none for a master. The lag is as the upstream has told
+    last: while the link is down it may be any.
+    """
+    upstream = owner.meta(stream.name).upstream
+    found = uplinks.copy_of(stream.name)
+    if upstream is None or found is None:
+        return {}
+    uplink, copy = found
+    behind = max(copy.end_seq - stream.log.next_seq, 0)
+    return {
+        "upstream": str(upstream),
+        "upstream_node": uplink.node,
+        "link": UP if uplink.phase is Phase.UP else f"{uplink.phase} {uplink.why}",
+        "copy": f"{copy.state} {copy.why}",
+        "lag_messages": behind,
+        "lag_s": f"{max(now_us - stream.log.last_timestamp_us, 0) / 1e6 if behind else 0:.3f}",
+    }

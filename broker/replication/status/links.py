@@ -1,0 +1,148 @@
+"""How replication stands on this node, for ASK: each worker's links, put together.
+
+A link is to a node, however many of the two nodes' workers have connections to each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tailrace.broker.process.timers import now_us
+from tailrace.broker.replication.upstream.connection import Phase
+from tailrace.protocol.replication import CLAIMS, LINKS_MAX, Link
+from tailrace.shard.errors import StorageError
+from tailrace.shard.meta import Role
+from tailrace.shard.names import is_reserved
+
+if TYPE_CHECKING:
+    from tailrace.broker.replication.downstream.session import Following
+    from tailrace.broker.replication.upstream.fetchers import Copy
+    from tailrace.broker.streams.owner import Owner
+    from tailrace.broker.worker import Worker
+
+UP = "up"
+CLAIMED_PLACE = ("seq", 0)
+"""Where a copy begins whose node turned to a claimant by itself."""
+LAGS_MEASURED_MAX = 256
+"""Streams of one worker whose lag in bytes and time is looked up in one answer; of more only the messages count."""
+ROLES = (Role.MASTER, Role.SLAVE, Role.DISABLED)
+
+
+def of_worker(worker: Worker, name: bytes | None) -> list[Any]:
+    """[rows of links, streams as master, as slave, disabled, turned by themselves], of one stream or of all: each
+    worker's own business.
+    """
+    rows = [list(link) for link in (*_up(worker, name), *_down(worker, name))]
+    counts = dict.fromkeys(ROLES, 0)
+    owner = worker.owner
+    turned = 0
+    if owner.owning:
+        for each in _shown(owner.names) if name is None else {name} & owner.names.keys():
+            counts[owner.role(each)] += 1
+            turned += owner.settings.auto_master and _has_turned(owner, each)
+    return [rows, *counts.values(), turned]
+
+
+def _has_turned(owner: Owner, name: bytes) -> bool:
+    """Whether a stream follows a node that claimed it, while new streams like it would be this node's own."""
+    meta = owner.metas.get(name)
+    if meta is None or meta.role is not Role.SLAVE or meta.upstream is None or owner.rules.match(name) is not None:
+        return False
+    return meta.upstream[2:] == CLAIMED_PLACE
+
+
+def together(parts: Iterable[list[Any]]) -> tuple[list[Link], list[int]]:
+    """The links of all workers, one to a node, and the sums of their counts."""
+    links: dict[tuple[str, ...], Link] = {}
+    counts = [0, 0, 0, 0]
+    for rows, *part in parts:
+        counts = [have + more for have, more in zip(counts, part, strict=True)]
+        for row in rows:
+            link = Link(*row)
+            key = (link.direction, link.node, link.address)
+            links[key] = _joined(links[key], link) if key in links else link
+    return list(links.values())[:LINKS_MAX], counts
+
+
+def _joined(one: Link, other: Link) -> Link:
+    """The state is that of a connection that is not up, if one is not."""
+    return one._replace(
+        state=one.state if one.state != UP else other.state,
+        streams=one.streams + other.streams,
+        lag_messages=one.lag_messages + other.lag_messages,
+        lag_bytes=one.lag_bytes + other.lag_bytes,
+        lag_ms=max(one.lag_ms, other.lag_ms),
+    )
+
+
+def _up(worker: Worker, name: bytes | None) -> Iterator[Link]:
+    for uplink in worker.uplinks:
+        copies, claimed = uplink.copies.by_name, set(uplink.claims) - uplink.copies.by_name.keys()
+        if name is not None and name not in copies:
+            if name not in claimed:
+                continue
+            copies, claimed = {}, {name}
+        if claimed and not copies:
+            why = f": {uplink.why}" if uplink.why and uplink.phase is not Phase.UP else ""
+            yield Link("up", uplink.node, uplink.address, f"{CLAIMS}{len(claimed)}{why}", 0, 0, 0, 0)
+            continue
+        if uplink.phase is Phase.UP:
+            state = state_up(list(copies.values()) if name is None else [copies[name]])
+        else:
+            state = f"{uplink.phase}: {uplink.why}" if uplink.why else uplink.phase.value
+        streams = sum(1 for _ in _shown(copies)) if name is None else 1
+        yield Link("up", uplink.node, uplink.address, state, streams, 0, 0, 0)
+
+
+def _shown(names: Iterable[bytes]) -> Iterator[bytes]:
+    """Those that an operator counts: not the broker's own, of which each goes with one of them."""
+    return (name for name in names if not is_reserved(name))
+
+
+def state_up(copies: Sequence[Copy]) -> str:
+    """Of a connection that is up: what keeps its streams from following, where something does."""
+    waiting = [copy for copy in copies if copy.why]
+    if not waiting:
+        return UP
+    first = f"{waiting[0].name.decode()}: {waiting[0].why}"
+    return first if len(waiting) == 1 else f"{len(waiting)} streams wait, the first is {first}"
+
+
+def _down(worker: Worker, name: bytes | None) -> Iterator[Link]:
+    left = LAGS_MEASURED_MAX
+    for follower in worker.followers.nodes:
+        streams = messages = nbytes = age_ms = 0
+        for following in follower.followings.values():
+            if name is not None and following.name != name:
+                continue
+            streams += name is not None or not is_reserved(following.name)
+            behind = following.cursor.feed.end_seq - held_seq(following)
+            if behind > 0:
+                messages += behind
+                lag = _measured(worker, following) if left > 0 else (0, 0)
+                left -= 1
+                nbytes, age_ms = nbytes + lag[0], max(age_ms, lag[1])
+        if streams or name is None:
+            yield Link("down", follower.node, follower.address, UP, streams, messages, nbytes, age_ms)
+
+
+def held_seq(following: Following) -> int:
+    """Up to where the follower itself has said that it has the stream; before it has, what it was sent."""
+    row = following.rows.get(following.follower.node)
+    return following.cursor.seq if row is None else row[0]
+
+
+def _measured(worker: Worker, following: Following) -> tuple[int, int]:
+    """Bytes that the follower lacks, and the age in ms of the first message that it lacks; 0 where nobody can tell."""
+    try:
+        reader = worker.readers.get(following.name)
+        seq = max(held_seq(following), reader.first_seq())
+        end_seq = reader.next_seq()
+        if seq >= end_seq:
+            return 0, 0
+        first = reader.entry(seq)
+        age_ms = (now_us() - first.timestamp_us) // 1_000
+        return reader.offset_of(end_seq) - first.offset, max(age_ms, 0)
+    except (StorageError, ValueError, OSError):
+        return 0, 0

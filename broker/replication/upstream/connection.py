@@ -1,0 +1,427 @@
+"""One upstream node: the connection to it, kept for ever, and everything that goes over it.
+
+    DOWN --time to dial--> RESOLVING --> CONNECTING --> GREETING --WELCOME--> UP
+    any  --an error, the end, silence--> DOWN, and after a jittered pause again
+
+Publishes to the streams that are followed wait in a `Route`, as those for a sibling do: while the node is down for a
+bounded time, in bounded space. What the other end must not say ends the connection, with the reason in the log.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import select
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol
+
+from tailrace.broker.process.poller import Poller
+from tailrace.broker.process.settings import Settings
+from tailrace.broker.process.version import program_version
+from tailrace.broker.replication.upstream.fetchers import Copies, Later, SetAside
+from tailrace.broker.replication.upstream.leadership_claims import Claims
+from tailrace.broker.replication.upstream.socket import Address, Chunks, Wire, WireClosed, look_up, numeric_address
+from tailrace.broker.replication.upstream.upstream_calls import CallsUp
+from tailrace.broker.replication.upstream.upstream_publish import UpForward
+from tailrace.broker.routing.batch import Batch
+from tailrace.broker.routing.route import Route
+from tailrace.broker.streams.owner import Owner
+from tailrace.protocol import messages as m
+from tailrace.protocol import replication as r
+from tailrace.protocol.address import join_address
+from tailrace.protocol.errors import Code, PeerError
+from tailrace.protocol.messages import Op, pack
+from tailrace.protocol.names import node_id, shown_text
+from tailrace.shard.names import base_of
+
+log = logging.getLogger(__name__)
+
+DIAL_S, DIAL_MAX_S = 0.1, 5.0  # between two attempts, from the first to later ones; half of it is chance
+STEADY_S = 5.0  # up for so long: the next pause is a short one again
+PINGS_A_TIMEOUT = 3  # sent to a silent upstream before it is given up
+REQUESTS_MAX = (1 << 32) - 1
+COMPLAINT_S = 1.0  # between two log lines about what the upstream refuses
+PONGS_UNSENT_MAX_BYTES = 64 << 10  # an upstream that has so much to read needs no other sign of life
+UP_SLOT = -1  # of a route that leads to no sibling
+
+
+class Phase(StrEnum):
+    DOWN = "down"
+    RESOLVING = "resolving"
+    CONNECTING = "connecting"
+    GREETING = "greeting"
+    UP = "up"
+
+
+class Resolver(Protocol):
+    """Looks a host up in another thread; then calls with its address, or with what was wrong."""
+
+    def __call__(self, host: str, port: int, done: Callable[[Address | None, str], None]) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What an uplink needs of its worker."""
+
+    owner: Owner
+    poller: Poller
+    settings: Settings
+    address: str  # where this node listens, as HELLO says it
+    clock: Callable[[], float]
+    resolve: Resolver
+    set_aside: SetAside
+    later: Later
+    found: Callable[[Uplink, Sequence[bytes]], None]  # names of streams that there are upstream
+    touch: Callable[[Uplink], None]  # it has something to send: flush it in this turn
+
+
+class Uplink:
+    def __init__(self, around: Surroundings, host: str, port: int) -> None:
+        self.host, self.port = host, port
+        self.address = join_address(host, port)
+        self.phase, self.why = Phase.DOWN, "not tried yet"
+        self.node = ""  # the other end's id
+        self.tried = False  # whether it was reached, or could not be
+        self.is_self = False  # the address leads to this very node
+        self._around = around
+        self._owner = around.owner
+        who = f"the node that this one follows, {self.address},"
+        self.route = Route(UP_SLOT, around.settings.link_window_bytes, around.clock, self._wake, who)
+        self.copies = Copies(around.owner, self.queue, around.set_aside, around.later)
+        self.prefixes: set[bytes] = set()  # of streams to be followed as they are made
+        self.claims = Claims(around.owner, self.queue, (host, port))
+        self.calls = CallsUp(self.queue)
+        self._watches = 0  # numbers given out on this connection
+        self._looking_up = False
+        self._handles: dict[bytes, int] = {}
+        self._last_handle = 0
+        self._requests = 0
+        self._wire: Wire | None = None
+        self._mask = 0
+        self._pauses = 0
+        self.changed_s = self._heard_s = self._pinged_s = self._ticked_s = around.clock()
+        self._dial_s = self._complained_s = 0.0
+
+    @property
+    def needed(self) -> bool:
+        return bool(self.copies or self.prefixes or self.claims or self.route.bytes_held)
+
+    # --- the connection ---------------------------------------------------------------------------------------------
+
+    def tick(self, now_s: float) -> None:
+        """Dial when it is time, give up who says nothing, ask again for what waits."""
+        timeout_s = self._around.settings.upstream_timeout_s
+        if now_s - self._ticked_s > timeout_s / PINGS_A_TIMEOUT:
+            self._heard_s = now_s  # this worker was busy, or stopped: what the other end said has not been read yet
+        self._ticked_s = now_s
+        self.route.expire(now_s - self._around.settings.unavailable_timeout_s)
+        if self.phase is Phase.DOWN:
+            if now_s >= self._dial_s:
+                self._dial(now_s)
+        elif self.phase is not Phase.UP:
+            if now_s - self.changed_s > timeout_s:
+                self.fail("it does not answer")
+        elif now_s - self._heard_s > timeout_s:
+            self.fail(f"it has said nothing for {timeout_s:g} s")
+        else:
+            self._tick_up(now_s, timeout_s / PINGS_A_TIMEOUT)
+
+    def _tick_up(self, now_s: float, silence_s: float) -> None:
+        if now_s - self._heard_s > silence_s < now_s - self._pinged_s:
+            self._pinged_s = now_s
+            self.queue(pack(m.Ping()))
+        self.copies.tick(now_s)
+        if self.copies.unreported:
+            self._around.touch(self)
+        self.claims.tick(now_s)
+        self.calls.tick(now_s)
+
+    def _dial(self, now_s: float) -> None:
+        self._enter(Phase.RESOLVING, now_s)
+        address = numeric_address(self.host, self.port)
+        if address is not None:
+            self._connect(address)
+            return
+        if self._looking_up:  # since an earlier attempt, for which it took too long
+            return
+        self._looking_up = True
+
+        def looked_up(found: Address | None, wrong: str) -> None:
+            self._looking_up = False
+            if self.phase is not Phase.RESOLVING:
+                return
+            if found is None:
+                self.fail(f"its host is not known: {wrong}")
+            else:
+                self._connect(found)
+
+        self._around.resolve(self.host, self.port, looked_up)
+
+    def _connect(self, address: Address) -> None:
+        try:
+            self._wire = Wire(address)
+        except WireClosed as closed:
+            self.fail(str(closed))
+            return
+        self._enter(Phase.CONNECTING, self._around.clock())
+        self._mask = select.EPOLLOUT
+        self._around.poller.register(self._wire.fileno(), self._mask, self._on_event)
+
+    def _enter(self, phase: Phase, now_s: float) -> None:
+        self.phase, self.changed_s = phase, now_s
+
+    def _on_event(self, mask: int) -> None:
+        wire = self._wire
+        if wire is None:
+            return
+        try:
+            if self.phase is Phase.CONNECTING:
+                wire.connected()
+                self._greet(wire)
+            elif mask & ~select.EPOLLOUT:
+                self._read(wire)
+            self._around.touch(self)
+        except WireClosed as closed:
+            self.fail(str(closed))
+
+    def _greet(self, wire: Wire) -> None:
+        self._enter(Phase.GREETING, self._around.clock())
+        settings = self._around.settings
+        hello = m.Hello(
+            m.VERSION,
+            (r.FEATURE,),
+            f"tailrace/{program_version()}",
+            settings.token or None,
+            self._owner.directory.node_id,
+            self._around.address,
+            settings.replication_token or None,
+        )
+        wire.queue(pack(hello))
+
+    def _read(self, wire: Wire) -> None:
+        now_s = self._heard_s = self._around.clock()
+        for message in wire.receive(self.copies.place_of):
+            handler = _HANDLERS.get(type(message))
+            if handler is None or (self.phase is not Phase.UP and type(message) not in _BEFORE_UP):
+                name = "Chunk" if isinstance(message, Chunks) else type(message).__name__
+                raise WireClosed(f"it sent {name}, which nobody asked for")
+            handler(self, message, now_s)
+            if self._wire is not wire:
+                return
+
+    def flush(self) -> None:
+        """Send what this turn has queued, and what is to be said of what is held. Dial at once for the first time."""
+        if self.phase is Phase.DOWN and not self._dial_s and self.needed:
+            self.tick(self._around.clock())
+        wire = self._wire
+        if wire is None or self.phase is Phase.CONNECTING:
+            return
+        try:
+            if self.phase is Phase.UP and wire.queued_bytes < self.route.window_bytes:
+                for report in self.copies.reports():
+                    wire.queue(report)
+            wire.flush()
+        except WireClosed as closed:
+            self.fail(str(closed))
+            return
+        if wire.interest != self._mask:
+            self._mask = wire.interest
+            self._around.poller.modify(wire.fileno(), self._mask)
+
+    def fail(self, why: str) -> None:
+        """The connection is no more: what was under way has an unknown end, what waits waits on."""
+        now_s, self.tried = self._around.clock(), True
+        if self.phase is Phase.UP and now_s - self.changed_s > STEADY_S:
+            self._pauses = 0
+        if why != self.why:
+            log.warning("upstream %s is not followed now: %s", self.address, why)
+        self.why = why
+        self._close()
+        self._enter(Phase.DOWN, now_s)
+        pause_s = min(DIAL_S * 2.0**self._pauses, DIAL_MAX_S)
+        self._pauses = min(self._pauses + 1, 16)
+        self._dial_s = now_s + pause_s * random.uniform(0.5, 1.0)
+        self.copies.went_down(why)
+        self.claims.went_down()
+        self.calls.went_down()
+        self._watches = 0
+        self._handles.clear()
+        self._last_handle = 0
+        self.route.link_closed(self)
+
+    def close(self, why: str) -> None:
+        """For good: nothing waits any longer."""
+        self._close()
+        self._enter(Phase.DOWN, self._around.clock())
+        self.copies.went_down(why)
+        self.calls.went_down()
+        self.route.link_closed(self)
+        self.route.expire(float("inf"))
+
+    def _close(self) -> None:
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            self._around.poller.unregister(wire.fileno())
+            wire.close()
+
+    # --- what goes up -----------------------------------------------------------------------------------------------
+
+    def queue(self, *buffers: m.Buffer) -> None:
+        if self._wire is not None:
+            self._wire.queue(*buffers)
+            self._around.touch(self)
+
+    def send_up(self, batch: Batch) -> None:
+        """Forward one turn's publishes to a followed stream."""
+        self._requests = self._requests % REQUESTS_MAX + 1
+        self.route.submit(UpForward(self._requests, batch))
+
+    def keep_back(self, name: bytes) -> None:
+        """What waits to go up to a stream that does not follow any more is to be sent again, to whoever has it now."""
+        text = "this stream has another master now; nothing of this was logged, send it again"
+        self.route.give_up(lambda request: isinstance(request, UpForward) and request.name == name, text)
+
+    def handle_of(self, name: bytes) -> int:
+        """The handle that stands for the stream on this connection."""
+        handle = self._handles.get(name)
+        if handle is None:
+            self._last_handle += 1
+            handle = self._handles[name] = self._last_handle
+            self.queue(pack(m.Open(handle, name)))
+        return handle
+
+    def watch(self, prefixes: set[bytes]) -> None:
+        """Hear of all streams that begin so, and of no others."""
+        new, self.prefixes = prefixes - self.prefixes, prefixes
+        if self.phase is Phase.UP:
+            self._watch(new)
+
+    def _watch(self, prefixes: set[bytes]) -> None:
+        for prefix in sorted(prefixes):
+            self._watches += 1
+            self.queue(pack(r.Watch(self._watches, prefix)))
+
+    def _wake(self, _link: object) -> None:
+        self._around.touch(self)
+
+    # --- what comes down --------------------------------------------------------------------------------------------
+
+    def hear_welcome(self, message: m.Welcome, now_s: float) -> None:
+        if self.phase is Phase.UP:
+            raise WireClosed("it sent Welcome, which nobody asked for")
+        if r.FEATURE not in message.features:
+            raise WireClosed("it does not replicate: it is another version")
+        self.is_self = message.node == self._owner.directory.node_id
+        if self.is_self:
+            raise WireClosed("it is this very node, or one whose data directory is a copy of this one's")
+        try:
+            self.node = node_id(message.node)
+        except PeerError as error:
+            raise WireClosed(error.text) from None
+        self._enter(Phase.UP, now_s)
+        log.info("upstream %s is up: node %s", self.address, self.node)
+        self.why = ""
+        self.route.switch(self)
+        self.copies.went_up()
+        self._watch(self.prefixes)
+        self.claims.went_up()
+        self.calls.went_up()
+        self._tick_up(now_s, float("inf"))
+
+    def hear_chunks(self, message: Chunks, now_s: float) -> None:
+        self.copies.chunks(message.id, message.pieces, now_s)
+
+    def hear_followed(self, message: r.Followed, now_s: float) -> None:
+        self.copies.followed(message, now_s)
+        self.copies.ask(now_s)
+
+    def hear_ended(self, message: m.Ended, now_s: float) -> None:
+        self.copies.ended(message, now_s)
+
+    def hear_published(self, message: m.Published, _now_s: float) -> None:
+        request = self.route.settle(message.request)
+        if isinstance(request, UpForward):
+            request.published(message)
+
+    def hear_failed(self, message: m.Failed, now_s: float) -> None:
+        if message.fatal:
+            if message.code == Code.CLOSING:  # what it had taken it has answered
+                self.route.take_back()
+            raise WireClosed(f"it said {shown_text(f'{message.code}: {message.text}')}")
+        if message.op == Op.PUBLISH and message.code == Code.CLOSING:
+            self.route.moved(message.id)  # it has not taken this, and takes none after it
+        elif message.op == Op.PUBLISH:
+            request = self.route.settle(message.id)
+            if isinstance(request, UpForward):
+                request.failed(message)
+        elif message.op in (Op.FOLLOW, Op.SUBSCRIBE):
+            self.copies.failed(message, now_s)
+        else:
+            if message.op == Op.OPEN:  # to be tried again with the next publish; what came with this one is refused
+                self._handles = {name: handle for name, handle in self._handles.items() if handle != message.id}
+            elif message.op == Op.CLAIM:
+                self.claims.failed(message.id, now_s)
+            elif message.op == Op.CALL:
+                self.calls.failed()
+            self._complain(message, now_s)
+
+    def _complain(self, message: m.Failed, now_s: float) -> None:
+        if now_s - self._complained_s >= COMPLAINT_S:
+            self._complained_s = now_s
+            log.warning("upstream %s said %s", self.address, shown_text(f"{message.code}: {message.text}"))
+
+    def hear_names(self, message: r.Names, _now_s: float) -> None:
+        if not 1 <= message.id <= self._watches:
+            raise WireClosed("it sent Names, which nobody asked for")
+        prefixes = tuple(self.prefixes)
+        self._around.found(self, [name for name in message.names if base_of(name).startswith(prefixes)])
+
+    def hear_claimed(self, message: r.Claimed, now_s: float) -> None:
+        self.claims.answered(message, now_s)
+        self.claims.tick(now_s)
+
+    def hear_returned(self, message: r.Returned, _now_s: float) -> None:
+        self.calls.returned(message)
+
+    def hear_ping(self, _message: m.Ping, _now_s: float) -> None:
+        if self._wire is not None and self._wire.queued_bytes < PONGS_UNSENT_MAX_BYTES:
+            self.queue(pack(m.Pong()))
+
+    def pass_over(self, _message: Any, _now_s: float) -> None:
+        """An answer that says nothing that is not known."""
+
+
+class Lookup:
+    """A look-up, for another thread (`broker.streams.syncer`)."""
+
+    __slots__ = ("address", "name", "port", "wrong")
+
+    def __init__(self, host: str, port: int) -> None:
+        self.name, self.port = host, port
+        self.address: Address | None = None
+        self.wrong = ""
+
+    def sync(self) -> None:
+        try:
+            self.address = look_up(self.name, self.port)
+        except OSError as error:
+            self.wrong = error.strerror or str(error)
+
+
+_HANDLERS: Mapping[type, Callable[[Uplink, Any, float], None]] = {
+    m.Welcome: Uplink.hear_welcome,
+    Chunks: Uplink.hear_chunks,
+    r.Followed: Uplink.hear_followed,
+    m.Ended: Uplink.hear_ended,
+    m.Published: Uplink.hear_published,
+    m.Failed: Uplink.hear_failed,
+    m.Opened: Uplink.pass_over,
+    r.Names: Uplink.hear_names,
+    r.Claimed: Uplink.hear_claimed,
+    r.Returned: Uplink.hear_returned,
+    m.Ping: Uplink.hear_ping,
+    m.Pong: Uplink.pass_over,
+}
+_BEFORE_UP = frozenset({m.Welcome, m.Failed, m.Ping, m.Pong})

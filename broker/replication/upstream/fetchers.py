@@ -1,0 +1,461 @@
+"""The copies of streams that one uplink keeps up to date, each in one of the states of `State`.
+
+    DOWN      --the uplink is up-->      QUEUED, then ASKED by a FOLLOW
+    ASKED     --FOLLOWED-->              FOLLOWING, or CUTTING, or WAITING (`broker.replication.upstream.decide`)
+    FOLLOWING --ENDED, an error-->       WAITING
+    CUTTING   --the end is set aside-->  QUEUED
+    WAITING   --the time has come-->     QUEUED
+    any       --the uplink is down-->    DOWN
+
+Whatever has happened, a copy goes on by asking again from where it ends. Frames are appended as they come, and what is
+held is reported once a turn, or seldomer while a copy is behind.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import StrEnum
+from functools import partial
+
+from tailrace.broker.replication.downstream import replica_state
+from tailrace.broker.replication.roles import stream_roles
+from tailrace.broker.replication.roles.internal_streams import is_companion
+from tailrace.broker.replication.roles.peers import may_lead
+from tailrace.broker.replication.upstream.decide import BEHIND, PARTED, Do, Mine, Theirs, after_followed, fence_text
+from tailrace.broker.replication.upstream.socket import WireClosed
+from tailrace.broker.streams.owner import OpenStream, Owner, Refused
+from tailrace.protocol.address import split_address
+from tailrace.protocol.errors import Code
+from tailrace.protocol.messages import Ended, Failed, Op, Unsubscribe, pack
+from tailrace.protocol.names import shown_text
+from tailrace.protocol.places import From
+from tailrace.protocol.replication import Follow, Followed, pack_held
+from tailrace.shard.epochs import last_epoch
+from tailrace.shard.errors import FramesRefused, StorageError
+from tailrace.shard.log import StreamLog
+from tailrace.shard.meta import Contact
+from tailrace.shard.names import base_of
+
+log = logging.getLogger(__name__)
+
+FOLLOWS_AT_ONCE = 256  # asked and not answered yet: each makes both ends open the stream
+RETRY_S, RETRY_MAX_S = 0.25, 5.0  # until a copy asks again that could not go on
+REPORT_BYTES = 4 << 20  # of a copy that is behind: taken between two reports, but for those at each tick
+NEWS = "news"
+
+
+class State(StrEnum):
+    DOWN = "down"
+    QUEUED = "queued"
+    ASKED = "asked"
+    FOLLOWING = "following"
+    CUTTING = "setting aside"
+    WAITING = "waiting"
+
+
+class Copy:
+    """A slaved stream. `path`: the ids of the nodes above this one, up to the master; `why`: what it waits for;
+    `end_seq`: where the stream ended upstream when that was told last; `taken_bytes`: since the last report;
+    `upstream_epoch`: the term that the upstream is in, 0 before it has said; `fenced`: that is an earlier one than this
+    node has learned of.
+    """
+
+    __slots__ = (
+        "end_seq",
+        "fenced",
+        "id",
+        "name",
+        "next_seq",
+        "path",
+        "reported",
+        "retries",
+        "retry_s",
+        "state",
+        "synced",
+        "taken_bytes",
+        "upstream_epoch",
+        "why",
+    )
+
+    def __init__(self, name: bytes) -> None:
+        self.name = name
+        self.id = 0  # of the FOLLOW that is under way or answered, 0 without one
+        self.state = State.DOWN
+        self.why = ""
+        self.path: tuple[str, ...] = ()
+        self.end_seq = 0
+        self.upstream_epoch = 0
+        self.fenced = False
+        self.next_seq = self.synced = 0  # as it was when this was looked at last
+        self.reported: frozenset[str] = frozenset()  # the nodes that the upstream thinks hold this
+        self.taken_bytes = 0
+        self.retries = 0
+        self.retry_s = 0.0
+
+
+SetAside = Callable[[OpenStream, int, Callable[[str], None]], None]
+"""Let a stream end before a seq, or begin there if it has no messages, in another thread; then calls with "" or with
+what was wrong."""
+Later = Callable[[bytes, Callable[[], object]], object]
+"""Do what may have to open a stream when the turn has time for it (`broker.process.work`)."""
+
+
+class Copies:
+    """`say` queues bytes for the upstream. `set_aside` and `later` are the worker's."""
+
+    def __init__(self, owner: Owner, say: Callable[[bytes], None], set_aside: SetAside, later: Later) -> None:
+        self._owner = owner
+        self._later_step = later
+        self._to_open = 0  # copies whose streams are to be opened before they are asked for
+        self._node_id = owner.directory.node_id
+        self._say = say
+        self._set_aside = set_aside
+        self.by_name: dict[bytes, Copy] = {}
+        self._by_id: dict[int, Copy] = {}
+        self._last_id = 0
+        self._queued: deque[Copy] = deque()
+        self._asked = 0
+        self._waiting: dict[Copy, None] = {}
+        self._changed: dict[Copy, None] = {}  # hold more than was reported
+        self._later: dict[Copy, None] = {}  # so do these, of which more is about to come
+        self.up = False
+
+    def __len__(self) -> int:
+        return len(self.by_name)
+
+    def add(self, name: bytes) -> Copy:
+        copy = self.by_name[name] = Copy(name)
+        if self.up:
+            self._queue(copy)
+        return copy
+
+    def remove(self, name: bytes) -> None:
+        """The stream follows somebody else now, or nobody."""
+        copy = self.by_name.pop(name, None)
+        if copy is not None:
+            self._leave(copy)
+            copy.state = State.DOWN
+            self._waiting.pop(copy, None)
+            self._changed.pop(copy, None)
+            self._later.pop(copy, None)
+
+    # --- the uplink -------------------------------------------------------------------------------------------------
+
+    def went_up(self) -> None:
+        self.up = True
+        self._last_id = 0
+        for copy in self.by_name.values():
+            if copy.state is not State.CUTTING:
+                self._queue(copy)
+
+    def went_down(self, why: str) -> None:
+        self.up = False
+        self._by_id.clear()
+        self._queued.clear()
+        self._waiting.clear()
+        self._changed.clear()
+        self._later.clear()
+        self._asked = 0
+        for copy in self.by_name.values():
+            if copy.state is not State.CUTTING:
+                copy.state, copy.why = State.DOWN, why
+            copy.id = 0
+            copy.reported = frozenset()
+            self._set_path(copy, ())
+
+    def tick(self, now_s: float) -> None:
+        self._changed |= self._later
+        self._later.clear()
+        for copy in [copy for copy in self._waiting if copy.retry_s <= now_s]:
+            del self._waiting[copy]
+            self._queue(copy)
+        self.ask(now_s)
+
+    def ask(self, now_s: float) -> None:
+        """Send FOLLOW for some of those that wait for that."""
+        while self._queued and self._asked + self._to_open < FOLLOWS_AT_ONCE:
+            copy = self._queued.popleft()
+            if copy.name in self._owner.open:
+                self._try_to_ask(copy, now_s)
+            else:
+                self._to_open += 1
+                self._later_step(copy.name, partial(self._open_and_ask, copy, now_s))
+
+    def _open_and_ask(self, copy: Copy, now_s: float) -> None:
+        self._to_open -= 1
+        self._try_to_ask(copy, now_s)
+
+    def _try_to_ask(self, copy: Copy, now_s: float) -> None:
+        if not self.up or copy.state is not State.QUEUED or self.by_name.get(copy.name) is not copy:
+            return
+        try:
+            self._ask(copy)
+        except Refused as refused:
+            self._wait(copy, refused.text, now_s)
+        except (StorageError, OSError) as error:
+            self._wait(copy, str(error), now_s)
+
+    def _ask(self, copy: Copy) -> None:
+        owner = self._owner
+        stream = owner.stream(copy.name)
+        if stream.busy:
+            raise Refused(Code.UNAVAILABLE, stream_roles.BUSY_TEXT)
+        meta, found = owner.meta(copy.name), stream.log
+        term = stream_roles.term(meta, stream_roles.history_of(owner, stream))
+        last, start = None, None
+        if found.first_seq < found.next_seq:
+            last = found.last_epoch, found.frame_crc(found.next_seq - 1)
+        elif found.next_seq or meta.upstream is None:
+            start = From("seq", found.next_seq)
+        else:
+            start = From(meta.upstream.kind, meta.upstream.value)  # type: ignore[arg-type]  # one of PLACE_KINDS
+        self._last_id += 1
+        copy.id, copy.state = self._last_id, State.ASKED
+        self._by_id[copy.id] = copy
+        self._asked += 1
+        self._say(pack(Follow(copy.id, copy.name, found.next_seq, *term, last, start)))
+
+    def _queue(self, copy: Copy) -> None:
+        copy.state = State.QUEUED
+        self._queued.append(copy)
+
+    def _wait(self, copy: Copy, why: str, now_s: float) -> None:
+        """Ask again a while later, and later from time to time."""
+        self._leave(copy)
+        if why != copy.why:
+            log.warning("stream %r does not follow its upstream now: %s", copy.name, why)
+        copy.state, copy.why = State.WAITING, why
+        copy.retry_s = now_s + min(RETRY_S * 2.0**copy.retries, RETRY_MAX_S)
+        copy.retries = min(copy.retries + 1, 16)
+        self._waiting[copy] = None
+
+    def _leave(self, copy: Copy) -> None:
+        """What still comes of this FOLLOW is passed over."""
+        if copy.id:
+            self._say(pack(Unsubscribe(copy.id)))
+            self._settle(copy)
+
+    def _settle(self, copy: Copy) -> None:
+        """There is nothing under this id upstream any more, or nothing that is still wanted."""
+        del self._by_id[copy.id]
+        if copy.state is State.ASKED:
+            self._asked -= 1
+        copy.id = 0  # the next connection counts from the beginning again: this may be another's then
+        copy.reported = frozenset()
+
+    # --- what the upstream says -------------------------------------------------------------------------------------
+
+    def followed(self, message: Followed, now_s: float) -> None:
+        """Raises WireClosed for what cannot be an answer."""
+        copy = self._by_id.get(message.id)
+        if copy is None:
+            return
+        copy.end_seq = message.next_seq
+        copy.upstream_epoch = last_epoch(message.history)
+        if copy.state is State.ASKED and message.state in (PARTED, BEHIND):
+            self._settle(copy)
+        circle = replica_state.circle(self._node_id, message.path)
+        if circle:
+            self._wait(copy, f"the nodes follow each other in a circle: {circle}", now_s)
+            return
+        try:
+            stream = self._owner.stream(copy.name)
+            if copy.state is State.FOLLOWING:
+                self._learn(stream, message)
+                self.look_at_fence(copy.name, now_s)
+            elif message.state != NEWS:
+                if copy.id:
+                    self._asked -= 1
+                copy.state = State.FOLLOWING
+                self._after_followed(copy, stream, message, now_s)
+        except Refused as refused:
+            self._wait(copy, refused.text, now_s)
+            return
+        except (StorageError, OSError) as error:
+            self._wait(copy, str(error), now_s)
+            return
+        if copy.state is State.FOLLOWING:
+            self._set_path(copy, message.path)
+
+    def _after_followed(self, copy: Copy, stream: OpenStream, message: Followed, now_s: float) -> None:
+        found = stream.log
+        fenced = self._fence(copy)
+        mine = Mine(
+            stream_roles.history_of(self._owner, stream), found.first_seq, found.next_seq, found.last_epoch, fenced
+        )
+        copy.fenced = copy.upstream_epoch < fenced
+        theirs = Theirs(message.state, message.start_seq, message.first_seq, message.next_seq, message.history)
+        step = after_followed(mine, theirs)
+        match step.do:
+            case Do.REFUSE:
+                raise WireClosed(f"stream {copy.name.decode()}: {step.why}")
+            case Do.WAIT:
+                self._wait(copy, step.why, now_s)
+            case Do.SET_ASIDE:
+                copy.why = f"setting aside its own messages from {step.seq} on"
+                log.warning("stream %r has parted from its upstream: %s", copy.name, copy.why)
+                self._cut(copy, stream, step.seq, now_s)
+            case Do.BEGIN_AT:
+                self._begin_at(copy, stream, step.seq, now_s)
+            case Do.GO_ON:
+                self._go_on(copy, stream, message)
+
+    def _go_on(self, copy: Copy, stream: OpenStream, message: Followed) -> None:
+        self._learn(stream, message)
+        if copy.why:
+            log.info("stream %r follows its upstream from message %d on", copy.name, stream.log.next_seq)
+        copy.why, copy.retries = "", 0
+        self.note_held(copy.name)
+
+    def _learn(self, stream: OpenStream, message: Followed) -> None:
+        """Raises Refused."""
+        owner, upstream = self._owner, self._owner.meta(stream.name).upstream
+        contacts = []
+        if upstream is not None and not is_companion(stream.name):
+            any_host = bool(owner.settings.replication_token)
+            told = map(split_address, message.contacts)
+            contacts = [Contact(*node) for node in told if any_host or may_lead(owner.peers, upstream.host, node[0])]
+        stream_roles.learn(self._owner, stream, message.history, contacts)
+
+    def _fence(self, copy: Copy) -> int:
+        """The earliest term in which an upstream may be to be followed. A companion's upstream is in the stream's."""
+        base = base_of(copy.name)
+        if base == copy.name:
+            return self._owner.epoch(base)
+        found = self.by_name.get(base)
+        return copy.upstream_epoch + 1 if found is not None and found.fenced else 0
+
+    def look_at_fence(self, name: bytes, now_s: float) -> None:
+        """This node may have learned of a later term than the upstream is in: then it leaves that, until it is too."""
+        for each in (name, *self._owner.companions.of(name)):
+            copy = self.by_name.get(each)
+            if copy is None or not copy.upstream_epoch:
+                continue
+            fence = self._fence(copy)
+            copy.fenced = copy.upstream_epoch < fence
+            if copy.fenced and copy.state is State.FOLLOWING:
+                self._wait(copy, fence_text(copy.upstream_epoch, fence), now_s)
+
+    def _begin_at(self, copy: Copy, stream: OpenStream, seq: int, now_s: float) -> None:
+        """Without a message the stream begins at `seq`. That waits for the disk, and is asked for again after it."""
+        found = stream.log
+        if found.first_seq < found.next_seq:
+            text = "stream %r: its upstream keeps nothing before %d; messages %d to %d are dropped, with a gap behind"
+            log.warning(text, stream.name, seq, found.first_seq, found.next_seq - 1)
+            self._owner.trim(stream, found.next_seq)
+        self._leave(copy)
+        self._cut(copy, stream, seq, now_s)
+
+    def _cut(self, copy: Copy, stream: OpenStream, seq: int, now_s: float) -> None:
+        copy.state = State.CUTTING
+
+        def done(wrong: str) -> None:
+            if copy.state is not State.CUTTING:
+                return
+            copy.state = State.DOWN
+            if self.by_name.get(copy.name) is not copy or not self.up:
+                return
+            if wrong:
+                self._wait(copy, wrong, now_s)
+            else:
+                self._queue(copy)
+
+        self._set_aside(stream, seq, done)
+
+    def chunks(self, number: int, pieces: Sequence[memoryview], now_s: float) -> None:
+        """The frames of CHUNKs of one FOLLOW that have come one behind the other.
+
+        Raises WireClosed for frames that cannot come next, and for a stream that nobody asked for.
+        """
+        copy = self._by_id.get(number)
+        if copy is None:
+            if number > self._last_id:
+                raise WireClosed(f"it sent frames of {number}, which nobody asked for")
+            return
+        if copy.state is not State.FOLLOWING:
+            raise WireClosed(f"it sent frames of {copy.name.decode()} before it answered FOLLOW")
+        try:
+            stream = self._owner.take_frames(copy.name, pieces, now_s)
+        except FramesRefused as refused:
+            raise WireClosed(str(refused)) from refused
+        except Refused as refused:
+            self._wait(copy, refused.text, now_s)
+        except (StorageError, OSError) as error:
+            self._wait(copy, str(error), now_s)
+        else:
+            self._look(copy, stream.log)
+            self._note_taken(copy, sum(map(len, pieces)))
+
+    def _note_taken(self, copy: Copy, taken_bytes: int) -> None:
+        """A report wakes the upstream, which has better things to do while it sends gigabytes: so a copy that is not
+        where the upstream's end was last is reported now and then.
+        """
+        copy.taken_bytes += taken_bytes
+        behind = copy.next_seq < copy.end_seq and copy.taken_bytes < REPORT_BYTES
+        (self._later if behind else self._changed)[copy] = None
+
+    def place_of(self, number: int) -> int:
+        """Where in its file the next frames of a FOLLOW are to go; 0 where that is not known."""
+        copy = self._by_id.get(number)
+        stream = None if copy is None else self._owner.open.get(copy.name)
+        return 0 if stream is None else stream.log.end_offset
+
+    def ended(self, message: Ended, now_s: float) -> None:
+        copy = self._by_id.get(message.id)
+        if copy is not None:
+            self._settle(copy)
+            self._wait(copy, shown_text(message.text) or "the upstream ended it", now_s)
+
+    def failed(self, message: Failed, now_s: float) -> None:
+        """FOLLOW could not be done, or cannot go on without a gap."""
+        copy = self._by_id.get(message.id)
+        if copy is not None:
+            if message.op == Op.FOLLOW:
+                self._settle(copy)
+            self._wait(copy, shown_text(f"{message.code}: {message.text}"), now_s)
+
+    def _set_path(self, copy: Copy, path: tuple[str, ...]) -> None:
+        if copy.path != path:
+            copy.path = path
+            self._owner.on_path(copy.name)
+
+    # --- what is held here ------------------------------------------------------------------------------------------
+
+    def note_held(self, name: bytes) -> None:
+        """More of the stream is held, or is on the disk, here or below."""
+        copy = self.by_name.get(name)
+        if copy is not None and copy.state is State.FOLLOWING:
+            stream = self._owner.open.get(name)
+            if stream is not None:
+                self._look(copy, stream.log)
+            self._changed[copy] = None
+
+    def _look(self, copy: Copy, found: StreamLog) -> None:
+        copy.next_seq, copy.synced = found.next_seq, found.synced_seq
+
+    @property
+    def unreported(self) -> bool:
+        """Whether `reports` has anything to say."""
+        return bool(self._changed)
+
+    def reports(self) -> Iterator[bytes]:
+        """What the upstream is to hear of what is held, since the last time."""
+        if not self._changed:
+            return
+        changed, self._changed = self._changed, {}
+        rows: list[tuple[int, str, int, int]] = []
+        gone: list[tuple[int, str]] = []
+        for copy in changed:
+            if copy.state is not State.FOLLOWING:
+                continue
+            below: Iterable[tuple[str, int, int]] = self._owner.held_below(copy.name)
+            self._later.pop(copy, None)
+            copy.taken_bytes = 0
+            held = [(self._node_id, copy.next_seq, copy.synced), *below]
+            nodes = frozenset(row[0] for row in held)
+            rows += [(copy.id, *row) for row in held]
+            gone += [(copy.id, node) for node in copy.reported - nodes]
+            copy.reported = nodes
+        yield from pack_held(rows, gone)

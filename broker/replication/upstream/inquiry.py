@@ -1,0 +1,129 @@
+"""A short conversation with another node: connect, say HELLO, ask how replication stands, one question at a time."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tailrace.broker.process.version import program_version
+from tailrace.broker.replication.upstream.socket import Address, Chunks, Wire, WireClosed, numeric_address
+from tailrace.protocol import messages as m
+from tailrace.protocol import replication as r
+from tailrace.protocol.messages import pack
+
+if TYPE_CHECKING:
+    from tailrace.broker.worker import Worker
+
+Heard = Callable[["Inquiry", "r.Told | str"], None]
+
+
+class Inquiry:
+    """`heard` is called with each answer, and once with the reason if there is none; then this is closed.
+
+    node: the id of the node at the other end, "" until it has answered.
+    """
+
+    def __init__(self, worker: Worker, host: str, port: int, heard: Heard) -> None:
+        self.host, self.port = host, port
+        self.node = ""
+        self.closed = False
+        self._worker = worker
+        self._heard = heard
+        self._ask: r.Ask | None = None
+        self._wire: Wire | None = None
+        self._connected = self._welcome = False
+        self._mask = 0
+
+    def ask(self, ask: r.Ask) -> None:
+        """Ask the first question, which begins the conversation, or the next one."""
+        self._ask = ask
+        if self._wire is not None:
+            self._send_ask()
+            return
+        address = numeric_address(self.host, self.port)
+        if address is not None:
+            self._connect(address)
+            return
+
+        def looked_up(found: Address | None, wrong: str) -> None:
+            if self.closed:
+                return
+            if found is None:
+                self.fail(f"its host is not known: {wrong}")
+            else:
+                self._connect(found)
+
+        self._worker.uplinks.resolve(self.host, self.port, looked_up)
+
+    def fail(self, why: str) -> None:
+        """There is no answer, for this reason."""
+        if not self.closed:
+            self.close()
+            self._heard(self, why)
+
+    def close(self) -> None:
+        self.closed = True
+        wire, self._wire = self._wire, None
+        if wire is not None:
+            self._worker.poller.unregister(wire.fileno())
+            wire.close()
+
+    def _connect(self, address: Address) -> None:
+        try:
+            wire = Wire(address)
+        except WireClosed as closed:
+            self.fail(str(closed))
+            return
+        self._wire, self._mask = wire, select.EPOLLOUT
+        self._worker.poller.register(wire.fileno(), self._mask, self._on_event)
+
+    def _on_event(self, mask: int) -> None:
+        wire = self._wire
+        if wire is None:
+            return
+        try:
+            if not self._connected:
+                wire.connected()
+                self._connected = True
+                token = self._worker.settings.token or None
+                wire.queue(pack(m.Hello(m.VERSION, (r.FEATURE,), f"tailrace/{program_version()}", token)))
+            elif mask & ~select.EPOLLOUT:
+                for message in wire.receive():
+                    self._take(message)
+                    if self.closed:
+                        return
+            self._flush(wire)
+        except WireClosed as closed:
+            self.fail(str(closed))
+
+    def _flush(self, wire: Wire) -> None:
+        """Raises WireClosed."""
+        wire.flush()
+        if wire.interest != self._mask:
+            self._mask = wire.interest
+            self._worker.poller.modify(wire.fileno(), self._mask)
+
+    def _take(self, message: m.Response | Chunks) -> None:
+        """Raises WireClosed."""
+        if isinstance(message, m.Welcome):
+            if r.FEATURE not in message.features:
+                raise WireClosed("it does not replicate")
+            self._welcome = True
+            self._send_ask()
+        elif isinstance(message, r.Told) and self._ask is not None and message.id == self._ask.id:
+            self.node = message.node
+            self._heard(self, message)
+        elif isinstance(message, m.Failed):
+            raise WireClosed(f"{message.code}: {message.text}")
+        elif isinstance(message, m.Ping) and self._wire is not None:
+            self._wire.queue(pack(m.Pong()))
+
+    def _send_ask(self) -> None:
+        if self._wire is None or not self._welcome or self._ask is None:
+            return
+        self._wire.queue(pack(self._ask))
+        try:
+            self._flush(self._wire)
+        except WireClosed as closed:
+            self.fail(str(closed))

@@ -1,0 +1,342 @@
+"""The uplinks of a worker: which of its streams follow which node, and the one connection to each of those.
+
+Whatever changes a stream's role (a command, a claim, a start) ends in `look_at`, which makes what is so what ought to
+be so. Nothing here is kept on the disk: it follows from the streams' .meta files and the node's rules.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tailrace.broker.process.work import NOBODY
+from tailrace.broker.replication.roles import stream_roles
+from tailrace.broker.replication.roles.rules import Rules
+from tailrace.broker.replication.roles.start_check import Asking
+from tailrace.broker.replication.upstream.connection import COMPLAINT_S, Lookup, Surroundings, Uplink
+from tailrace.broker.replication.upstream.fetchers import Copy
+from tailrace.broker.replication.upstream.prefix_watch import Watched
+from tailrace.broker.replication.upstream.socket import Address
+from tailrace.broker.routing.batch import Batch
+from tailrace.broker.streams.owner import OpenStream, Refused
+from tailrace.broker.streams.syncer import Job, Syncer
+from tailrace.protocol.errors import Code
+from tailrace.shard.errors import StorageError
+from tailrace.shard.meta import Role
+
+if TYPE_CHECKING:
+    from tailrace.broker.worker import Worker
+
+log = logging.getLogger(__name__)
+
+DEPOSED_TEXT = (
+    "another node has become the master of this stream, and has not said yet where it is; an administrator can:"
+    " slave HOST PORT STREAM 0"
+)
+
+
+FENCED_TEXT = (
+    "this node has learned of a later term of the stream than the node that it follows is in, so nothing goes there;"
+    " nothing of this was logged"
+)
+
+
+class SettingAside:
+    """The end of a stream is moved out of it, by the helper thread; or one without messages begins elsewhere.
+
+    cut_seq: from there on nothing is as it was.
+    """
+
+    __slots__ = ("_seq", "_stream", "cut_seq", "kept", "name", "wrong")
+
+    def __init__(self, stream: OpenStream, seq: int) -> None:
+        self.name = stream.log.name
+        self.cut_seq = min(seq, stream.log.next_seq)
+        self._stream = stream
+        self._seq = seq
+        self.wrong = ""
+        self.kept = 0  # messages
+
+    def sync(self) -> None:
+        found = self._stream.log
+        try:
+            if found.first_seq == found.next_seq:
+                found.begin_at(self._seq)
+            elif (tail := found.set_aside(self._seq)) is not None:
+                self.kept = tail.tail.next_seq - tail.tail.first_seq
+        except (StorageError, ValueError, OSError) as error:
+            self.wrong = f"its end could not be set aside: {error}"
+
+
+class Uplinks:
+    """One a worker. `start` when it owns its shards, `stop` when it gives them up."""
+
+    def __init__(self, worker: Worker, address: str) -> None:
+        self._worker = worker
+        self._owner = owner = worker.owner
+        self._uplinks: dict[tuple[str, int], Uplink] = {}
+        self._of: dict[bytes, Uplink] = {}  # the streams that follow
+        self._touched: dict[Uplink, None] = {}
+        self._asking: Asking | None = None
+        self._complained_s = 0.0
+        self._lookups: Syncer | None = None
+        self._selves: set[tuple[str, int]] = set()  # addresses at which this very node has answered
+        self._to_make: dict[bytes, Uplink] = {}  # streams that there are upstream, bounded by `max_streams`
+        self._making = False  # one of them waits for its turn
+        self._watched = Watched()
+        self._around = Surroundings(
+            owner=owner,
+            poller=worker.poller,
+            settings=worker.settings,
+            address=address,
+            clock=lambda: worker.now_s,
+            resolve=self.resolve,
+            set_aside=self._set_aside,
+            later=lambda name, step: worker.work.do(name, (NOBODY,), step, lambda: None),
+            found=self._found,
+            touch=self._touch,
+        )
+        owner.send_up = self.send_up
+        owner.call_up = self.call_up
+        owner.on_held = self.note_held
+        owner.path_above = self.path_above
+        owner.held_below = self._held_below
+        owner.on_rules = self.watch
+        owner.on_open = lambda stream: stream_roles.begin_after_boot(owner, stream)
+
+    def __iter__(self) -> Iterator[Uplink]:
+        return iter(self._uplinks.values())
+
+    def start(self, *, asks: bool = False) -> None:
+        """`asks`: the node, or this worker, was away; a replaced worker's successor need not ask."""
+        owner = self._owner
+        if owner.metas or owner.rules != Rules():  # or else no stream follows, however many there are
+            for name in owner.names:
+                self.look_at(name)
+        self.watch()
+        nodes = dict.fromkeys((*owner.followers, *owner.peers.nodes)) if asks and owner.was_followed else {}
+        if nodes:
+            self._asking = Asking(owner, [self._to(*node) for node in nodes], self._worker.now_s)
+
+    def watch(self) -> None:
+        """Hear of the streams that the rules are for, as they are made."""
+        watched = self._watched
+        watched.obey((*self._owner.rules.commands, *self._owner.rules.configured))
+        for name, uplink in self._of.items():
+            watched.join(name, (uplink.host, uplink.port))
+        for where in watched.ruled():
+            self._to(*where)
+        self._watch_anew()
+
+    def _watch_anew(self) -> None:
+        """Ask those upstreams at which other streams are to be heard of now."""
+        stale, self._watched.stale = self._watched.stale, set()
+        for where in stale & self._uplinks.keys():
+            self._uplinks[where].watch(self._watched.prefixes(where))
+
+    def stop(self, why: str) -> None:
+        for uplink in self._uplinks.values():
+            uplink.close(why)
+        self._uplinks.clear()
+        self._of.clear()
+        self._owner.uproutes.clear()
+        self._touched.clear()
+        self._to_make.clear()
+        self._making = False
+        self._watched = Watched()
+        self._asking = None
+        self._owner.asks_first = lambda _name: False
+        self._end_lookups()
+
+    def tick(self) -> None:
+        for uplink in list(self._uplinks.values()):
+            uplink.tick(self._worker.now_s)
+            if uplink.is_self and uplink.claims:
+                self._selves.add((uplink.host, uplink.port))
+                uplink.claims.clear()
+            if not uplink.needed:
+                uplink.close("no stream follows it any more")
+                del self._uplinks[uplink.host, uplink.port]
+        if self._asking is not None:
+            self._asking.tick(self._worker.now_s)
+        if self._to_make and not self._making:
+            self._making = True
+            self._make_next()
+        self._watch_anew()
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what this turn has queued for other nodes."""
+        while self._touched:
+            uplink, _ = self._touched.popitem()
+            uplink.flush()
+
+    # --- streams ----------------------------------------------------------------------------------------------------
+
+    def look_at(self, name: bytes) -> None:
+        """A stream may have another role or upstream now."""
+        if not self._owner.owning:
+            return
+        meta = self._owner.meta(name)
+        upstream = meta.upstream
+        wanted = None
+        if upstream is not None and meta.role is Role.SLAVE:
+            wanted = self._to(upstream.host, upstream.port)
+        present = self._of.get(name)
+        if present is not wanted:
+            if present is not None:
+                self._leave(name, present)
+            if wanted is not None:
+                self._of[name] = wanted
+                self._owner.uproutes[name] = wanted.route
+                wanted.copies.add(name)
+                self._watched.join(name, (wanted.host, wanted.port))
+        elif wanted is not None:
+            wanted.copies.look_at_fence(name, self._worker.now_s)
+        self._claim(name)
+
+    def _claim(self, name: bytes) -> None:
+        """Tell the nodes that must know of the stream's term, and no others."""
+        told = {contact[:2] for contact in stream_roles.to_be_told(self._owner, name)} - self._selves
+        for node in told:
+            self._to(*node).claims.add(name)
+        for node, uplink in self._uplinks.items():
+            if node not in told and not (self._asking and self._asking.wants(name)):
+                uplink.claims.drop(name)
+
+    def _leave(self, name: bytes, uplink: Uplink) -> None:
+        uplink.copies.remove(name)
+        uplink.keep_back(name)
+        del self._of[name]
+        self._watched.leave(name, (uplink.host, uplink.port))
+        self._owner.uproutes.pop(name, None)
+        self._owner.on_path(name)
+
+    def copy_of(self, name: bytes) -> tuple[Uplink, Copy] | None:
+        """How a stream follows; None for one that does not."""
+        uplink = self._of.get(name)
+        return None if uplink is None else (uplink, uplink.copies.by_name[name])
+
+    def path_above(self, name: bytes) -> tuple[str, ...]:
+        """The ids of the nodes above this one for a stream; () where it is the master, or does not reach it."""
+        uplink = self._of.get(name)
+        return () if uplink is None else uplink.copies.by_name[name].path
+
+    def note_held(self, name: bytes) -> None:
+        uplink = self._of.get(name)
+        if uplink is not None:
+            uplink.copies.note_held(name)
+            self._touched[uplink] = None
+
+    def _held_below(self, name: bytes) -> list[tuple[str, int, int]]:
+        holders = self._owner.replicas.streams.get(name)
+        if holders is None:
+            return []
+        return [(node, held.next_seq, held.synced_seq) for node, held in holders.nodes.items()]
+
+    def send_up(self, batch: Batch) -> None:
+        uplink = self._of.get(batch.name)
+        if uplink is None:
+            batch.refused(Code.DISABLED, DEPOSED_TEXT)
+        elif uplink.copies.by_name[batch.name].fenced:
+            batch.refused(Code.DISABLED, FENCED_TEXT)
+        else:
+            uplink.send_up(batch)
+
+    def call_up(self, name: bytes, verb: str, args: list[Any], done: Callable[[Any | Refused], None]) -> None:
+        """Ask the owner of the stream, which stands first in `args`, at its master; it may be unknown here as yet."""
+        uplink = self._of.get(name) or self._would_follow(name)
+        copy = None if uplink is None else uplink.copies.by_name.get(name)
+        if uplink is None:
+            done(Refused(Code.DISABLED, DEPOSED_TEXT))
+        elif copy is not None and copy.fenced:
+            done(Refused(Code.DISABLED, FENCED_TEXT))
+        else:
+            uplink.calls.call(name, verb, args[1:], done, self._worker.now_s)
+
+    def _would_follow(self, name: bytes) -> Uplink | None:
+        """Where a stream comes from that the rules are for, and of which nothing is here."""
+        upstream = None if name in self._owner.names else self._owner.meta(name).upstream
+        return None if upstream is None else self._uplinks.get((upstream.host, upstream.port))
+
+    def _to(self, host: str, port: int) -> Uplink:
+        uplink = self._uplinks.get((host, port))
+        if uplink is None:
+            uplink = self._uplinks[host, port] = Uplink(self._around, host, port)
+            self._touch(uplink)
+        return uplink
+
+    def _touch(self, uplink: Uplink) -> None:
+        self._touched[uplink] = None
+
+    def _found(self, uplink: Uplink, names: Sequence[bytes]) -> None:
+        """There are such streams upstream: those that belong to this worker and are new to it are to follow."""
+        owner, router = self._owner, self._worker.router
+        for name in names:
+            if len(self._to_make) >= self._worker.settings.max_streams:
+                return
+            if name not in owner.names and router.slot_of(name) not in self._worker.routes:
+                self._to_make[name] = uplink
+
+    def _make_next(self) -> None:
+        """Have a stream made when its turn comes, and then the next one: there may be many."""
+        if self._to_make:
+            name, uplink = self._to_make.popitem()
+            self._worker.work.later(name, (NOBODY,), lambda: self._make(name, uplink), lambda: None)
+        else:
+            self._making = False
+
+    def _make(self, name: bytes, uplink: Uplink) -> None:
+        owner = self._owner
+        upstream = owner.meta(name).upstream
+        if name not in owner.names and upstream is not None and upstream[:2] == (uplink.host, uplink.port):
+            try:
+                owner.create(name, by_command=True)
+            except Refused as refused:
+                if self._worker.now_s - self._complained_s >= COMPLAINT_S:
+                    self._complained_s = self._worker.now_s
+                    log.warning("stream %r of the upstream cannot be followed: %s", name, refused.text)
+        self._make_next()
+
+    # --- what another thread does -----------------------------------------------------------------------------------
+
+    def resolve(self, host: str, port: int, done: Callable[[Address | None, str], None]) -> None:
+        """In a thread of its own: a name server may be long in answering, and whoever publishes waits for the disk."""
+        if self._lookups is None:
+            self._lookups = lookups = Syncer()
+            self._worker.poller.register(lookups.fileno(), select.EPOLLIN, lambda _mask: _take_outcomes(lookups))
+        lookup = Lookup(host, port)
+        self._lookups.request(lookup, Job(lambda: done(lookup.address, lookup.wrong)))
+
+    def _end_lookups(self) -> None:
+        lookups, self._lookups = self._lookups, None
+        if lookups is not None:
+            self._worker.poller.unregister(lookups.fileno())
+            lookups.abandon()
+
+    def _set_aside(self, stream: OpenStream, seq: int, done: Callable[[str], None]) -> None:
+        stream.busy = True
+        setting = SettingAside(stream, seq)
+
+        def finished() -> None:
+            stream.busy = False
+            cut = self._owner.owning and (not setting.wrong or stream.log.closed)  # opening it anew finishes it
+            if setting.wrong:
+                log.error("stream %r: %s", stream.name, setting.wrong)
+                self._owner.forget(stream)
+            elif setting.kept:
+                log.warning("stream %r: %d messages from %d on were set aside", stream.name, setting.kept, seq)
+            self._worker.metrics.diverged_messages += setting.kept
+            if cut:
+                self._owner.on_cut(stream.name, setting.cut_seq)
+            done(setting.wrong)
+
+        self._worker.syncer.request(setting, Job(finished))
+
+
+def _take_outcomes(lookups: Syncer) -> None:
+    for outcome in lookups.outcomes():
+        if isinstance(outcome.token, Job):
+            outcome.token.done()

@@ -1,0 +1,63 @@
+"""Of which streams this worker is to hear at each node that it follows, as they are made there. Pure.
+
+The streams that a rule is for begin with its prefix. A stream that follows by itself may get companions: a node that is
+asked for a prefix tells companions by the names of their streams, so its name is a prefix too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from tailrace.broker.replication.roles.internal_streams import is_companion
+from tailrace.broker.replication.roles.rules import Rule
+
+Where: TypeAlias = tuple[str, int]
+"""Of an upstream: its host and port."""
+
+ALONE_MAX = 16
+"""Streams of one upstream that are watched by name; where more follow alone, all names are heard and sifted here."""
+
+
+class Watched:
+    """`stale`: upstreams of which other prefixes are to be watched than when they were asked for last."""
+
+    def __init__(self) -> None:
+        self.stale: set[Where] = set()
+        self._ruled: dict[Where, tuple[bytes, ...]] = {}
+        self._alone: dict[Where, set[bytes]] = {}
+
+    def obey(self, rules: Iterable[Rule]) -> None:
+        """These are the rules now. Those that follow are to join again."""
+        ruled: dict[Where, tuple[bytes, ...]] = {}
+        for rule in rules:
+            if rule.upstream is not None:
+                where = rule.upstream.host, rule.upstream.port
+                ruled[where] = (*ruled.get(where, ()), rule.pattern.removesuffix(b"*"))
+        self.stale |= self._ruled.keys() | self._alone.keys() | ruled.keys()
+        self._ruled = ruled
+        self._alone.clear()
+
+    def join(self, name: bytes, where: Where) -> None:
+        """A stream follows there now."""
+        if not is_companion(name) and not name.startswith(self._ruled.get(where, ())):
+            self._alone.setdefault(where, set()).add(name)
+            self.stale.add(where)
+
+    def leave(self, name: bytes, where: Where) -> None:
+        """It follows there no more."""
+        names = self._alone.get(where)
+        if names is not None and name in names:
+            names.remove(name)
+            if not names:
+                del self._alone[where]
+            self.stale.add(where)
+
+    def prefixes(self, where: Where) -> set[bytes]:
+        """With which the names begin that are to be heard of."""
+        alone = self._alone.get(where, set())
+        return {*self._ruled.get(where, ()), *(alone if len(alone) <= ALONE_MAX else (b"",))}
+
+    def ruled(self) -> Iterable[Where]:
+        """The upstreams of rules, which are followed before there is a stream."""
+        return self._ruled.keys()

@@ -1,0 +1,282 @@
+"""The connection of an uplink: one TCP socket to another node's port, on which this worker is the client.
+
+The thin shell: queue out, bytes in. What is said is `broker.replication.upstream.connection`'s business. The queue out
+is bounded by those who fill it: publishes by the uplink's window, reports by one a stream, questions by
+`FOLLOWS_AT_ONCE`.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+import select
+import socket
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple, TypeAlias
+
+from tailrace.protocol.binary import ClientCodec
+from tailrace.protocol.errors import PeerError
+from tailrace.protocol.features import REPLICATION
+from tailrace.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, Chunk, Op, Response
+from tailrace.protocol.outgoing import Buffer, Outgoing
+
+# Of one read; fewer while messages are very small and many.
+RECEIVE_BYTES, RECEIVE_MIN_BYTES = 1 << 20, 16 << 10
+TURN_BYTES = 4 << 20  # of long chunks: then everybody else of this worker has a turn
+LEFT_MAX_BYTES = 2 << 20  # a longer envelope, which is a message of that size, is put together elsewhere
+CHUNKS_AT_ONCE = 64  # are taken together, when they come together
+LONG_MIN_BYTES = 64 << 10  # of frames in a chunk: the rest of a shorter one is read with what comes behind it
+PAGE_BYTES = 4_096
+BUFFER_BYTES = PAGE_BYTES + LEFT_MAX_BYTES + RECEIVE_BYTES
+MESSAGES_A_READ = 2_048  # more of them would keep everybody else of this worker waiting
+
+Address: TypeAlias = tuple[socket.AddressFamily, Any]
+"""An address family, and an address as its sockets take it."""
+
+
+class WireClosed(Exception):
+    """The connection is no more, or of no use; the text says why."""
+
+
+def numeric_address(host: str, port: int) -> Address | None:
+    """The address of a host that is written as one; None for a name, which must be looked up."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
+    except (OSError, UnicodeError):
+        return None
+    return found[0][0], found[0][4]
+
+
+def look_up(host: str, port: int) -> Address:
+    """The first address of a host. Waits for the network. Raises OSError."""
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except UnicodeError as error:  # a..b, or a label of more than 63 characters
+        raise OSError(f"{host} is no name of a host: {error}") from error
+    return found[0][0], found[0][4]
+
+
+class Chunks(NamedTuple):
+    """The frames of CHUNKs of one subscription that came one behind the other."""
+
+    id: int
+    pieces: list[memoryview]
+
+
+def gather(messages: Iterable[Response]) -> Iterator[Response | Chunks]:
+    """The same, with Chunks instead of each Chunk. Raises what `messages` raises, behind all that came before.
+
+    A long chunk is given before the next is asked for, which may come to where this one lies.
+    """
+    number, pieces = 0, list[memoryview]()
+    try:
+        for message in messages:
+            chunk = message if isinstance(message, Chunk) else None
+            if pieces and (chunk is None or chunk.id != number or len(pieces) == CHUNKS_AT_ONCE):
+                yield Chunks(number, pieces)
+                pieces = []
+            if chunk is None:
+                yield message
+            else:
+                number = chunk.id
+                pieces.append(chunk.frames)
+                if len(chunk.frames) >= LONG_MIN_BYTES:
+                    yield Chunks(number, pieces)
+                    pieces = []
+    except (PeerError, WireClosed):
+        if pieces:
+            yield Chunks(number, pieces)
+        raise
+    if pieces:
+        yield Chunks(number, pieces)
+
+
+class Long:
+    """A chunk that is not whole yet: its frames are to lie in the buffer from `start` to `end`, and do to `filled`."""
+
+    __slots__ = ("end", "filled", "number", "start")
+
+    def __init__(self, number: int, start: int, size: int) -> None:
+        self.number = number
+        self.start = self.filled = start
+        self.end = start + size
+
+
+def long_chunk(head: Buffer) -> tuple[int, int] | None:
+    """The subscription's id, and how many bytes of frames, of a chunk that begins so; None for anything but a long
+    chunk that fits into the buffer.
+    """
+    if len(head) < CHUNK_HEAD.size:
+        return None
+    opcode, length, number = CHUNK_HEAD.unpack_from(head)
+    size = length - HANDLE_BYTES
+    return (number, size) if opcode == Op.CHUNK and LONG_MIN_BYTES <= size <= LEFT_MAX_BYTES else None
+
+
+class Wire:
+    """Of a long chunk what is missing is read by itself, with the head of what comes next, so that its frames lie where
+    in a page they will lie in the file: what is copied between places that are alike in that is copied a quarter
+    faster. Nothing of them is moved afterwards. Each lies where the one before lay, which the processor has at hand.
+
+    One at a time is also written at a time. Of several megabytes the kernel would make pieces of the page cache as
+    large as it has them, and in a virtual machine these are often such as the host has taken back since.
+    """
+
+    __slots__ = (
+        "_buffer",
+        "_codec",
+        "_fed_end",
+        "_head",
+        "_long",
+        "_out",
+        "_read_bytes",
+        "closed",
+        "received_bytes",
+        "sock",
+    )
+
+    def __init__(self, address: Address) -> None:
+        """Begin to connect; it is done when the socket is writable (`connected`). Raises WireClosed."""
+        family, where = address
+        self.closed = False
+        self.received_bytes = 0
+        self._codec = ClientCodec(features=frozenset({REPLICATION}))
+        self._read_bytes = RECEIVE_BYTES
+        # A mapping, which is memory only where it was written to: most upstreams never send that much at once.
+        self._buffer = memoryview(mmap.mmap(-1, BUFFER_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS))
+        self._fed_end = 0  # of what the codec got last; what it has left there is at its end
+        self._long: Long | None = None
+        self._head = bytearray(CHUNK_HEAD.size)
+        self._out = Outgoing()
+        try:
+            self.sock = socket.socket(family, socket.SOCK_STREAM)
+        except OSError as error:
+            raise WireClosed(error.strerror or "no socket can be had") from error
+        self.sock.setblocking(False)
+        self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        code = self.sock.connect_ex(where)
+        if code not in (0, errno.EINPROGRESS):
+            self.close()
+            raise WireClosed(os.strerror(code))
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def connected(self) -> None:
+        """To be asked once the socket is writable for the first time. Raises WireClosed when nobody is there."""
+        code = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            raise WireClosed(os.strerror(code))
+
+    @property
+    def interest(self) -> int:
+        return select.EPOLLIN | (select.EPOLLOUT if self._out.nbytes else 0)
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._out.nbytes
+
+    def queue(self, *buffers: Buffer) -> None:
+        """Queue bytes to go out; they are the wire's from here on."""
+        self._out.add(*buffers)
+
+    def flush(self) -> None:
+        """Send what the socket takes. Raises WireClosed."""
+        while self._out.nbytes:
+            try:
+                sent = self.sock.sendmsg(self._out.head())
+            except BlockingIOError:
+                return
+            except OSError as error:
+                raise WireClosed(error.strerror or "the connection is gone") from error
+            self._out.sent(sent)
+
+    def receive(self, place_of: Callable[[int], int] = lambda _number: 0) -> Iterator[Response | Chunks]:
+        """Read once, or a few times while long chunks come; the messages that are whole.
+
+        The frames of Chunks are valid until the next message is asked for. `place_of`: where in a file the next frames
+        of a subscription are to go. Raises WireClosed at the end of the input, and for bytes that no broker sends.
+        """
+        messages = 0
+        try:
+            for message in gather(self._read_any() if self._long is None else self._read_long(self._long)):
+                messages += len(message.pieces) if isinstance(message, Chunks) else 1
+                yield message
+        except PeerError as error:
+            raise WireClosed(f"what it sent is no binary protocol: {error.text}") from error
+        if self._long is None:
+            self._keep_left(place_of)
+            self._pace(messages)
+
+    def _receive(self, *buffers: Buffer) -> int:
+        """How many bytes were there for these buffers. Raises WireClosed."""
+        try:
+            count = self.sock.recvmsg_into(buffers)[0]
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise WireClosed(error.strerror or "the connection is gone") from error
+        if not count:
+            raise WireClosed("the other node has closed the connection")
+        self.received_bytes += count
+        return count
+
+    def _read_any(self) -> Iterator[Response]:
+        left = self._fed_end
+        count = self._receive(self._buffer[left : left + self._read_bytes])
+        if count:
+            yield from self._feed(left + count)
+
+    def _feed(self, end: int) -> Iterator[Response]:
+        """What the codec has left is at the end of the buffer's first `end` bytes afterwards."""
+        self._fed_end = end
+        yield from self._codec.feed(self._buffer[:end], LEFT_MAX_BYTES)
+
+    def _read_long(self, long: Long) -> Iterator[Response]:
+        """The rest of a chunk, and of those that come behind it, TURN_BYTES of them or a little more."""
+        head, turn_bytes = self._head, 0
+        while turn_bytes < TURN_BYTES:
+            missing = long.end - long.filled
+            count = self._receive(self._buffer[long.filled : long.end], head)
+            turn_bytes += count
+            if count < missing:
+                long.filled += count
+                return
+            yield Chunk(long.number, self._buffer[long.start : long.end])
+            following = long_chunk(head) if count - missing == len(head) else None
+            if following is None or following[0] != long.number:
+                self._long = None
+                end = count - missing
+                self._buffer[:end] = head[:end]
+                yield from self._feed(end)
+                return
+            self._long = long = Long(long.number, long.end % PAGE_BYTES, following[1])
+
+    def _keep_left(self, place_of: Callable[[int], int]) -> None:
+        """Move what the codec has left to where the rest is to be read; all that came before it has been dealt with."""
+        left = self._codec.left_bytes
+        part = self._buffer[self._fed_end - left : self._fed_end]
+        found = long_chunk(part)
+        if found is None:
+            if self._fed_end > left:
+                self._buffer[:left] = part
+                self._fed_end = left
+            return
+        number, size = found
+        self._long = long = Long(number, place_of(number) % PAGE_BYTES, size)
+        long.filled += left - CHUNK_HEAD.size
+        self._buffer[long.start : long.filled] = part[CHUNK_HEAD.size :]
+        self._fed_end = 0
+
+    def _pace(self, messages: int) -> None:
+        """Read less at once when so many messages came with one read, and more when they were few."""
+        if messages > MESSAGES_A_READ:
+            self._read_bytes = max(self._read_bytes // 2, RECEIVE_MIN_BYTES)
+        elif messages < MESSAGES_A_READ // 4:
+            self._read_bytes = min(self._read_bytes * 2, RECEIVE_BYTES)
+
+    def close(self) -> None:
+        self.closed = True
+        self._out.clear()
+        self.sock.close()

@@ -1,0 +1,105 @@
+"""What was asked of the masters of streams over one uplink and has no answer yet.
+
+Each call ends once: with its value, with what the master's owner says against it, or with `unavailable` when the link
+is no more or the answer is far too late. It may have been done all the same: who asks again asks the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from tailrace.broker.replication.downstream.calls import CALLS_MAX, Args, pack_args, read_value
+from tailrace.broker.replication.upstream.socket import WireClosed
+from tailrace.broker.streams.refused import Refused
+from tailrace.protocol.errors import Code, code_of
+from tailrace.protocol.messages import pack
+from tailrace.protocol.names import shown_text
+from tailrace.protocol.replication import Call, Returned
+
+Done = Callable[[Any | Refused], None]
+
+PATIENCE_S: Final = 120.0
+"""How long an answer may take: longer than any call waits by itself."""
+IDS_MAX = (1 << 32) - 1
+
+DOWN_TEXT = "the node that this one follows cannot be reached now; ask again"
+LOST_TEXT = "the connection to the node that this one follows has ended; this may or may not be done, ask again"
+LATE_TEXT = f"the master of this stream has said nothing for {PATIENCE_S:g} s; this may or may not be done, ask again"
+FULL_TEXT = f"{CALLS_MAX} calls to the node that this one follows have no answer yet; ask again later"
+OTHER_VERSION_TEXT = "the node that this one follows cannot be asked this: it is another version"
+
+
+class _Asked(NamedTuple):
+    verb: str
+    args: Args
+    deadline_s: float
+    done: Done
+
+
+class CallsUp:
+    """Of one uplink. `say` queues bytes for the other end."""
+
+    def __init__(self, say: Callable[[bytes], None]) -> None:
+        self._say = say
+        self._is_up = False
+        self._last_id = 0
+        self._asked: dict[int, _Asked] = {}  # in the order in which they are late
+
+    def __len__(self) -> int:
+        return len(self._asked)
+
+    def went_up(self) -> None:
+        self._is_up = True
+
+    def went_down(self) -> None:
+        self._is_up = False
+        self._fail_all(Code.UNAVAILABLE, LOST_TEXT)
+
+    def tick(self, now_s: float) -> None:
+        while self._asked:
+            number, asked = next(iter(self._asked.items()))
+            if asked.deadline_s > now_s:
+                return
+            del self._asked[number]
+            asked.done(Refused(Code.UNAVAILABLE, LATE_TEXT))
+
+    def call(self, name: bytes, verb: str, args: Args, done: Done, now_s: float) -> None:
+        """Ask the owner of the stream `name` at its master. `args`: without the stream."""
+        try:
+            if not self._is_up:
+                raise Refused(Code.UNAVAILABLE, DOWN_TEXT)
+            if len(self._asked) >= CALLS_MAX:
+                raise Refused(Code.OVERLOADED, FULL_TEXT)
+            packed = pack_args(args)
+        except Refused as refused:
+            done(refused)
+            return
+        self._last_id = self._last_id % IDS_MAX + 1
+        self._asked[self._last_id] = _Asked(verb, args, now_s + PATIENCE_S, done)
+        self._say(pack(Call(self._last_id, name, verb, packed)))
+
+    def returned(self, message: Returned) -> None:
+        """Raises WireClosed for what cannot be an answer. One that is late is passed over."""
+        asked = self._asked.get(message.id)
+        if asked is None:
+            if message.id > self._last_id:
+                raise WireClosed(f"it answered call {message.id}, which nobody made")
+            return
+        value: Any = Refused(code_of(message.code), shown_text(message.text))
+        if message.value is not None:
+            try:
+                value = read_value(asked.verb, asked.args, message.value)
+            except ValueError as error:
+                raise WireClosed(f"it sent {error}") from None
+        del self._asked[message.id]
+        asked.done(value)
+
+    def failed(self) -> None:
+        """The other end does not know such messages."""
+        self._fail_all(Code.UNSUPPORTED, OTHER_VERSION_TEXT)
+
+    def _fail_all(self, code: Code, text: str) -> None:
+        asked, self._asked = self._asked, {}
+        for each in asked.values():
+            each.done(Refused(code, text))

@@ -1,0 +1,310 @@
+"""From the edge to the log: what one turn publishes to one stream, and who wants to hear how it went.
+
+A `Batch` gathers, for one stream and one turn of the loop, the staged frames of every connection (and of every sibling)
+that published to it, in the order they came. It is appended, or forwarded, as one. The parts of a batch that nobody
+waits for (a client without `ack on` whose stream lives here) cost one tuple; the others have a `Sink` that is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+from tailrace.broker.process.work import Asker
+from tailrace.protocol import answers
+from tailrace.protocol.errors import Code
+
+if TYPE_CHECKING:
+    from tailrace.broker.routing.route import Route
+
+Frames: TypeAlias = bytearray | memoryview
+
+
+class Sink(Protocol):
+    """Somebody who waits for the outcome of a part of a batch; `key` is what the sink gave with the part."""
+
+    @property
+    def asker(self) -> Asker:
+        """Who is held up while the batch waits for its stream to be opened."""
+
+    def published(self, key: int, first_seq: int, subscribers: int) -> None: ...
+
+    def refused(self, key: int, code: Code, text: str) -> None: ...
+
+    def unreplicated(self, key: int, first_seq: int, text: str) -> None: ...
+
+    def may_create(self) -> bool: ...
+
+    def count_created(self) -> None: ...
+
+
+class QuietPublisher(Asker, Protocol):
+    """A publisher that hears nothing unless its publish fails."""
+
+    def publish_refused(self, name: bytes, count: int, code: Code, text: str) -> None: ...
+
+    def may_create(self) -> bool: ...
+
+    def count_created(self) -> None: ...
+
+
+class Batch:
+    """The publishes of one turn to one stream. `frames` are whole unstamped frames, of buffers that are the batch's.
+
+    route: the way to who appends it, a sibling or the stream's master; None when it is appended here.
+    sync: somebody waits until it is on the disk, so all are told then.
+    numbered: each part is a publish of a producer that numbers its messages, with one of `frames`, in the same order.
+    replicas: all of its publishers wait until so many nodes below this one hold it; waiting: that is all they wait for.
+    """
+
+    __slots__ = (
+        "count",
+        "frames",
+        "name",
+        "nbytes",
+        "numbered",
+        "parts",
+        "quiet",
+        "replicas",
+        "route",
+        "slot",
+        "sync",
+        "waiting",
+    )
+
+    def __init__(self, name: bytes, slot: int, route: Route | None = None, replicas: int = 0) -> None:
+        self.name = name
+        self.slot = slot
+        self.route = route
+        self.count = 0
+        self.nbytes = 0
+        self.sync = False
+        self.numbered = False
+        self.replicas = replicas
+        self.waiting = False
+        self.frames: list[Frames] = []
+        self.quiet: list[tuple[QuietPublisher, int]] = []
+        self.parts: list[tuple[Sink, int, int]] = []  # sink, key, messages of the batch before this part
+
+    def add_quiet(self, publisher: QuietPublisher, count: int, frames: Frames) -> None:
+        self.quiet.append((publisher, count))
+        self.frames.append(frames)
+        self.count += count
+        self.nbytes += len(frames)
+
+    def add(self, sink: Sink, key: int, count: int, frames: Frames) -> None:
+        self.parts.append((sink, key, self.count))
+        self.frames.append(frames)
+        self.count += count
+        self.nbytes += len(frames)
+
+    def take_frames(self) -> Frames:
+        """All frames as one run that may be stamped in place. The batch keeps no hold on them."""
+        frames, self.frames = self.frames, []
+        return frames[0] if len(frames) == 1 else bytearray(b"").join(frames)
+
+    def take_pieces(self) -> list[Frames]:
+        """The same as they came."""
+        frames, self.frames = self.frames, []
+        return frames
+
+    def apart(self) -> list[Batch]:
+        """Each publish of a numbered batch as a batch of its own."""
+        if len(self.parts) == 1:
+            return [self]
+        batches = []
+        ends = [base for _sink, _key, base in self.parts[1:]] + [self.count]
+        for (sink, key, base), end, frames in zip(self.parts, ends, self.frames, strict=True):
+            batch = Batch(self.name, self.slot, self.route, self.replicas)
+            batch.numbered, batch.sync = True, self.sync
+            batch.add(sink, key, end - base, frames)
+            batches.append(batch)
+        return batches
+
+    def creator(self) -> Sink | QuietPublisher | None:
+        """Who of the publishers may still create a stream; None when each has reached its limit."""
+        for publisher, _count in self.quiet:
+            if publisher.may_create():
+                return publisher
+        for sink, _key, _base in self.parts:
+            if sink.may_create():
+                return sink
+        return None
+
+    def askers(self) -> tuple[Asker, ...]:
+        """Each of its publishers once."""
+        found: dict[Asker, None] = {publisher: None for publisher, _count in self.quiet}
+        for sink, _key, _base in self.parts:
+            found[sink.asker] = None
+        return tuple(found)
+
+    def give_back(self, resubmit: Callable[[Batch], None]) -> None:
+        """The worker gives up its shards and has not appended this: it goes to the successor."""
+        resubmit(self)
+
+    def published(self, first_seq: int, subscribers: int) -> None:
+        for sink, key, base in self.parts:
+            sink.published(key, first_seq + base, subscribers)
+
+    def refused(self, code: Code, text: str) -> None:
+        for publisher, count in self.quiet:
+            publisher.publish_refused(self.name, count, code, text)
+        for sink, key, _base in self.parts:
+            sink.refused(key, code, text)
+
+    def unreplicated(self, first_seq: int, text: str) -> None:
+        """It is logged from `first_seq` on, and not held by as many nodes as its publishers asked for."""
+        for sink, key, base in self.parts:
+            sink.unreplicated(key, first_seq + base, text)
+
+
+class Pending:
+    """A place in a connection's row of answers that is filled later; what comes after it waits."""
+
+    __slots__ = ("_ready", "after", "text")
+
+    def __init__(self, ready: Callable[[], None], after: Callable[[], None] | None = None) -> None:
+        self._ready = ready
+        self.after = after  # called when the answer has taken its place in the output
+        self.text: bytes | None = None
+
+    def settle(self, text: bytes) -> None:
+        """Fill the place; only the first filling counts (a time-out and a late answer may both come)."""
+        if self.text is None:
+            self.text = text
+            self._ready()
+
+
+class FramePublisher(Asker, Protocol):
+    """A publisher that hears how each request of its went."""
+
+    def publish_done(self, publication: FramePublication) -> None: ...
+
+    def may_create(self) -> bool: ...
+
+    def count_created(self) -> None: ...
+
+
+class FramePublication:
+    """One PUBLISH of the binary protocol: `count` messages to each of the streams `names`.
+
+    When all of them have an outcome its client is told: `results` (first seq, messages, subscribers of the stream) in
+    the order of the names, and `refusals` by place among them. What is refused as unreplicated has a result too.
+    """
+
+    __slots__ = ("_client", "_waiting", "count", "names", "refusals", "request", "results", "wants_answer")
+
+    def __init__(
+        self, client: FramePublisher, request: int, wants_answer: bool, names: list[bytes], count: int
+    ) -> None:
+        self._client = client
+        self._waiting = len(names)
+        self.request = request
+        self.wants_answer = wants_answer
+        self.names = names
+        self.count = count
+        self.results: list[tuple[int, int, int]] = [(0, 0, 0)] * len(names)
+        self.refusals: dict[int, tuple[Code, str]] = {}
+
+    @property
+    def asker(self) -> Asker:
+        return self._client
+
+    def published(self, key: int, first_seq: int, subscribers: int) -> None:
+        self.results[key] = first_seq, self.count, subscribers
+        self._count_down()
+
+    def refused(self, key: int, code: Code, text: str) -> None:
+        self.refusals[key] = code, text
+        self._count_down()
+
+    def unreplicated(self, key: int, first_seq: int, text: str) -> None:
+        self.results[key] = first_seq, self.count, 0
+        self.refused(key, Code.UNREPLICATED, text)
+
+    def may_create(self) -> bool:
+        return self._client.may_create()
+
+    def count_created(self) -> None:
+        self._client.count_created()
+
+    def _count_down(self) -> None:
+        self._waiting -= 1
+        if not self._waiting:
+            self._client.publish_done(self)
+
+
+class Creator(Asker, Protocol):
+    def may_create(self) -> bool: ...
+
+    def count_created(self) -> None: ...
+
+
+class Publication(Pending):
+    """What one read of one connection published: settled when every stream of it has an outcome.
+
+    With `order` (the stream's index of each message, `ack on`) it becomes one answer a message, in the order they were
+    sent; without, only the failures are told.
+    """
+
+    __slots__ = ("_counts", "_creator", "_first_seqs", "_names", "_order", "_refusals", "_waiting")
+
+    def __init__(
+        self, ready: Callable[[], None], creator: Creator, groups: list[tuple[bytes, int, bytearray]], order: list[int]
+    ) -> None:
+        super().__init__(ready)
+        self._creator = creator
+        self._names = [name for name, _count, _frames in groups]
+        self._counts = [count for _name, count, _frames in groups]
+        self._order = order
+        self._first_seqs = [0] * len(groups)
+        self._refusals: dict[int, tuple[Code, str]] = {}
+        self._waiting = len(groups)
+
+    @property
+    def asker(self) -> Asker:
+        return self._creator
+
+    def published(self, key: int, first_seq: int, _subscribers: int) -> None:
+        self._first_seqs[key] = first_seq
+        self._count_down()
+
+    def refused(self, key: int, code: Code, text: str) -> None:
+        self._refusals[key] = (code, text)
+        self._count_down()
+
+    def unreplicated(self, key: int, _first_seq: int, text: str) -> None:
+        self.refused(key, Code.UNREPLICATED, text)
+
+    def may_create(self) -> bool:
+        return self._creator.may_create()
+
+    def count_created(self) -> None:
+        self._creator.count_created()
+
+    def _count_down(self) -> None:
+        self._waiting -= 1
+        if not self._waiting:
+            self.settle(self._render())
+
+    def _render(self) -> bytes:
+        if not self._order:
+            return b"".join(
+                answers.publish_refused(self._names[key], self._counts[key], code, text)
+                for key, (code, text) in self._refusals.items()
+            )
+        if not self._refusals:
+            return answers.ok_pub(self._names, self._order, self._first_seqs)
+        return b"".join(self._one_by_one())
+
+    def _one_by_one(self) -> list[bytes]:
+        """An answer a message where some were refused, so that a client can pair answers with what it sent."""
+        lines = []
+        next_seqs = list(self._first_seqs)
+        for key in self._order:
+            if key in self._refusals:
+                lines.append(answers.publish_refused(self._names[key], 1, *self._refusals[key]))
+            else:
+                lines.append(answers.ok_pub([self._names[key]], [0], [next_seqs[key]]))
+                next_seqs[key] += 1
+        return lines

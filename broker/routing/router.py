@@ -1,0 +1,529 @@
+"""Where a publish or a call goes: into the logs of this worker, or to the sibling that owns the stream.
+
+Publishes are staged per stream through a turn of the loop and go on as one batch each, in `flush`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import partial
+from itertools import count
+from typing import Any, Protocol
+
+from tailrace.broker.process.metrics import Traffic, WorkerMetrics
+from tailrace.broker.process.work import NOBODY, Asker, Work
+from tailrace.broker.routing.batch import Batch, FramePublication, Frames, Pending, Publication, QuietPublisher
+from tailrace.broker.routing.link import Link
+from tailrace.broker.routing.route import Request, Route
+from tailrace.broker.streams.deduplication import is_numbered
+from tailrace.broker.streams.owner import ROLE_UNWRITTEN_TEXT, Owner, Refused
+from tailrace.broker.streams.owner_calls import call
+from tailrace.protocol import sibling
+from tailrace.protocol.commands import Staged
+from tailrace.protocol.errors import Code
+from tailrace.shard.names import shard_of
+
+WINDOW_MESSAGES = 64  # of one client, over which it is seen where its streams live
+UP_BATCH_BYTES = 4 << 20  # a batch for another node's stream grows no further: it is one PUBLISH there
+SCATTERED_STREAMS, SCATTERED_BYTES = 64, 16 << 10  # more streams than this, less than that for each
+SEND_FIRST_STREAMS = 16  # to be appended here: before that, what is forwarded is sent
+NEW_STREAMS = 32  # of a turn: with more of them it makes streams, which is no quicker for being done with many
+AWAY_SHARE = 0.75  # of a window, to one sibling: the client belongs there
+FORWARD_BYTES = 512 << 10  # about, of one request: the owner appends its first streams while the others are on the way
+BATCHES_A_BEAT = 256  # a turn may make tens of thousands of streams, which takes longer than a silent worker may live
+CALL_BYTES = 256  # what a call counts for in its route's window
+# Calls that concern one stream, their first argument, and may have to open it; and those of them that are long even
+# where it is open, since they read its history or change its role.
+OF_A_STREAM = frozenset(
+    {
+        "ensure",
+        "master",
+        "promote",
+        "unmaster",
+        "slave",
+        "unslave",
+        "claim",
+        "fence",
+        "follow",
+        "trim",
+        "stat",
+        "consume",
+        "get",
+    }
+)
+LONG = OF_A_STREAM - {"ensure", "consume", "get"}
+
+Done = Callable[[Any | Refused], None]
+Later = Callable[[list[Any], Done], None]
+
+
+class Publishing(Protocol):
+    """What the router needs of a client that publishes."""
+
+    traffic: Traffic
+    window_slot: int  # of the siblings published to, the first in this window
+    window_away: int  # messages to it
+    window_messages: int
+
+    def pause_for(self, route: Route) -> None: ...
+
+
+class Publisher(Publishing, QuietPublisher, Protocol):
+    """A client whose answers stand in a row."""
+
+    def answers_ready(self) -> None: ...
+
+    def pend(self, pending: Pending) -> None: ...
+
+
+class Forward(Request):
+    """The batches of one turn for one owner.
+
+    The owner may answer a part of them earlier (PARTLY), while the others wait for their streams to be opened.
+    """
+
+    def __init__(self, request_id: int, batches: list[Batch]) -> None:
+        self.request_id = request_id
+        self.since_s = 0.0
+        self.nbytes = sum(batch.nbytes for batch in batches)
+        self._batches: dict[int, Batch] = dict(enumerate(batches))  # not answered, by their place in what was sent
+        self._held_up: dict[Batch, tuple[Asker, ...]] | None = None  # once some are known to wait
+
+    def send(self, link: Link) -> None:
+        groups = [
+            (batch.name, batch.count, batch.nbytes, batch.creator() is not None, batch.sync, batch.replicas)
+            for batch in self._batches.values()
+        ]
+        self._batches = dict(enumerate(self._batches.values()))
+        frames = (frames for batch in self._batches.values() for frames in batch.frames)
+        link.queue(sibling.pack_forward(self.request_id, groups), *frames)
+
+    def partly(self, rows: list[tuple[int, sibling.Result]]) -> int:
+        """These are answered, the others wait: their publishers are held up. Gives the bytes it counts for now."""
+        for place, result in rows:
+            self._answered(self._batches.pop(place), result)
+        if self._held_up is None:
+            self._held_up = {batch: batch.askers() for batch in self._batches.values()}
+            for askers in self._held_up.values():
+                for asker in askers:
+                    asker.hold_up()
+        return CALL_BYTES
+
+    def taken(self) -> int:
+        """The owner has logged it: nothing of it need be sent again. Gives the bytes it counts for from now on."""
+        for batch in self._batches.values():
+            batch.frames.clear()
+        return CALL_BYTES
+
+    def fail(self, code: Code, text: str) -> None:
+        for batch in self._batches.values():
+            batch.refused(code, text)
+            self._let_go(batch)
+
+    def answered(self, results: list[sibling.Result]) -> None:
+        for batch, result in zip(self._batches.values(), results, strict=True):
+            self._answered(batch, result)
+
+    def _answered(self, batch: Batch, result: sibling.Result) -> None:
+        first_seq, subscribers, created, code, text = result
+        creator = batch.creator() if created else None
+        if creator is not None:
+            creator.count_created()
+        if code == Code.UNREPLICATED:
+            batch.unreplicated(first_seq, text)
+        elif code:
+            batch.refused(Code(code), text)
+        else:
+            batch.published(first_seq, subscribers)
+        if self._held_up is not None:
+            self._let_go(batch)
+
+    def _let_go(self, batch: Batch) -> None:
+        for asker in self._held_up.pop(batch, ()) if self._held_up else ():
+            asker.go_on()
+
+
+class Call(Request):
+    """One verb for one owner. `asker` is held up while the owner has no time for it."""
+
+    def __init__(self, request_id: int, verb: str, args: list[Any], done: Done, asker: Asker = NOBODY) -> None:
+        self.request_id = request_id
+        self.since_s = 0.0
+        self.nbytes = CALL_BYTES
+        self._verb = verb
+        self._args = args
+        self._done = done
+        self._asker = asker
+        self._held_up = False
+
+    def send(self, link: Link) -> None:
+        link.queue(sibling.pack_call(self.request_id, self._verb, self._args))
+
+    def taken(self) -> int:
+        """The owner has it in hand, and may be long about it: whoever else goes this way need not wait for that."""
+        return 0
+
+    def partly(self, _rows: list[tuple[int, sibling.Result]]) -> int:
+        """It waits for its stream to be opened. Gives the bytes it counts for now."""
+        if not self._held_up:
+            self._held_up = True
+            self._asker.hold_up()
+        return 0
+
+    def fail(self, code: Code, text: str) -> None:
+        self._settle(Refused(code, text))
+
+    def answered(self, value: Any, code: str, text: str) -> None:
+        self._settle(Refused(Code(code), text) if code else value)
+
+    def _settle(self, value: Any) -> None:
+        self._done(value)
+        if self._held_up:
+            self._asker.go_on()
+
+
+class Router:
+    """One a worker. `owner_slots` maps a shard to the slot that owns it: shard % slots."""
+
+    def __init__(
+        self,
+        owner: Owner,
+        routes: dict[int, Route],
+        slots: int,
+        shards: int,
+        metrics: WorkerMetrics,
+        work: Work,
+        send_forwards: Callable[[], None],
+    ) -> None:
+        """`send_forwards` sends at once what is queued for the siblings."""
+        self.owner = owner
+        self._send_forwards = send_forwards
+        self.routes = routes
+        self._work = work
+        self._slots = slots
+        self._shards = shards
+        self._metrics = metrics
+        self._staged: dict[bytes, Batch] = {}
+        self._full: list[Batch] = []  # of this turn too, before those of the same streams that are staged
+        self.staged_bytes = 0
+        self._new_streams = 0  # of this turn, of this worker's own
+        self._ids = count(1)
+        self.answered_later: Mapping[str, Later] = {}  # calls whose answers are not known at once
+        self.on_away: Callable[[Any, int], None] = lambda _client, _slot: None
+
+    def slot_of(self, name: bytes) -> int:
+        return shard_of(name, self._shards) % self._slots
+
+    @property
+    def scattered(self) -> bool:
+        """Whether what is staged is for many streams, a few messages each, and more messages would find them here."""
+        batches = len(self._staged)
+        few_each = batches > SCATTERED_STREAMS and self.staged_bytes < batches * SCATTERED_BYTES
+        return few_each and not self.makes_streams
+
+    @property
+    def makes_streams(self) -> bool:
+        """Whether many streams are new. They are made in later turns (`broker.process.work`), and taking them down
+        makes this one long. Also, the memory of a turn with very many batches of one message is never free again: what
+        stays of each stream lies between them.
+        """
+        return self._new_streams > NEW_STREAMS
+
+    # --- publishing -------------------------------------------------------------------------------------------------
+
+    def batch(self, name: bytes, replicas: int = 0, *, numbered: bool = False) -> Batch:
+        """This turn's batch of a stream, for publishes that wait for so many replicas."""
+        batch = self._staged.get(name)
+        if batch is not None:
+            if batch.replicas == replicas and batch.numbered is numbered and not self._is_full(batch):
+                return batch
+            self._full.append(batch)
+        batch = self._staged[name] = self._new_batch(name, replicas)
+        batch.numbered = numbered
+        return batch
+
+    def batch_for(self, name: bytes, frames: Frames, replicas: int = 0) -> Batch:
+        """The batch that these frames go into: with numbered ones only where they are numbered."""
+        return self.batch(name, replicas, numbered=is_numbered(frames))
+
+    def alone(self, batch: Batch) -> None:
+        """Take a batch of this turn that no other publisher's messages are to join."""
+        self._full.append(batch)
+
+    def _new_batch(self, name: bytes, replicas: int) -> Batch:
+        slot = self.slot_of(name)
+        route = self.routes.get(slot) or self.owner.uproutes.get(name)
+        if route is None and name not in self.owner.names:
+            self._new_streams += 1
+        return Batch(name, slot, route, replicas)
+
+    def _is_full(self, batch: Batch) -> bool:
+        return batch.nbytes > UP_BATCH_BYTES and batch.slot not in self.routes and batch.route is not None
+
+    def publish(self, client: Publisher, staged: Staged) -> None:
+        """Take what one read of one connection published."""
+        if staged.order:
+            self._publish_awaited(client, staged.groups, staged.order)
+            self._count(client, len(staged.order))
+            return
+        remote = []
+        messages = 0
+        for group in staged.groups:
+            messages += group[1]
+            batch = self._staged.get(group[0])
+            if batch is None or batch.replicas or batch.numbered:
+                batch = self.batch(group[0])
+            if batch.route is not None:
+                remote.append(group)
+            else:
+                batch.add_quiet(client, group[1], group[2])
+                self.staged_bytes += len(group[2])
+        if remote:
+            self._publish_awaited(client, remote, [])
+        self._count(client, messages)
+
+    def publish_frames(
+        self,
+        client: Publishing,
+        publication: FramePublication,
+        names: list[bytes],
+        frames: Frames,
+        sync: bool,
+        replicas: int = 0,
+    ) -> None:
+        """Take one PUBLISH: the same frames for each of the streams. `frames` is the router's from here on."""
+        messages = publication.count
+        numbered = is_numbered(frames)
+        for key, name in enumerate(names):
+            batch = self._staged.get(name)
+            if batch is None or batch.numbered is not numbered or batch.replicas != replicas or batch.route is not None:
+                batch = self.batch(name, replicas, numbered=numbered)
+            batch.add(publication, key, messages, bytearray(frames) if key else frames)
+            batch.sync |= sync
+            self.staged_bytes += len(frames)
+            if batch.route is not None:
+                self._note_remote(client, batch.route, messages)
+        self._count(client, messages * len(names))
+
+    def _publish_awaited(self, client: Publisher, groups: list[tuple[bytes, int, bytearray]], order: list[int]) -> None:
+        publication = Publication(client.answers_ready, client, groups, order)
+        client.pend(publication)
+        away: dict[Route, int] = {}
+        for key, (name, messages, frames) in enumerate(groups):
+            batch = self.batch(name)
+            batch.add(publication, key, messages, frames)
+            self.staged_bytes += len(frames)
+            route = batch.route
+            if route is not None:
+                away[route] = away.get(route, 0) + messages
+        for route, messages in away.items():
+            self._note_remote(client, route, messages)
+
+    def _note_remote(self, client: Publishing, route: Route, messages: int) -> None:
+        slot = route.slot
+        if self.routes.get(slot) is route and (client.window_slot == slot or not client.window_away):
+            client.window_slot = slot
+            client.window_away += messages
+        if route.congested:
+            client.pause_for(route)
+
+    def _count(self, client: Publishing, messages: int) -> None:
+        """Where a window of a client's messages is full: does it belong elsewhere?"""
+        client.traffic.messages_in += messages
+        client.window_messages += messages
+        if client.window_messages < WINDOW_MESSAGES:
+            return
+        if client.window_away >= AWAY_SHARE * client.window_messages:
+            self.on_away(client, client.window_slot)
+        client.window_messages = client.window_away = 0
+
+    def flush(self) -> None:
+        """Forward what is staged for the siblings' streams, append the rest. Nothing stays staged."""
+        if not self._staged and not self._full:
+            return
+        alone = not self._full
+        staged, self._staged = [*self._full, *self._staged.values()], {}
+        self._new_streams = 0
+        self._full.clear()
+        self.staged_bytes = 0
+        here = self._forward_all(staged)
+        now_s = time.monotonic()
+        rows: dict[bytes, list[Batch]] = {}
+        opened, waiting = self.owner.open, self._work.waiting
+        messages = 0
+        nbytes = 0
+        for place, batch in enumerate(here, start=1):
+            if not place % BATCHES_A_BEAT:
+                self.owner.on_pause()
+            if batch.name in self.owner.uproutes:  # now, whatever it was when this was staged
+                for each in batch.apart() if batch.numbered else (batch,):
+                    self.owner.send_up(each)
+            elif (batch.name in opened and not (waiting and batch.name in waiting)) or self._opened_for(batch):
+                messages += batch.count
+                nbytes += batch.nbytes
+                if alone and not batch.numbered:
+                    self.owner.append(batch, now_s)
+                else:
+                    rows.setdefault(batch.name, []).append(batch)
+        for place, row in enumerate(rows.values(), start=1):
+            if not place % BATCHES_A_BEAT:
+                self.owner.on_pause()
+            self.owner.append_row(row, now_s)
+        if messages:
+            self._metrics.appended_messages += messages
+            self._metrics.appended_bytes += nbytes
+            self._metrics.append.observe(time.monotonic() - now_s)
+
+    def _forward_all(self, staged: list[Batch]) -> list[Batch]:
+        """Forward what siblings own; gives the others. Where they are many, the siblings append meanwhile."""
+        remote: dict[int, list[Batch]] = {}
+        here: list[Batch] = []
+        for batch in staged:
+            if batch.slot in self.routes:
+                remote.setdefault(batch.slot, []).extend(batch.apart() if batch.numbered else (batch,))
+            else:
+                here.append(batch)
+        for slot, batches in remote.items():
+            self._forward(slot, batches)
+        if remote and len(here) >= SEND_FIRST_STREAMS:
+            self._send_forwards()
+        return here
+
+    def _opened_for(self, batch: Batch) -> bool:
+        """Whether the stream of a batch is open now. If not, the batch was refused, or waits for a later turn."""
+        if self._work.may_begin(batch.name):
+            if not self._work.timed(lambda: self.owner.open_for(batch)):
+                return False
+            if batch.name not in self._work.waiting:
+                return True
+        self._append_later(batch)
+        return False
+
+    def _append_later(self, batch: Batch, *, first: bool = False) -> None:
+        self._work.later(
+            batch.name,
+            batch.askers(),
+            lambda: self._submit(batch),
+            lambda: batch.give_back(self._submit),
+            first=first,
+        )
+
+    def _submit(self, batch: Batch) -> None:
+        """Append or pass on a batch that waited, to whom it belongs now."""
+        if batch.slot in self.routes:
+            self._forward(batch.slot, batch.apart() if batch.numbered else [batch])
+        elif batch.name in self.owner.uproutes:
+            for each in batch.apart() if batch.numbered else (batch,):
+                self.owner.send_up(each)
+        elif not self.owner.open_for(batch):
+            return
+        elif batch.name in self.owner.unwritten:  # its term begins, since the machine went down
+            self._append_later(batch, first=True)
+        else:
+            self._metrics.appended_messages += batch.count
+            self._metrics.appended_bytes += batch.nbytes
+            self.owner.append_row([batch], time.monotonic())
+
+    def give_back(self) -> None:
+        """This worker owns its shards no more: what waited for them goes to the successor."""
+        for step in self._work.take_all():
+            step.give_back()
+
+    def _forward(self, slot: int, batches: list[Batch]) -> None:
+        for together in _answered_together(batches):
+            forward = Forward(next(self._ids), together)
+            self._metrics.forwarded_messages += sum(batch.count for batch in together)
+            self._metrics.forwarded_bytes += forward.nbytes
+            self.routes[slot].submit(forward)
+
+    # --- calls ------------------------------------------------------------------------------------------------------
+
+    def call(self, name: bytes, verb: str, args: list[Any], done: Done, asker: Asker = NOBODY) -> None:
+        """Ask the owner of the stream `name`; `done` gets the value or a `Refused`, at once when the stream is here
+        and open and the call is none of `answered_later`. `asker` is held up while the owner has no time for it.
+        """
+        self.call_slot(self.slot_of(name), verb, args, done, asker)
+
+    def call_slot(
+        self,
+        slot: int,
+        verb: str,
+        args: list[Any],
+        done: Done,
+        asker: Asker = NOBODY,
+        give_back: Callable[[], None] | None = None,
+    ) -> None:
+        """`give_back`: what to do where the shards were given up before the call was done; else it is asked again."""
+        route = self.routes.get(slot)
+        if route is not None:
+            route.submit(Call(next(self._ids), verb, args, done, asker))
+        elif verb in OF_A_STREAM and self._is_work(verb, args[0]):
+            again = give_back or (lambda: self.call_slot(slot, verb, args, done, asker))
+            self._work.do(args[0], (asker,), lambda: self._call_step(verb, args, done, asker, again), again)
+        else:
+            self._call_here(verb, args, done)
+
+    def _is_work(self, verb: str, name: bytes) -> bool:
+        return verb in LONG or name not in self.owner.open or name in self._work.waiting
+
+    def _call_step(self, verb: str, args: list[Any], done: Done, asker: Asker, give_back: Callable[[], None]) -> None:
+        """A call that concerns one stream. If the stream begins a term when it is opened, the call waits for that."""
+        name = args[0]
+        if verb not in LONG and name in self.owner.names and name not in self.owner.open:
+            with suppress(Refused):  # the call itself will say it
+                self.owner.stream(name)
+            if name in self.owner.unwritten:
+                step = partial(self._call_here, verb, args, done)
+                self._work.later(name, (asker,), step, give_back, first=True)
+                return
+        self._call_here(verb, args, done)
+
+    def _call_here(self, verb: str, args: list[Any], done: Done) -> None:
+        later = self.answered_later.get(verb)
+        if later is not None:
+            later(args, done)
+            return
+        roles_set = self.owner.roles_set
+        try:
+            value = call(self.owner, verb, args)
+        except Refused as refused:
+            done(refused)
+            return
+        if self.owner.roles_set == roles_set:
+            done(value)
+        elif verb == "follow":  # its answer is to be the latest: whoever follows is told of what changes after that
+            self.owner.when_written(
+                lambda error: done(_full(error)) if error is not None else self._call_here(verb, args, done)
+            )
+        else:
+            self.owner.when_written(lambda error: done(_written(value, error)))
+
+
+def _written(value: Any, error: OSError | None) -> Any:
+    """What a call that has set roles is answered with when they have been written, or could not be."""
+    return value if error is None else _full(error)
+
+
+def _full(error: OSError) -> Refused:
+    return Refused(Code.FULL, ROLE_UNWRITTEN_TEXT.format(cause=error.strerror))
+
+
+def _answered_together(batches: list[Batch]) -> Iterator[list[Batch]]:
+    """In their order, about FORWARD_BYTES of them; each that waits for replicas by itself, so that no other's answer
+    waits for them too.
+    """
+    together: list[Batch] = []
+    nbytes = 0
+    for batch in batches:
+        if together and (batch.replicas or nbytes >= FORWARD_BYTES):
+            yield together
+            together, nbytes = [], 0
+        if batch.replicas:
+            yield [batch]
+        else:
+            together.append(batch)
+            nbytes += batch.nbytes
+    if together:
+        yield together

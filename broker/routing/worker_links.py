@@ -1,0 +1,541 @@
+"""The other workers of the node: a link to each, what is said over it, and who of them wants to hear of which stream.
+
+The supervisor hands the links out (a fresh pair whenever either side is new) and says who owns which slot; see
+`broker.process.control`. The verbs of a link are in `protocol.sibling`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from tailrace.broker.process.work import Asker
+from tailrace.broker.routing.batch import Batch
+from tailrace.broker.routing.link import LOST_FD, Link, LinkClosed
+from tailrace.broker.routing.route import Route
+from tailrace.broker.routing.router import Call, Forward
+from tailrace.broker.streams.deduplication import is_numbered
+from tailrace.broker.streams.owner import Grown, Refused
+from tailrace.protocol import sibling
+from tailrace.protocol.errors import Code
+
+if TYPE_CHECKING:
+    from tailrace.broker.delivery.cursor import Feed
+    from tailrace.broker.worker import Worker
+
+log = logging.getLogger(__name__)
+
+BODY_OVERHEAD_BYTES = 4 << 20  # of an envelope, beyond one read of publishes or one largest message
+# While streams of a forwarded publish wait, those that have an outcome are answered so often at most, unless they are
+# many: each answer wakes the other worker.
+PARTLY_S, PARTLY_ROWS = 0.01, 64
+LOOK = 0  # in GREW: not told how far, look yourself
+
+
+class ForwardedPart:
+    """One stream of a forwarded publish, on the owner's side."""
+
+    __slots__ = ("_forwarded", "_may_create", "code", "created", "first_seq", "place", "subscribers", "text")
+
+    def __init__(self, forwarded: Forwarded, place: int, may_create: bool) -> None:
+        self._forwarded = forwarded
+        self._may_create = may_create
+        self.place = place
+        self.first_seq = 0
+        self.subscribers = 0
+        self.created = False
+        self.code = ""
+        self.text = ""
+
+    @property
+    def asker(self) -> Asker:
+        return self._forwarded
+
+    @property
+    def result(self) -> sibling.Result:
+        return self.first_seq, self.subscribers, self.created, self.code, self.text
+
+    def published(self, _key: int, first_seq: int, subscribers: int) -> None:
+        self.first_seq, self.subscribers = first_seq, subscribers
+        self._forwarded.part_done(self)
+
+    def refused(self, _key: int, code: Code, text: str) -> None:
+        self.code, self.text = code.value, text
+        self._forwarded.part_done(self)
+
+    def unreplicated(self, key: int, first_seq: int, text: str) -> None:
+        self.first_seq = first_seq
+        self.refused(key, Code.UNREPLICATED, text)
+
+    def may_create(self) -> bool:
+        return self._may_create
+
+    def count_created(self) -> None:
+        self.created = True
+
+
+class Forwarded:
+    """A forwarded publish, answered when each of its streams has an outcome.
+
+    While some of them wait to be opened, those that have an outcome are answered now and then (`tell_some`); at the end
+    of the turn in which the first of them has to wait at once. The parts know this, and this knows none of them that is
+    answered: what is done with is freed at once.
+    """
+
+    __slots__ = ("_due_s", "_held_up", "_moved", "_news", "_parts", "_siblings", "_waiting", "link", "request_id")
+
+    def __init__(self, siblings: Siblings, link: Link, request_id: int) -> None:
+        self.link = link
+        self.request_id = request_id
+        self._siblings = siblings
+        self._waiting = 0
+        self._held_up = self._moved = False
+        self._due_s = 0.0  # when what has an outcome is answered
+        self._news: list[ForwardedPart] = []  # that have an outcome and are not answered
+        self._parts = 0
+
+    def part(self, may_create: bool) -> ForwardedPart:
+        part = ForwardedPart(self, self._parts, may_create)
+        self._parts += 1
+        self._waiting += 1
+        return part
+
+    def hold_up(self) -> None:
+        self._held_up = True
+        self._siblings.note_partly(self)
+
+    def go_on(self) -> None:
+        """The other end sees that from the answers."""
+
+    def part_done(self, part: ForwardedPart) -> None:
+        self._waiting -= 1
+        if self.link.closed:
+            return
+        self._news.append(part)
+        if self._held_up and self._waiting:
+            self._siblings.note_partly(self)
+        elif not self._waiting:
+            # What was not answered yet, in the order of the streams.
+            results = [each.result for each in sorted(self._news, key=lambda part: part.place)]
+            self._news.clear()
+            self.link.queue(sibling.pack_forwarded(self.request_id, results))
+            self._siblings.touch(self.link)
+
+    def is_due(self, now_s: float) -> bool:
+        """Whether the other end is to be told something now."""
+        return now_s >= self._due_s or len(self._news) >= PARTLY_ROWS or not self._waiting or self.link.closed
+
+    def tell_some(self, now_s: float) -> None:
+        """Answer what has an outcome, if others have none."""
+        if self._waiting and not self._moved and not self.link.closed:
+            news, self._news, self._due_s = self._news, [], now_s + PARTLY_S
+            self.link.queue(sibling.pack_partly(self.request_id, [(part.place, part.result) for part in news]))
+            self._siblings.touch(self.link)
+
+    def move(self) -> None:
+        """What has no outcome goes to the successor of this worker."""
+        if not self._moved and not self.link.closed:
+            self.tell_some(0.0)
+            self._moved = True
+            self._siblings.say_moved(self.link, self.request_id)
+
+
+class LoneBatch(Batch):
+    """A part of a forwarded publish to a stream that is not open here, apart from what others publish to it."""
+
+    __slots__ = ("_forwarded",)
+
+    def __init__(self, name: bytes, slot: int, forwarded: Forwarded, replicas: int) -> None:
+        super().__init__(name, slot, None, replicas)
+        self._forwarded = forwarded
+
+    def give_back(self, _resubmit: Callable[[Batch], None]) -> None:
+        self._forwarded.move()
+
+
+class Called:
+    """A call of a sibling: the other end is told that it waits, so that it holds up whoever asked."""
+
+    __slots__ = ("_link", "_request_id", "_siblings")
+
+    def __init__(self, siblings: Siblings, link: Link, request_id: int) -> None:
+        self._siblings = siblings
+        self._link = link
+        self._request_id = request_id
+
+    def hold_up(self) -> None:
+        if not self._link.closed:
+            self._link.queue(sibling.pack_partly(self._request_id, []))
+            self._siblings.touch(self._link)
+
+    def go_on(self) -> None:
+        """The other end sees that from the answer."""
+
+    def move(self) -> None:
+        if not self._link.closed:
+            self._siblings.say_moved(self._link, self._request_id)
+
+
+class Siblings:
+    def __init__(self, worker: Worker) -> None:
+        self.worker = worker
+        self.links: dict[tuple[int, int], Link] = {}
+        self.interest: dict[bytes, dict[Link, int]] = {}  # by stream: who has how many subscribers of it
+        self._recounted: dict[bytes, int] = {}  # streams of siblings whose subscribers here have changed in this turn
+        self._replicated: list[tuple[Link, int, Batch]] = []  # publishes for replicas that came in this turn
+        self._called: dict[tuple[Link, int], None] = {}  # calls that came in this turn and have no answer yet
+        self._partly: dict[Forwarded, None] = {}  # publishes of which some wait, with news for the other end
+        self.switched: set[Link] = set()  # whose other end counts on this worker for nothing any more
+        self._touched: dict[Link, None] = {}  # links with something to send, flushed at the end of the turn
+        self._handlers: Mapping[int, Callable[[Link, memoryview], None]] = {
+            sibling.FORWARD: self._forward,
+            sibling.FORWARDED: self._forwarded,
+            sibling.TAKEN: self._taken,
+            sibling.PARTLY: self._answered_partly,
+            sibling.CALL: self._call,
+            sibling.REPLY: self._reply,
+            sibling.MOVED: self._moved,
+            sibling.INTEREST: self._interest,
+            sibling.GREW: self._grew,
+            sibling.CUT: lambda _link, body: self.worker.fanout.cut(*sibling.unpack_cut(body)),
+            sibling.HANDOVER: self._handover,
+            sibling.HELD: self._held,
+            sibling.GONE: self._gone,
+            sibling.NEWS: lambda _link, body: self.worker.followers.hear_news(sibling.unpack_news(body)),
+            sibling.WANT: self._want,
+            sibling.SWITCHED: lambda link, _body: self.switched.add(link),
+        }
+
+    # --- links ------------------------------------------------------------------------------------------------------
+
+    def add(self, slot: int, generation: int, fd: int) -> Link:
+        settings = self.worker.settings
+        body_max_bytes = 4 * settings.link_window_bytes + settings.max_message_bytes + BODY_OVERHEAD_BYTES
+        link = Link(socket.socket(fileno=fd), slot, generation, body_max_bytes)
+        self.links[slot, generation] = link
+        self.worker.poller.register(link.fileno(), select.EPOLLIN, lambda mask: self._on_event(link, mask))
+        return link
+
+    def owner_is(self, slot: int, generation: int) -> None:
+        """The supervisor says who owns a slot now: send it what waits, tell it what is of interest here."""
+        route = self.worker.routes.get(slot)
+        link = self.links.get((slot, generation))
+        if route is None or link is None:
+            return
+        route.on_switch = self._say_switched
+        route.switch(link)
+        self.worker.followers.owner_is(link)
+        feeds = self.worker.fanout.feeds
+        counts = [(name, each.cursors) for name, each in feeds.items() if each.remote and self._slot_of(name) == slot]
+        if counts:
+            link.queue(sibling.pack_interest(counts))
+            self.touch(link)
+
+    def _say_switched(self, owner: Link) -> None:
+        """Let those that owned the slot before know that they may leave."""
+        for link in self.links.values():
+            if link.slot == owner.slot and link.generation < owner.generation:
+                link.queue(sibling.pack_switched())
+                self.touch(link)
+
+    @property
+    def all_switched(self) -> bool:
+        """Whether this worker, which is retired, may leave: its siblings have moved on and everything is sent."""
+        return all(
+            not link.wants_write and (link in self.switched or link.slot == self.worker.slot)
+            for link in self.links.values()
+        )
+
+    def touch(self, link: Link) -> None:
+        self._touched[link] = None
+
+    def flush(self) -> None:
+        """Send what this turn queued for the siblings."""
+        self.worker.followers.flush()
+        if self._partly:
+            self._tell_some()
+        if self._replicated or self._called:
+            self._tell_taken()
+        if self._recounted:
+            self._tell_counts()
+        self.send()
+
+    def send(self) -> None:
+        """Send what is queued for the siblings until now."""
+        while self._touched:
+            link, _ = self._touched.popitem()
+            if link.closed:
+                continue
+            try:
+                link.flush()
+            except LinkClosed:
+                link.drop_queue()  # what came over it before the end is still read, and then the end
+            self.worker.poller.modify(link.fileno(), select.EPOLLIN | (select.EPOLLOUT if link.wants_write else 0))
+
+    @property
+    def owes_news(self) -> bool:
+        """Whether other workers are to be told soon how publishes of theirs went."""
+        return bool(self._partly)
+
+    def _tell_some(self) -> None:
+        now_s = time.monotonic()
+        for forwarded in [each for each in self._partly if each.is_due(now_s)]:
+            del self._partly[forwarded]
+            forwarded.tell_some(now_s)
+
+    def link_to(self, slot: int) -> Link | None:
+        """The link to the slot's owner; None while there is none. A successor that stands by owns nothing yet."""
+        route = self.worker.routes.get(slot)
+        return None if route is None else route.successor or route.link
+
+    def queued_bytes(self) -> int:
+        return sum(link.queued_bytes for link in self.links.values()) + sum(
+            route.bytes_held for route in self.worker.routes.values()
+        )
+
+    def close(self) -> None:
+        """Send what the links take at once, and close them."""
+        self.flush()
+        for link in list(self.links.values()):
+            self._closed(link)
+
+    def _slot_of(self, name: bytes) -> int:
+        return self.worker.router.slot_of(name)
+
+    def _on_event(self, link: Link, mask: int) -> None:
+        if mask & select.EPOLLOUT:
+            self.touch(link)
+        if not mask & ~select.EPOLLOUT:
+            return
+        try:
+            for opcode, body in link.receive():
+                self._handlers[opcode](link, body)
+        except LinkClosed:
+            self._closed(link)
+
+    def _closed(self, link: Link) -> None:
+        if link.closed:
+            return
+        self.worker.poller.unregister(link.fileno())
+        self.links.pop((link.slot, link.generation), None)
+        self.switched.discard(link)
+        for name in [name for name, links in self.interest.items() if link in links]:
+            self._forget_interest(name, link)
+        self.worker.owner.replicas.worker_gone(link.slot, link.generation)
+        link.close()
+        route = self.worker.routes.get(link.slot)
+        if route is not None:
+            route.link_closed(link)
+
+    # --- publishes and calls ----------------------------------------------------------------------------------------
+
+    def _forward(self, link: Link, body: memoryview) -> None:
+        request_id, groups, frames = sibling.unpack_forward(body)
+        if not self.worker.owner.owning:
+            self.say_moved(link, request_id)
+            return
+        router, opened, waiting = self.worker.router, self.worker.owner.open, self.worker.work.waiting
+        forwarded = Forwarded(self, link, request_id)
+        start = 0
+        for name, count, nbytes, may_create, sync, replicas in groups:
+            piece = bytearray(frames[start : start + nbytes])
+            start += nbytes
+            if name in opened and name not in waiting:
+                batch = router.batch_for(name, piece, replicas)
+            else:
+                batch = LoneBatch(name, self.worker.slot, forwarded, replicas)
+                batch.numbered = is_numbered(piece)
+                router.alone(batch)
+            batch.add(forwarded.part(may_create), 0, count, piece)
+            batch.sync |= sync
+            if replicas:
+                self._replicated.append((link, request_id, batch))
+        router.staged_bytes += start
+
+    def _tell_taken(self) -> None:
+        """Let siblings count no more on what may take long: what is logged here and waits for other nodes only, and
+        calls whose answers are not known in the turn they came in.
+        """
+        replicated, self._replicated = self._replicated, []
+        called, self._called = self._called, {}
+        taken: dict[Link, list[int]] = {}
+        for link, request_id, batch in replicated:
+            if batch.waiting and not link.closed:
+                taken.setdefault(link, []).append(request_id)
+        for link, request_id in called:
+            if not link.closed:
+                taken.setdefault(link, []).append(request_id)
+        for link, request_ids in taken.items():
+            link.queue(sibling.pack_taken(request_ids))
+            self.touch(link)
+
+    def _taken(self, link: Link, body: memoryview) -> None:
+        route = self.worker.routes[link.slot]
+        for request_id in sibling.unpack_taken(body):
+            request = route.inflight.get(request_id)
+            if isinstance(request, Forward | Call):
+                route.lighten(request_id, request.taken())
+
+    def note_partly(self, forwarded: Forwarded) -> None:
+        self._partly[forwarded] = None
+
+    def _answered_partly(self, link: Link, body: memoryview) -> None:
+        request_id, rows = sibling.unpack_partly(body)
+        route = self.worker.routes[link.slot]
+        request = route.inflight.get(request_id)
+        if isinstance(request, Forward | Call):
+            route.lighten(request_id, request.partly(rows))
+
+    def _forwarded(self, link: Link, body: memoryview) -> None:
+        request_id, results = sibling.unpack_forwarded(body)
+        request = self.worker.routes[link.slot].settle(request_id)
+        if isinstance(request, Forward):
+            request.answered(results)
+
+    def _call(self, link: Link, body: memoryview) -> None:
+        request_id, verb, args = sibling.unpack_call(body)
+        if not self.worker.is_own_business(verb) and not self.worker.owner.owning:
+            self.say_moved(link, request_id)
+            return
+        self.worker.router.flush()  # what came over this link before it comes first
+        called = link, request_id
+        self._called[called] = None
+
+        def done(value: Any) -> None:
+            self._called.pop(called, None)
+            if link.closed:
+                return
+            if isinstance(value, Refused):
+                link.queue(sibling.pack_reply(request_id, None, value.code.value, value.text))
+            else:
+                link.queue(sibling.pack_reply(request_id, value, "", ""))
+            self.touch(link)
+
+        asked = Called(self, link, request_id)
+
+        def move() -> None:
+            self._called.pop(called, None)
+            asked.move()
+
+        self.worker.call_slot(self.worker.slot, verb, args, done, asked, move)
+
+    def _reply(self, link: Link, body: memoryview) -> None:
+        request_id, value, code, text = sibling.unpack_reply(body)
+        request = self.worker.routes[link.slot].settle(request_id)
+        if isinstance(request, Call):
+            request.answered(value, code, text)
+
+    def _moved(self, link: Link, body: memoryview) -> None:
+        self.worker.routes[link.slot].moved(sibling.unpack_moved(body))
+
+    def say_moved(self, link: Link, request_id: int) -> None:
+        link.queue(sibling.pack_moved(request_id))
+        self.touch(link)
+
+    # --- growth -----------------------------------------------------------------------------------------------------
+
+    def announce(self, grown: Grown) -> None:
+        """Tell the siblings that want to know how far this turn's streams have grown: one note a sibling."""
+        if not self.interest:
+            return
+        notes: dict[Link, list[tuple[bytes, int, int]]] = {}
+        for name, growth in grown.items():
+            for link in self.interest.get(name, ()):
+                notes.setdefault(link, []).append((name, growth.next_seq, growth.end_offset))
+        for link, streams in notes.items():
+            link.queue(sibling.pack_grew(streams))
+            self.touch(link)
+
+    def announce_cut(self, name: bytes, seq: int) -> None:
+        """Tell every worker of the node: any may have the stream open."""
+        for link in self.links.values():
+            link.queue(sibling.pack_cut(name, seq))
+            self.touch(link)
+
+    def recount(self, feed: Feed) -> None:
+        """A stream that lives elsewhere has more or fewer subscribers here now: its owner is told in this turn."""
+        self._recounted[feed.name] = feed.cursors
+
+    def subscribers(self, name: bytes) -> int:
+        """Of a stream that lives here, on the whole node, as far as known here."""
+        feed = self.worker.fanout.feeds.get(name)
+        links = self.interest.get(name)
+        return (0 if feed is None else feed.cursors) + (sum(links.values()) if links else 0)
+
+    def _tell_counts(self) -> None:
+        recounted, self._recounted = self._recounted, {}
+        notes: dict[Link, list[tuple[bytes, int]]] = {}
+        for name, count in recounted.items():
+            link = self.link_to(self._slot_of(name))
+            if link is not None:  # when there is one again, it is told of every feed
+                notes.setdefault(link, []).append((name, count))
+        for link, counts in notes.items():
+            link.queue(sibling.pack_interest(counts))
+            self.touch(link)
+
+    def _interest(self, link: Link, body: memoryview) -> None:
+        fresh = []
+        for name, count in sibling.unpack_interest(body):
+            if not count:
+                self._forget_interest(name, link)
+                continue
+            links = self.interest.setdefault(name, {})
+            if link not in links:
+                fresh.append((name, LOOK, 0))
+            links[link] = count
+        if fresh:  # what was appended before this note arrived was announced to nobody: have the sibling look
+            link.queue(sibling.pack_grew(fresh))
+            self.touch(link)
+
+    def _forget_interest(self, name: bytes, link: Link) -> None:
+        links = self.interest.get(name)
+        if links is not None:
+            links.pop(link, None)
+            if not links:
+                del self.interest[name]
+
+    def _grew(self, _link: Link, body: memoryview) -> None:
+        for name, next_seq, end_offset in sibling.unpack_grew(body):
+            self.worker.fanout.grew(name, next_seq, end_offset)
+
+    # --- followers --------------------------------------------------------------------------------------------------
+
+    def _held(self, link: Link, body: memoryview) -> None:
+        self.worker.owner.replicas.held(link.slot, link.generation, sibling.unpack_held(body))
+
+    def _gone(self, link: Link, body: memoryview) -> None:
+        self.worker.owner.replicas.gone(link.slot, link.generation, *sibling.unpack_gone(body))
+
+    def _want(self, link: Link, body: memoryview) -> None:
+        self.worker.followers.want(link, sibling.unpack_want(body))
+
+    # --- connections ------------------------------------------------------------------------------------------------
+
+    def hand_over(self, link: Link, fd: int, state: dict[str, Any]) -> None:
+        """Give a connection to the worker at the other end; the link owns `fd` (a duplicate) from here on."""
+        link.queue(sibling.pack_handover(state), fd=fd)
+        self.touch(link)
+
+    def _handover(self, link: Link, body: memoryview) -> None:
+        fd = link.take_fd()
+        if fd == LOST_FD:
+            log.error("a connection that worker %d passed on is lost: no file descriptor is left for it", link.slot)
+            return
+        try:
+            sock = socket.socket(fileno=fd)
+        except OSError:  # the peer was gone before it came here
+            os.close(fd)
+            return
+        self.worker.acceptor.adopt(sock, sibling.unpack_handover(body))
+
+
+def make_routes(
+    slots: int, own: int, window_bytes: int, clock: Callable[[], float], wake: Callable[[Link], None]
+) -> dict[int, Route]:
+    """A route to every slot but one's own."""
+    return {slot: Route(slot, window_bytes, clock, wake) for slot in range(slots) if slot != own}

@@ -1,0 +1,1 @@
+"""What the owner of a stream does: append, sync, retain, deduplicate."""

@@ -1,0 +1,364 @@
+"""An owner's housekeeping: what is due to be synced, what is due to be dropped, and the space that comes back after.
+
+Everything here runs from the coarse timer in small slices: with 100,000 streams a sweep takes many ticks rather than
+one long one.
+"""
+
+from __future__ import annotations
+
+import logging
+import select
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+from tailrace.broker.consumers.coordinator.lag_scanner import Patrol
+from tailrace.broker.process.settings import Durability, StreamPolicy
+from tailrace.broker.streams.owner import OpenStream, Owner, Refused
+from tailrace.broker.streams.owner_calls import disk_bytes, tails_of
+from tailrace.broker.streams.syncer import Job, Request, Syncer
+from tailrace.shard.errors import StorageError
+from tailrace.shard.files import FileSystem
+from tailrace.shard.holes import unpunched_seq
+from tailrace.shard.log import StreamLog
+from tailrace.shard.names import CURSOR_PREFIX
+from tailrace.shard.retention import RetentionPolicy, retention_seq
+from tailrace.shard.stream_files import StreamPaths, stream_paths
+from tailrace.shard.synced import is_sync_failed, mark_closed_synced, mark_unsynced_failed
+
+log = logging.getLogger(__name__)
+
+SWEEP_SHARE, SWEEP_SLICE_S = 0.01, 0.005  # of the time, for the sweep; how long one slice of it may hold the loop
+TOGETHER_S = 0.005  # syncs that are due so soon are made with those that are due
+PAUSE_S = 0.1  # of waiting for the disk, between two beats
+CLEAN_MARK_S = 3.0  # of a stop: how long closed streams are marked as synced; the others are checked at opening
+
+
+class Sync(NamedTuple):
+    """A sync that is under way: of which stream, and up to which seq it will have been."""
+
+    stream: OpenStream
+    upto: int
+
+
+class Whole:
+    """Everything that was written, with one call: for the streams that were closed before their sync was due.
+
+    If that fails, nobody knows for which of them: `marked` are those that were marked then.
+    """
+
+    __slots__ = ("_file_system", "_marks", "failure", "marked", "name")
+
+    def __init__(self, file_system: FileSystem, marks: Callable[[], Iterator[bytes]]) -> None:
+        """`marks` marks the streams that are not synced, one a step; it is called in the helper thread."""
+        self._file_system = file_system
+        self._marks = marks
+        self.marked: list[bytes] = []
+        self.failure: OSError | None = None
+        self.name = "all that are closed"
+
+    def sync(self) -> None:
+        try:
+            self._file_system.sync()
+        except OSError as failure:
+            self.failure = failure
+            self.marked = list(self._marks())
+            raise
+
+
+class Punch:
+    """Giving back a stream's trimmed space waits for the disk, so it is done where syncs are."""
+
+    __slots__ = ("_log", "_sent", "_seq", "name")
+
+    def __init__(self, stream_log: StreamLog, seq: int, *, sent: bool) -> None:
+        self._log = stream_log
+        self._seq = seq
+        self._sent = sent
+        self.name = stream_log.name
+
+    def sync(self) -> int:
+        return self._log.punch(self._seq, sent=self._sent)
+
+
+class Upkeep:
+    """Sync schedule, retention, trimming's second half, the disk's account."""
+
+    def __init__(
+        self, owner: Owner, patrol: Patrol, syncer: Syncer, clock: Callable[[], float], clock_us: Callable[[], int]
+    ) -> None:
+        self.owner = owner
+        self.syncer = syncer
+        self._clock = clock
+        self._clock_us = clock_us
+        self._file_system = FileSystem(owner.directory.path)  # from before anything was written: it knows of all errors
+        self._syncing_whole = False
+        self._urgent: list[Request] = []  # for the helper threads, together in `_hand_over`
+        self._patient: list[Request] = []
+        self._punches: deque[tuple[float, bytes, int]] = deque()  # due, stream, first seq; at most one a trim
+        self._sweep: Iterator[bytes] = iter(())
+        self._swept_bytes = self._swept_tails = 0
+        self._next_sweep_s = self._sliced_s = clock()
+        self._has_looked = self._looks_at_what_was_left = False  # in the first sweep as the owner
+        self._patrol = patrol
+        owner.on_trim = self._note_trim
+
+    # --- syncing ----------------------------------------------------------------------------------------------------
+
+    def request_syncs(self) -> None:
+        """Hand every log whose sync is due to the helper threads."""
+        now_s = self._clock()
+        cuts, self.owner.cuts = self.owner.cuts, []
+        for name, seq in cuts:
+            self.owner.on_cut(name, seq)
+        self._retry_failed(now_s)
+        dirty = list(self.owner.dirty.values())
+        for stream in dirty:
+            if stream.sync_due_s <= now_s + TOGETHER_S:
+                self._ask_for(stream)
+        self._hand_over()
+        dues = (stream.sync_due_s for stream in self.owner.dirty.values() if not stream.syncing)
+        self.owner.sync_due_s = min(dues, default=float("inf"))
+        if self.owner.unsynced_due_s <= now_s and not self._syncing_whole:
+            self._syncing_whole = True
+            self.owner.unsynced_due_s, self.owner.whole_synced_s = float("inf"), now_s
+            self.syncer.request(self._whole(), None)
+
+    def sync_urgent(self) -> None:
+        """At the end of a turn: publishers wait for these. One that is being synced has its turn again right after."""
+        urgent, self.owner.urgent = self.owner.urgent, []
+        for stream in urgent:
+            self._ask_for(stream)
+        self._hand_over()
+
+    def _ask_for(self, stream: OpenStream) -> None:
+        """Have the stream synced, from the next `_hand_over` on."""
+        if stream.syncing:
+            return
+        stream.sync_due_s = 0.0
+        self.owner.dirty.pop(stream.name, None)
+        failed = self.owner.failed_syncs
+        if failed and not failed.begin(stream.name, self._clock()):
+            return  # its next try will be for all of it
+        stream.syncing = True
+        is_sound = not failed or stream.name not in failed
+        request = Request(stream.log, Sync(stream, stream.log.next_seq), is_sound)
+        is_awaited = bool(stream.waiting) or stream.policy.durability is Durability.INTERVAL
+        (self._urgent if is_awaited and is_sound else self._patient).append(request)
+
+    def _hand_over(self) -> None:
+        """All that were asked for since the last time: they are synced together, if that is quicker."""
+        if self._urgent:
+            requests, self._urgent = self._urgent, []
+            self.syncer.request_all(requests, urgent=True)
+        if self._patient:
+            requests, self._patient = self._patient, []
+            self.syncer.request_all(requests)
+
+    def _retry_failed(self, now_s: float) -> None:
+        """Streams whose sync has failed: whatever closed them meanwhile, they are opened for it."""
+        for name in self.owner.failed_syncs.due(now_s):
+            try:
+                self._ask_for(self.owner.stream(name))
+            except Refused as refused:
+                log.error("cannot sync stream %r again: %s", name.decode(), refused)
+                self.owner.failed_syncs.failed(name, now_s)
+
+    def _whole(self) -> Whole:
+        names = list(self.owner.names)
+        return Whole(self._file_system, lambda: self._mark_unsynced(names))
+
+    def _mark_unsynced(self, names: list[bytes]) -> Iterator[bytes]:
+        """In the helper thread, after the whole file system could not be synced."""
+        for name in names:
+            try:
+                if mark_unsynced_failed(self.owner.shard_path(name), name.decode(), boot_id=self.owner.boot_id):
+                    yield name
+            except OSError as error:
+                log.error("stream %r may not be on the disk, and cannot be marked: %s", name.decode(), error)
+
+    def take_outcomes(self) -> None:
+        metrics = self.owner.metrics
+        for outcome in self.syncer.outcomes():
+            token = outcome.token
+            if isinstance(token, Job):
+                token.done()
+                continue
+            metrics.commit.observe(outcome.seconds)
+            if outcome.error is not None:
+                metrics.sync_failures += 1
+            if isinstance(token, Sync):
+                self._synced(token.stream, token.upto, outcome.error)
+            elif isinstance(outcome.log, Whole):
+                self._syncing_whole = False
+                for name in outcome.log.marked:
+                    self.owner.failed_syncs.found(name)
+            elif outcome.error is not None and isinstance(outcome.log, Punch):
+                self.owner.failed_syncs.found(outcome.log.name.encode())
+        self._hand_over()
+
+    def _synced(self, stream: OpenStream, upto: int, error: OSError | StorageError | None) -> None:
+        owner, name = self.owner, stream.name
+        stream.syncing = False
+        if error is not None:
+            self._sync_failed(stream, error)
+        else:
+            owner.failed_syncs.mended(name)
+            if stream.log.sync_failed_seq is not None:  # it was marked meanwhile
+                owner.failed_syncs.found(name)
+        owner.batches_synced(stream, upto, error)
+        owner.on_held(name)
+        if stream.waiting:
+            self._ask_for(stream)
+        elif name in owner.dirty:  # it was appended to meanwhile
+            owner.sync_due_s = min(owner.sync_due_s, stream.sync_due_s)
+        elif error is None and not stream.sync_due_s:
+            owner.unsynced.discard(name)
+
+    def _sync_failed(self, stream: OpenStream, error: OSError | StorageError) -> None:
+        failed = self.owner.failed_syncs
+        if isinstance(error, StorageError):  # some of its messages are unreadable: opening it anew cuts them off
+            failed.mended(stream.name)
+            failed.found(stream.name)
+            self.owner.forget(stream)
+        else:
+            failed.failed(stream.name, self._clock())
+
+    def finish_syncs(self, pause: Callable[[], None]) -> None:
+        """Before the logs are closed: wait until every publisher that waits for the disk has its answer.
+
+        The helper threads wait for the disk; `pause` is called meanwhile, every PAUSE_S at least.
+        """
+        for stream in list(self.owner.open.values()):
+            if stream.waiting:
+                self._ask_for(stream)
+        self._hand_over()
+        while any(stream.waiting and stream.syncing for stream in self.owner.open.values()):
+            self._pause(pause)
+
+    def _pause(self, pause: Callable[[], None]) -> None:
+        select.select([self.syncer.fileno()], [], [], PAUSE_S)
+        self.take_outcomes()
+        pause()
+
+    # --- trimming ---------------------------------------------------------------------------------------------------
+
+    def _note_trim(self, stream: OpenStream, dropped: int) -> None:
+        self.owner.metrics.trimmed_messages += dropped
+        self._punches.append((self._clock() + self.owner.settings.trim_grace_s, stream.name, stream.log.first_seq))
+
+    def punch_due(self) -> None:
+        """Give back the space of what was trimmed a grace period ago: no reader is in the middle of it any more.
+
+        But what was sent may still lie in the socket of a slow one.
+        """
+        now_s = self._clock()
+        while self._punches and self._punches[0][0] <= now_s:
+            _due, name, seq = self._punches.popleft()
+            try:
+                stream_log = self.owner.stream(name).log
+                self.syncer.request(Punch(stream_log, seq, sent=self.owner.subscribers(name) > 0), None)
+            except Refused as refused:
+                log.warning("cannot give back the trimmed space of stream %r: %s", name, refused)
+
+    def sweep(self) -> None:
+        """One slice of the walk over all streams: apply retention, add up the disk's bytes and what was set aside."""
+        began_s = self._clock()
+        end_s = began_s + min(SWEEP_SHARE * (began_s - self._sliced_s), SWEEP_SLICE_S)
+        self._sliced_s = began_s
+        for name in self._sweep:
+            self._visit(name)
+            if self._clock() > end_s:
+                return
+        self.owner.metrics.disk_bytes, self.owner.metrics.diverged_tails = self._swept_bytes, self._swept_tails
+        self._patrol.finish(self.owner.metrics)
+        if self._clock() >= self._next_sweep_s:
+            self._next_sweep_s = self._clock() + self.owner.settings.retention_interval_s
+            self._swept_bytes = self._swept_tails = 0
+            self._sweep = iter(list(self.owner.names))
+            self._looks_at_what_was_left = self.owner.owning and not self._has_looked
+            self._has_looked |= self._looks_at_what_was_left
+
+    def _visit(self, name: bytes) -> None:
+        text = name.decode()
+        paths = stream_paths(self.owner.shard_path(name), text)
+        if self._looks_at_what_was_left:
+            self._look_for_mark(name, text)
+            self._look_for_trimmed(name, paths)
+        nbytes = disk_bytes(paths)
+        self._swept_bytes += nbytes
+        self._swept_tails += tails_of(paths)[0]
+        if name.startswith(CURSOR_PREFIX):
+            self._patrol.visit(name, nbytes)
+            return
+        policy = self.owner.settings.policy(text)
+        if (policy.max_age_s or policy.max_bytes) and name not in self.owner.damaged:
+            self._retain(name, policy)
+
+    def _look_for_mark(self, name: bytes, text: str) -> None:
+        """A worker before this one may have left streams whose sync has failed, and nobody may ask for them."""
+        try:
+            if is_sync_failed(self.owner.shard_path(name), text):
+                self.owner.failed_syncs.found(name)
+        except OSError as error:
+            log.warning("cannot see whether a sync of stream %r has failed: %s", text, error)
+
+    def _look_for_trimmed(self, name: bytes, paths: StreamPaths) -> None:
+        """A predecessor may have trimmed the stream, and ended before it gave the space back."""
+        try:
+            seq = unpunched_seq(paths)
+        except OSError as error:
+            log.warning("cannot see whether stream %r has trimmed space: %s", name, error)
+            return
+        if seq is not None:
+            self._punches.append((self._clock() + self.owner.settings.trim_grace_s, name, seq))
+
+    def _retain(self, name: bytes, policy: StreamPolicy) -> None:
+        try:
+            stream = self.owner.stream(name)
+            seq = retention_seq(stream.log, RetentionPolicy(policy.max_age_s, policy.max_bytes), self._clock_us())
+            if seq > stream.log.first_seq and policy.spare_consumers:
+                seq = self.owner.sparing(name, seq)
+            if seq > stream.log.first_seq:
+                self.owner.trim(stream, seq)
+        except (Refused, StorageError, OSError) as error:
+            log.warning("cannot apply retention to stream %r: %s", name, error)
+
+    # --- stopping ---------------------------------------------------------------------------------------------------
+
+    def close_clean(self, pause: Callable[[], None]) -> None:
+        """Put everything on the disk, mark it so, and give the shards back. `pause` as for `finish_syncs`."""
+        owner = self.owner
+        if owner.owning:
+            while any(stream.syncing for stream in owner.open.values()):
+                self._pause(pause)
+            owner.close_logs()
+            failure = self._wait_for_whole(pause)
+            if failure is None:
+                self._mark_closed(pause)
+                failure = self._wait_for_whole(pause)
+            if failure is not None:
+                log.error("the stop is not clean, the streams will be checked when they are opened: %s", failure)
+            owner.release()
+
+    def _wait_for_whole(self, pause: Callable[[], None]) -> OSError | None:
+        """Sync the file system, in the helper thread; gives what was wrong."""
+        done: list[bool] = []
+        whole = self._whole()
+        self.syncer.request(whole, Job(lambda: done.append(True)))
+        while not done:
+            self._pause(pause)
+        return whole.failure
+
+    def _mark_closed(self, pause: Callable[[], None]) -> None:
+        """Say of what was closed and not synced that it is on the disk now."""
+        end_s = time.monotonic() + CLEAN_MARK_S
+        for name in self.owner.unsynced:
+            try:
+                mark_closed_synced(self.owner.shard_path(name), name.decode(), boot_id=self.owner.boot_id)
+            except OSError as error:
+                log.error("stream %r will be checked when it is opened: %s", name.decode(), error)
+            pause()
+            if time.monotonic() > end_s:
+                return

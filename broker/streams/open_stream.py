@@ -1,0 +1,57 @@
+"""A stream whose log is open, and what it grew by."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from tailrace.broker.process.settings import StreamPolicy
+from tailrace.broker.routing.batch import Batch, Frames
+from tailrace.shard.log import StreamLog
+
+if TYPE_CHECKING:
+    from tailrace.broker.streams.deduplication import Known
+
+
+class Growth(NamedTuple):
+    """What one turn appended to a stream: `frames`, stamped, the last of them ending at `end_offset` of the content."""
+
+    first_seq: int
+    next_seq: int
+    end_offset: int
+    frames: Frames
+
+
+Grown = dict[bytes, Growth]
+
+
+class OpenStream:
+    """A stream whose log is open, with what every append needs at hand."""
+
+    __slots__ = (
+        "busy",
+        "epoch",
+        "log",
+        "name",
+        "policy",
+        "producers",
+        "sync_due_s",
+        "syncing",
+        "unwritten",
+        "waiting",
+    )
+
+    def __init__(self, name: bytes, stream_log: StreamLog, epoch: int, policy: StreamPolicy) -> None:
+        self.name = name
+        self.log = stream_log
+        self.epoch = epoch
+        self.policy = policy
+        self.busy = False  # its end is being set aside in another thread: nothing is appended or trimmed
+        self.unwritten = False  # its role is on its way to the disk: nothing is appended
+        self.syncing = False
+        self.sync_due_s = 0.0  # 0: nothing to sync
+        self.waiting: list[tuple[Batch, int]] = []  # appended and to be told when synced
+        self.producers: Known | None = None  # once a numbered message has come
+
+    @property
+    def idle(self) -> bool:
+        return not self.syncing and not self.waiting and not self.busy and not self.unwritten

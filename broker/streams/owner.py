@@ -1,0 +1,700 @@
+"""What a worker owns: the shards of its slot, their streams' names and roles, and the logs that are open.
+
+All streams are known by name; at most `max_open_streams` of them are open, the least recently used are closed. An idle
+stream is one dictionary entry. Opening is where damage shows: that stream then refuses with `damaged`, the others go
+on.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tailrace.broker.process.metrics import WorkerMetrics
+from tailrace.broker.process.settings import Durability, Settings, StreamPolicy
+from tailrace.broker.replication.downstream.replicas import Replicas
+from tailrace.broker.replication.roles.internal_streams import Companions, is_companion, own_part, with_role_of
+from tailrace.broker.replication.roles.node_file import NodeFile, note_configured, read_node_file, write_node_file
+from tailrace.broker.replication.roles.peers import Peers
+from tailrace.broker.replication.roles.rules import Rules, configured
+from tailrace.broker.routing.batch import Batch, Frames
+from tailrace.broker.routing.no_route import CallUp, Confirmed, call_nowhere, send_nowhere
+from tailrace.broker.streams.deduplication import Admitted, Numbered
+from tailrace.broker.streams.failed_syncs import FailedSyncs
+from tailrace.broker.streams.full_disk import FullDiskLog
+from tailrace.broker.streams.open_stream import Grown as Grown
+from tailrace.broker.streams.open_stream import Growth as Growth
+from tailrace.broker.streams.open_stream import OpenStream as OpenStream
+from tailrace.broker.streams.refused import Refused as Refused
+from tailrace.protocol.errors import Code
+from tailrace.shard.catalog import stream_names
+from tailrace.shard.directory import DataDirectory
+from tailrace.shard.errors import MetaDamaged, StorageError, StorageFull, StreamDamaged
+from tailrace.shard.lock import ShardLock, lock_shard
+from tailrace.shard.log import StreamLog
+from tailrace.shard.meta import META_SUFFIX, Role, StreamMeta, read_meta_file, write_meta
+from tailrace.shard.names import base_of, name_of_stem, shard_of
+
+if TYPE_CHECKING:
+    from tailrace.broker.replication.roles.role_writer import RoleWriter
+    from tailrace.broker.routing.route import Route
+
+log = logging.getLogger(__name__)
+
+REPLICAS_FULL_TEXT = "too many publishes to this stream wait for other nodes to hold them"
+UNWRITTEN_TEXT = "what this node is to the stream is being written down; nothing of this was logged, try again"
+ROLE_UNWRITTEN_TEXT = "the role could not be written down: {cause}"
+LOCK_PATIENCE_S = 5.0  # a predecessor that is leaving gives its locks back well within this
+FRESH_BYTES_MAX = 64 << 10  # of what came from a master: more of it is read from the file by who waits for it
+
+
+class Owner:
+    """The shards `slot`, `slot + slots`, ... of the data directory."""
+
+    was_followed = False  # by another node, before this worker took its shards
+    followers: tuple[tuple[str, int], ...] = ()  # where those listen that followed last
+    roles_set = 0  # how many were written down, or are on their way to the disk
+    _node_file: NodeFile | None = None  # on its way to the disk
+
+    def __init__(
+        self,
+        directory: DataDirectory,
+        slot: int,
+        slots: int,
+        settings: Settings,
+        boot_id: str,
+        metrics: WorkerMetrics,
+        *,
+        total_streams: Callable[[], int],
+        clock_us: Callable[[], int],
+        role_writer: RoleWriter | None = None,
+    ) -> None:
+        """Without `role_writer` roles are on the disk before `set_meta` returns."""
+        self.directory = directory
+        self.settings = settings
+        self.metrics = metrics
+        self.owning = False
+        self.stat_upstream: Callable[[OpenStream], dict[str, int | str]] = lambda _stream: {}
+        self.incarnation = time.monotonic_ns()  # no other owner of these shards has the same, while the node lives
+        self.shards = list(range(slot, directory.shards, slots))
+        self.names: dict[bytes, None] = {}
+        self.companions = Companions()
+        self.metas: dict[bytes, StreamMeta] = {}  # only of streams that differ from the default
+        self.damaged: dict[bytes, StreamDamaged] = {}
+        self.open: OrderedDict[bytes, OpenStream] = OrderedDict()
+        self.urgent: list[OpenStream] = []  # appended to under `always` in this turn
+        self.dirty: dict[bytes, OpenStream] = {}  # appended to since the last sync
+        self.sync_due_s = self.unsynced_due_s = float("inf")  # no stream of `dirty`; all that were closed unsynced
+        self.unsynced: set[bytes] = set()  # closed before they were synced; what a clean stop still has to mark
+        self.whole_synced_s = float("-inf")  # when that was begun last: what was appended before needs it no more
+        self.failed_syncs = FailedSyncs()
+        self.full_disk = FullDiskLog(directory.path)
+        self.cuts: list[tuple[bytes, int]] = []  # ends that were lost, found on opening: `on_cut` is to tell them
+        self.reborn: set[bytes] = set()  # opened first in this boot, and whether a term begins is not settled yet
+        self.grown: Grown = {}  # since the last `take_grown`
+        self.subscribers: Callable[[bytes], int] = lambda _name: 0  # of a stream, on the whole node
+        self.replicas = Replicas(settings.replication_timeout_s, lambda name: self.subscribers(name))
+        self.replicas.on_held = lambda name: self.on_held(name)
+        self.holders = self.replicas.streams
+        self.path_above: Callable[[bytes], tuple[str, ...]] = lambda _name: ()  # nodes from the upstream to the master
+        self.on_create: Callable[[], None] = lambda: None
+        self.uproutes: dict[bytes, Route] = {}  # of the slaved streams: the way of their publishes to the master
+        self.send_up: Callable[[Batch], None] = send_nowhere  # to the master of a slaved stream
+        self.call_up: CallUp = call_nowhere  # the same for what is asked of its owner
+        self.peers = Peers(settings.replication_peers)
+        self.confirmed: dict[bytes, Confirmed] = {}
+        self.rules = Rules()  # whom streams follow of which nothing else is written down
+        self.asks_first: Callable[[bytes], bool] = lambda _name: False  # before a stream that is opened takes messages
+        self.on_open: Callable[[OpenStream], None] = lambda _stream: None
+        self.on_role: Callable[[bytes], None] = lambda _name: None  # a stream's role, upstream or history has changed
+        self.on_rules: Callable[[], None] = lambda: None  # they have been read anew
+        self.on_path: Callable[[bytes], None] = lambda _name: None  # other nodes are above this one, up to the master
+        self.held_below: Callable[[bytes], Iterable[tuple[str, int, int]]] = lambda _name: ()  # node, next, synced seq
+        self.on_cut: Callable[[bytes, int], None] = lambda _name, _seq: None  # its end has been set aside from there on
+        self.on_held: Callable[[bytes], None] = lambda _name: None  # more of it is held, or on the disk, here
+        self.spared: Callable[[bytes], int | None] = lambda _name: None  # what its consumers need, from there on
+        self.on_trim: Callable[[OpenStream, int], None] = lambda _stream, _dropped: None
+        self.boot_id = boot_id
+        self.on_pause: Callable[[], None] = lambda: None  # in the middle of something long
+        self.numbered = Numbered(
+            self.shard_path, settings.producer_expiry_s, settings.max_producer_bytes, lambda: self.on_pause()
+        )
+        self._role_writer = role_writer
+        self.unwritten: dict[bytes, int] = {}  # streams whose role is on its way to the disk, and how many times
+        self.on_unwritten: Callable[[bytes], None] = lambda _name: None  # nothing may be done with it from now on
+        self.on_written: Callable[[bytes], None] = lambda _name: None  # that is over
+        self._total_streams = total_streams
+        self.clock_us = clock_us
+        self._locks: list[ShardLock] = []
+
+    # --- the shards -------------------------------------------------------------------------------------------------
+
+    def take(self) -> None:
+        """Lock the shards and read their catalogs, and the node's rules.
+
+        Raises ShardLocked when another process does not let go, DirectoryError for a damaged file of rules.
+        """
+        self.read_rules()
+        deadline_s = time.monotonic() + LOCK_PATIENCE_S
+        for shard in self.shards:
+            path = self.directory.shard_path(shard)
+            self._locks.append(lock_shard(path, deadline_s))
+            self.names.update((name.encode(), None) for name in stream_names(path))
+            self._read_metas(path)
+        self.companions.note(self.names)
+        self.owning = True
+        self.unsynced_due_s = 0.0  # what a predecessor left unsynced has nobody else to sync it
+
+    def read_rules(self) -> None:
+        """Raises DirectoryError."""
+        kept = read_node_file(self.directory.path)
+        sections = configured(self.settings.slaves)
+        patterns = [rule.pattern for rule in sections if rule.upstream is not None]
+        self.rules = Rules(kept.rules, sections, tuple(each for each in kept.configured if each not in patterns))
+        self.was_followed, self.followers = kept.followed, kept.followers
+        if self.shards[:1] == [0] and not set(patterns) <= set(kept.configured):  # one worker of all writes it down
+            note_configured(self.directory.path, kept, patterns)
+
+    def _read_metas(self, path: Path) -> None:
+        for file in path.glob(f"*{META_SUFFIX}"):
+            try:
+                meta = read_meta_file(file)
+            except MetaDamaged as damage:
+                name = name_of_stem(file.stem)
+                if name is not None:
+                    self.note_damage(name.encode(), damage)
+                continue
+            if not is_plain(meta):
+                self.metas[meta.name.encode()] = meta
+
+    def close_logs(self) -> None:
+        for stream in self.open.values():
+            self._close(stream)
+        self.open.clear()
+
+    def release(self) -> None:
+        """Close every log and give the locks back; a successor may take them at once."""
+        self.replicas.refuse_all()
+        self.close_logs()
+        self.owning = False
+        for lock in self._locks:
+            lock.release()
+        self._locks.clear()
+
+    def shard_path(self, name: bytes) -> Path:
+        return self.directory.shard_path(shard_of(name, self.directory.shards))
+
+    # --- publishing -------------------------------------------------------------------------------------------------
+
+    def append(self, batch: Batch, now_s: float) -> None:
+        """Append one batch and tell its parts; under `always` they are told when it is synced."""
+        try:
+            stream = self.open.get(batch.name)
+            if stream is None:
+                stream = self._for_publish([batch])
+            else:
+                self.open.move_to_end(batch.name)
+            if stream.epoch == 0 and not self._begins_now(stream):
+                self._append_elsewhere(batch)
+                return
+            if batch.replicas and self.replicas.full(batch.name):
+                raise Refused(Code.OVERLOADED, REPLICAS_FULL_TEXT)
+            if self.failed_syncs:
+                self._require_sound(stream, batch.sync, now_s)
+            frames = batch.take_frames()
+            first_seq = stream.log.append(frames, batch.count, self.clock_us(), stream.epoch)
+        except Refused as refused:
+            batch.refused(refused.code, refused.text)
+            return
+        except StorageFull as full:
+            self.full_disk.note(full)
+            batch.refused(Code.FULL, str(full))
+            return
+        except OSError as error:
+            log.error("cannot append to stream %r: %s", batch.name, error)
+            batch.refused(Code.UNAVAILABLE, f"the disk refused this: {error.strerror}; nothing of it was logged")
+            return
+        self.grown[batch.name] = Growth(first_seq, first_seq + batch.count, stream.log.end_offset, frames)
+        self._schedule_sync(stream, now_s)
+        if stream.producers is not None:
+            self.numbered.grew(stream)
+        if batch.sync or stream.policy.durability is Durability.ALWAYS:
+            stream.waiting.append((batch, first_seq))
+            self.urgent.append(stream)
+        elif batch.parts:
+            self._logged(batch, first_seq)
+
+    def append_row(self, batches: list[Batch], now_s: float) -> None:
+        """Append batches of one stream, in their order, with one write; of those that are numbered what is not logged.
+
+        Each is told as by `append`. A batch that is logged already is told what it would have been told then.
+        """
+        stream = self._stream_here(batches)
+        if stream is None:
+            return
+        start = seq = stream.log.next_seq
+        now_us = max(self.clock_us(), stream.log.last_timestamp_us)
+        row: list[tuple[Batch, int]] = []
+        pieces: list[Frames] = []
+        for batch in batches:
+            for each, admitted in self._admit(stream, batch, seq, now_us, now_s):
+                row.append((each, admitted.first_seq))
+                seq += admitted.messages
+                pieces += admitted.pieces
+        failure = self._write(stream, pieces, seq - start, now_us, now_s) if pieces else None
+        for batch, first_seq in row:
+            if failure is not None and first_seq + batch.count > start:
+                batch.refused(failure.code, failure.text)
+            else:
+                self._settle(stream, batch, first_seq)
+
+    def _stream_here(self, batches: list[Batch]) -> OpenStream | None:
+        """Where these batches of one stream are appended; None when they were refused, or are another node's."""
+        name = batches[0].name
+        try:
+            stream = self.open.get(name)
+            if stream is None:
+                stream = self._for_publish(batches)
+            else:
+                self.open.move_to_end(name)
+            if stream.epoch != 0 or self._begins_now(stream):
+                return stream
+            for batch in batches:
+                for each in batch.apart() if batch.numbered else (batch,):
+                    self._append_elsewhere(each)
+        except Refused as refused:
+            for batch in batches:
+                batch.refused(refused.code, refused.text)
+        return None
+
+    def _admit(
+        self, stream: OpenStream, batch: Batch, seq: int, now_us: int, now_s: float
+    ) -> Iterable[tuple[Batch, Admitted]]:
+        """What is to be appended of a batch as message `seq` and on, and of which batch; the others have been told."""
+        if batch.replicas and self.replicas.full(batch.name):
+            batch.refused(Code.OVERLOADED, REPLICAS_FULL_TEXT)
+            return ()
+        if self.failed_syncs:
+            try:
+                self._require_sound(stream, batch.sync, now_s)
+            except Refused as refused:
+                batch.refused(refused.code, refused.text)
+                return ()
+        if batch.numbered:
+            return self.numbered.admit(stream, batch, seq, now_us)
+        return ((batch, Admitted(seq, batch.count, batch.take_pieces())),)
+
+    def _require_sound(self, stream: OpenStream, to_sync: bool, now_s: float) -> None:
+        """Raises Refused if a failed sync of the stream keeps it from taking this."""
+        to_sync = to_sync or stream.policy.durability is Durability.ALWAYS
+        if text := self.failed_syncs.refusal(stream.name, to_sync, now_s):
+            raise Refused(Code.UNAVAILABLE, text)
+
+    def _write(
+        self, stream: OpenStream, pieces: list[Frames], messages: int, now_us: int, now_s: float
+    ) -> Refused | None:
+        """Append the frames; what was wrong, if nothing of it could be appended."""
+        frames = pieces[0] if len(pieces) == 1 else bytearray(b"").join(pieces)
+        try:
+            first_seq = stream.log.append(frames, messages, now_us, stream.epoch)
+        except (StorageFull, OSError) as error:
+            self.numbered.forget(stream)  # they were taken for appended
+            if isinstance(error, StorageFull):
+                self.full_disk.note(error)
+                return Refused(Code.FULL, str(error))
+            log.error("cannot append to stream %r: %s", stream.name, error)
+            return Refused(Code.UNAVAILABLE, f"the disk refused this: {error.strerror}; nothing of it was logged")
+        self.grown[stream.name] = Growth(first_seq, first_seq + messages, stream.log.end_offset, frames)
+        self._schedule_sync(stream, now_s)
+        self.numbered.grew(stream)
+        return None
+
+    def _settle(self, stream: OpenStream, batch: Batch, first_seq: int) -> None:
+        """A batch of a row is in the log: tell its parts now, or when it is on the disk."""
+        to_sync = batch.sync or stream.policy.durability is Durability.ALWAYS
+        if to_sync and first_seq + batch.count > stream.log.synced_seq:
+            stream.waiting.append((batch, first_seq))
+            self.urgent.append(stream)
+        elif batch.parts:
+            self._logged(batch, first_seq)
+
+    def _logged(self, batch: Batch, first_seq: int) -> None:
+        """The batch is logged here as well as it is to be."""
+        if batch.replicas:
+            meta = self.metas.get(batch.name) if batch.numbered else None
+            self.replicas.wait(batch, first_seq, begin_seq=meta.term_seq if meta else 0)
+        else:
+            batch.published(first_seq, self.subscribers(batch.name))
+
+    def _begins_now(self, stream: OpenStream) -> bool:
+        """Whether a stream that took no messages when it was opened takes them now. Raises Refused."""
+        if stream.name in self.reborn:
+            self._begin(stream)
+        return stream.epoch != 0
+
+    def _append_elsewhere(self, batch: Batch) -> None:
+        """This node is not the stream's master, or not yet."""
+        if batch.name in self.unwritten:
+            raise Refused(Code.UNAVAILABLE, UNWRITTEN_TEXT)
+        if self.role(batch.name) is not Role.SLAVE:
+            raise Refused(Code.DISABLED, "this stream is disabled here; an administrator can make it a master")
+        self.send_up(batch)
+
+    def take_frames(self, name: bytes, pieces: Sequence[memoryview], now_s: float) -> OpenStream:
+        """Append what the master of a slaved stream has stamped. Raises FramesRefused, Refused, StorageFull, OSError:
+        `StreamLog.take` says what is appended then.
+
+        The frames are the caller's; a small run of them is kept for whoever waits for it in this turn.
+        """
+        stream = self.stream(name)
+        if stream.unwritten and self.role(name) is not Role.SLAVE:
+            raise Refused(Code.UNAVAILABLE, UNWRITTEN_TEXT)
+        if self.failed_syncs and (text := self.failed_syncs.refusal(name, False, now_s)):
+            raise Refused(Code.UNAVAILABLE, text)
+        first_seq, start_offset = stream.log.next_seq, stream.log.end_offset
+        try:
+            stream.log.take(*pieces)
+        except StorageFull as full:
+            self.full_disk.note(full)
+            raise
+        finally:
+            if stream.log.next_seq > first_seq:
+                self._took(stream, first_seq, start_offset, pieces, now_s)
+        return stream
+
+    def _took(
+        self, stream: OpenStream, first_seq: int, start_offset: int, pieces: Sequence[memoryview], now_s: float
+    ) -> None:
+        """The log has taken these pieces, or some of them, the first ones."""
+        next_seq, end_offset = stream.log.next_seq, stream.log.end_offset
+        size, taken = end_offset - start_offset, list(pieces)
+        while sum(map(len, taken)) > size:
+            taken.pop()
+        if size <= FRESH_BYTES_MAX:
+            self.grown[stream.name] = Growth(first_seq, next_seq, end_offset, bytearray().join(taken))
+        else:
+            self.grown[stream.name] = Growth(next_seq, next_seq, end_offset, bytearray())
+        self._schedule_sync(stream, now_s)
+        self.numbered.took(stream, taken, self.clock_us())
+        self.numbered.grew(stream)
+        if stream.policy.durability is Durability.ALWAYS:
+            self.urgent.append(stream)
+        self.metrics.appended_messages += next_seq - first_seq
+        self.metrics.appended_bytes += size
+
+    def _schedule_sync(self, stream: OpenStream, now_s: float) -> None:
+        if stream.sync_due_s:
+            return
+        stream.sync_due_s = due_s = now_s + self._sync_delay_s(stream.policy)
+        self.dirty[stream.name] = stream
+        if now_s < due_s < self.sync_due_s:  # what is due at once is requested at the end of the turn
+            self.sync_due_s = due_s
+
+    def _sync_delay_s(self, policy: StreamPolicy) -> float:
+        if policy.durability is Durability.ASYNC:
+            return self.settings.async_sync_s
+        return policy.interval_ms / 1000 if policy.durability is Durability.INTERVAL else 0.0
+
+    def open_for(self, batch: Batch) -> bool:
+        """Open the stream of a batch, or make it; the batch was refused where this is False."""
+        try:
+            self._for_publish([batch])
+        except Refused as refused:
+            batch.refused(refused.code, refused.text)
+            return False
+        return True
+
+    def _for_publish(self, batches: Sequence[Batch]) -> OpenStream:
+        """Raises Refused."""
+        name = batches[0].name
+        if name not in self.names:
+            creator = next((creator for batch in batches if (creator := batch.creator()) is not None), None)
+            if creator is None:
+                limit = self.settings.max_streams_connection
+                raise Refused(Code.STREAMS, f"this connection has made {limit} streams, which is its limit")
+            self.create(name)
+            creator.count_created()
+        return self.stream(name)
+
+    # --- streams ----------------------------------------------------------------------------------------------------
+
+    def create(self, name: bytes, *, by_command: bool = False) -> None:
+        """Make a stream that is not known here, and the one whose companion it is. Raises Refused."""
+        base = base_of(name)
+        if base != name and base not in self.names:
+            self.create(base, by_command=by_command)
+        if not by_command and not self.settings.auto_master:
+            raise Refused(Code.DISABLED, "no such stream, and this node makes none by itself; an administrator can")
+        if self._total_streams() >= self.settings.max_streams:
+            raise Refused(Code.NODESTREAMS, f"this node has {self.settings.max_streams} streams, which is its limit")
+        self._open(name)
+        self.names[name] = None
+        self.companions.note([name])
+        self.on_create()
+        self.on_role(name)
+
+    def stream(self, name: bytes) -> OpenStream:
+        """The open stream, opened if need be. Raises Refused (`unknown`, `damaged`, `full`, `unavailable`)."""
+        stream = self.open.get(name)
+        if stream is not None:
+            self.open.move_to_end(name)
+            return stream
+        if name not in self.names:
+            raise Refused(Code.UNKNOWN, "no such stream here")
+        return self._open(name)
+
+    def meta(self, name: bytes) -> StreamMeta:
+        """What is written down of the stream, or else what the node's rules and the defaults say."""
+        meta = self.metas.get(name)
+        if is_companion(name):
+            return with_role_of(self.meta(base_of(name)), meta or StreamMeta(name.decode()))
+        if meta is not None:
+            return meta
+        rule = self.rules.match(name)
+        if rule is None and self.rules.is_orphan(name):
+            return StreamMeta(name.decode(), Role.DISABLED)
+        if rule is None or rule.upstream is None:
+            return StreamMeta(name.decode())
+        return StreamMeta(name.decode(), Role.SLAVE, upstream=rule.upstream)
+
+    def role(self, name: bytes) -> Role:
+        return self.meta(name).role
+
+    def epoch(self, name: bytes) -> int:
+        return self.meta(name).epoch
+
+    def set_meta(self, meta: StreamMeta) -> None:
+        """Write down what a stream is from now on. Raises Refused when the disk does not take it.
+
+        It counts here at once. Where it goes to the disk later, nothing is appended to the stream before that, nobody
+        is told of it (`on_role`), and it is taken back if it cannot be written (`when_written`).
+        """
+        name = meta.name.encode()
+        meta = own_part(meta) if is_companion(name) else meta
+        try:
+            write_meta(self.shard_path(name), meta, self._role_writer)
+        except OSError as error:
+            raise Refused(Code.FULL, ROLE_UNWRITTEN_TEXT.format(cause=error.strerror)) from error
+        former, self.metas[name] = self.metas.get(name), meta
+        affected = (name, *self.companions.of(name))
+        if self._role_writer is None:
+            for each in affected:
+                self._note_role(each)
+            return
+        self.roles_set += 1
+        for each in affected:
+            self._hold(each)
+        begins = name in self.reborn
+        self._role_writer.when_written(lambda error: self._role_written(meta, former, affected, begins, error))
+
+    def node_file(self) -> NodeFile:
+        """What the node's file of rules says, or is about to. Raises DirectoryError."""
+        return self._node_file or read_node_file(self.directory.path)
+
+    def set_node_file(self, content: NodeFile) -> None:
+        """Write the node's file of rules, as `set_meta` does. Raises Refused."""
+        try:
+            write_node_file(self.directory.path, content, self._role_writer)
+        except OSError as error:
+            raise Refused(Code.FULL, f"the rule could not be written down: {error.strerror}") from error
+        if self._role_writer is None:
+            return
+        self._node_file = content
+        self.roles_set += 1
+        self._role_writer.when_written(lambda _error: self._node_file_written(content))
+
+    def _node_file_written(self, content: NodeFile) -> None:
+        if self._node_file is content:
+            self._node_file = None
+
+    def when_written(self, done: Callable[[OSError | None], None]) -> None:
+        """Call when all roles that were set until now are on the disk, or with why they could not be written."""
+        if self._role_writer is None:
+            done(None)
+        else:
+            self._role_writer.when_written(done)
+
+    def _role_written(
+        self,
+        meta: StreamMeta,
+        former: StreamMeta | None,
+        affected: Sequence[bytes],
+        begins: bool,
+        error: OSError | None,
+    ) -> None:
+        name = meta.name.encode()
+        if error is not None and self.metas.get(name) is meta:
+            if former is None:
+                del self.metas[name]
+            else:
+                self.metas[name] = former
+            if begins:  # a term that was to begin with this node's start: the next publish tries again
+                self.reborn.add(name)
+        for each in affected:
+            self._let_go(each)
+        for each in affected:
+            self._note_role(each)
+
+    def _hold(self, name: bytes) -> None:
+        self.unwritten[name] = self.unwritten.get(name, 0) + 1
+        self.on_unwritten(name)
+        stream = self.open.get(name)
+        if stream is not None:
+            stream.unwritten, stream.epoch = True, 0
+
+    def _let_go(self, name: bytes) -> None:
+        count = self.unwritten.pop(name) - 1
+        if count:
+            self.unwritten[name] = count
+        elif (stream := self.open.get(name)) is not None:
+            stream.unwritten = False
+        self.on_written(name)
+
+    def _note_role(self, name: bytes) -> None:
+        stream = self.open.get(name)
+        if stream is not None and name not in self.unwritten:
+            meta = self.meta(name)
+            stream.epoch = meta.epoch if meta.role is Role.MASTER else 0
+        self.on_role(name)
+
+    def _open(self, name: bytes) -> OpenStream:
+        """Open or make. A stream that is known may have no files: its making was interrupted. Raises Refused."""
+        if not self.owning:
+            raise Refused(Code.UNAVAILABLE, "this worker does not own the stream; nothing of this was logged")
+        if name in self.damaged:
+            raise Refused(Code.DAMAGED, str(self.damaged[name]))
+        text = name.decode()
+        try:
+            stream_log = StreamLog.open(self.shard_path(name), text, create=True, boot_id=self.boot_id)
+        except StreamDamaged as damage:
+            self.note_damage(name, damage)
+            raise Refused(Code.DAMAGED, str(damage)) from damage
+        except StorageFull as full:
+            self.full_disk.note(full)
+            raise Refused(Code.FULL, str(full)) from full
+        except (OSError, StorageError) as error:
+            log.error("cannot open stream %r: %s", text, error)
+            raise Refused(Code.UNAVAILABLE, f"this stream cannot be opened: {error}") from error
+        self.metrics.note_losses(text, stream_log.lost_messages, stream_log.torn_bytes)
+        # Epoch 0 stands for "not the master here": one comparison on the append path tells.
+        meta = self.meta(name)
+        stream = OpenStream(name, stream_log, meta.epoch if meta.role is Role.MASTER else 0, self.settings.policy(text))
+        if name in self.unwritten:
+            stream.unwritten, stream.epoch = True, 0
+        self.open[name] = stream
+        if stream_log.new_boot:
+            self.reborn.add(name)
+        if stream_log.sync_failed_seq is not None:
+            self._opened_unsound(stream)
+        if meta.role is Role.MASTER and self.asks_first(name):
+            self._hold(name)
+        else:
+            self._try_to_begin(stream)
+        self._close_least_used()
+        return stream
+
+    def let_begin(self, name: bytes) -> None:
+        """Other nodes were asked about a stream that `asks_first`: what this node is to it now counts."""
+        self._let_go(name)
+        stream = self.open.get(name)
+        if stream is not None:
+            self._try_to_begin(stream)
+        self._note_role(name)
+
+    def _try_to_begin(self, stream: OpenStream) -> None:
+        try:
+            self._begin(stream)
+        except Refused as refused:
+            stream.epoch = 0  # it can be read, and trimmed; a publish tries again
+            log.error("stream %r takes no messages now: %s", stream.name.decode(), refused.text)
+
+    def _opened_unsound(self, stream: OpenStream) -> None:
+        """A sync of it has failed, here or in a worker before this one."""
+        self.failed_syncs.found(stream.name)
+        if stream.log.lost_messages:
+            text = (
+                "stream %r lost %d messages from %d on: a failed sync left them unreadable, %d bytes are in its .torn"
+            )
+            log.error(text, stream.log.name, stream.log.lost_messages, stream.log.next_seq, stream.log.torn_bytes)
+            self.cuts.append((stream.name, stream.log.next_seq))
+
+    def _begin(self, stream: OpenStream) -> None:
+        """See to what must be on the disk before a message is taken. Raises Refused."""
+        try:
+            self.on_open(stream)
+        except (StorageError, OSError) as error:
+            raise Refused(Code.UNAVAILABLE, f"this stream takes no messages: {error}") from error
+
+    def forget(self, stream: OpenStream) -> None:
+        """Have a stream opened anew when it is needed next."""
+        if self.open.get(stream.name) is stream:
+            del self.open[stream.name]
+            self._close(stream)
+
+    def note_damage(self, name: bytes, damage: StreamDamaged) -> None:
+        """Remember that a stream is damaged: it refuses until the node is restarted after a repair."""
+        if name not in self.damaged:
+            log.error("stream refused: %s", damage)
+            self.metrics.damaged_streams += 1
+            self.damaged[name] = damage
+
+    def sparing(self, name: bytes, seq: int) -> int:
+        """Where a trim to `seq` ends that spares what consumers have not finished. Raises Refused."""
+        needed = self.spared(name)
+        return seq if needed is None else min(seq, needed)
+
+    def trim(self, stream: OpenStream, seq: int) -> None:
+        """Drop the messages before `seq`; `on_trim` hears how many. Raises Refused, StorageError, OSError."""
+        if stream.busy:
+            raise Refused(Code.UNAVAILABLE, "the end of this stream is being set aside; try again in a moment")
+        dropped = seq - stream.log.first_seq
+        stream.log.trim(seq)
+        self.on_trim(stream, dropped)
+
+    def _close_least_used(self) -> None:
+        excess = len(self.open) - self.settings.max_open_streams
+        for name in list(islice(self.open, max(excess, 0))):
+            stream = self.open[name]
+            if stream.idle:
+                del self.open[name]
+                self._close(stream)
+
+    def _close(self, stream: OpenStream) -> None:
+        if self.dirty.pop(stream.name, None) is not None:
+            self.unsynced.add(stream.name)
+            due_s = max(stream.sync_due_s, self.whole_synced_s + self._sync_delay_s(stream.policy))
+            self.unsynced_due_s = min(self.unsynced_due_s, due_s)
+        self.numbered.save(stream)
+        self.numbered.forget(stream)
+        try:
+            stream.log.close()
+        except OSError as error:
+            log.error("stream %r was not closed cleanly: %s", stream.name, error)
+
+    def take_grown(self) -> Grown:
+        grown, self.grown = self.grown, {}
+        return grown
+
+    def batches_synced(self, stream: OpenStream, upto: int, error: OSError | StorageError | None) -> None:
+        """Tell the parts of every batch that ended before seq `upto` and waited for the disk."""
+        still = []
+        for batch, first_seq in stream.waiting:
+            if error is not None:
+                cause = error.strerror if isinstance(error, OSError) else error
+                text = f"logged, but the disk refused to sync it: {cause}"
+                batch.refused(Code.UNAVAILABLE, text)
+            elif first_seq + batch.count <= upto:
+                self._logged(batch, first_seq)
+            else:
+                still.append((batch, first_seq))
+        stream.waiting = still
+
+
+def is_plain(meta: StreamMeta) -> bool:
+    """Whether what is written down of a stream is what is taken for granted of any."""
+    return meta == StreamMeta(meta.name)

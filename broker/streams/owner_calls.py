@@ -1,0 +1,171 @@
+"""What may be asked of an owner besides publishing, by its own clients and, over a link, by its siblings' clients.
+
+Each verb is a function (owner, arguments) -> value made of what msgpack carries; a failure is `Refused`. The table at
+the end is all there is, and `call` the way in.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from tailrace.broker.replication.downstream import catalog, replica_state
+from tailrace.broker.replication.roles import apply_rules, stream_ends, stream_roles
+from tailrace.broker.replication.status.lag import stat_of_slaves
+from tailrace.broker.streams.owner import OpenStream, Owner, Refused
+from tailrace.protocol.errors import Code
+from tailrace.shard.diverged import count_tails
+from tailrace.shard.errors import StorageError, StreamDamaged
+from tailrace.shard.names import is_reserved
+from tailrace.shard.stream_files import StreamPaths, stream_paths
+
+log = logging.getLogger(__name__)
+
+Args = list[Any]
+
+STREAMS_ROWS_MAX = 200_000  # of one worker in one answer
+BLOCK_BYTES = 512  # the unit of st_blocks, whatever the file system's own
+
+# How a place in a stream is written in a call: ["time", us], ["seq", n] or ["new", 0] (protocol.commands.From).
+
+
+def locate(stream: OpenStream, place: list[Any], skip: int = 0) -> int:
+    """The seq that a FROM means in this stream, never before what is kept nor after the end."""
+    kind: str = place[0]
+    value: int = place[1]
+    if kind == "new":
+        return stream.log.next_seq
+    if kind == "seq":
+        return min(max(value, stream.log.first_seq), stream.log.next_seq)
+    return stream.log.seq_at(value, skip)
+
+
+def ensure(owner: Owner, args: Args) -> int:
+    """[stream, whether its asker may make streams] -> next seq, -1 when the stream was made for this."""
+    name, may_create = args
+    if name not in owner.names:
+        if not may_create:
+            raise Refused(Code.STREAMS, "this connection has made as many streams as it may")
+        owner.create(name)
+        return -1
+    return owner.stream(name).log.next_seq
+
+
+def trim(owner: Owner, args: Args) -> list[int]:
+    """[stream, place, whether to spare what consumers need] -> [first seq, messages dropped].
+
+    The space comes back after a grace period.
+    """
+    name, place, spare = args
+    stream = owner.stream(name)
+    seq = locate(stream, place)
+    if spare:
+        seq = owner.sparing(name, seq)
+    dropped = max(seq - stream.log.first_seq, 0)
+    if dropped:
+        owner.trim(stream, seq)
+    return [stream.log.first_seq, dropped]
+
+
+def stat(owner: Owner, args: Args) -> dict[str, int | str]:
+    """[stream] -> the numbers an operator asks for. Sizes in bytes, times in microseconds since the epoch."""
+    name = args[0]
+    stream = owner.stream(name)
+    paths = stream_paths(owner.shard_path(name), name.decode())
+    found = stream.log
+    empty = found.next_seq == found.first_seq
+    return {
+        "stream": name.decode(),
+        "role": owner.role(name).value,
+        "epoch": owner.epoch(name),
+        "last_epoch": stream_ends.last_epoch(owner, stream),
+        "first_seq": found.first_seq,
+        "next_seq": found.next_seq,
+        "messages": found.next_seq - found.first_seq,
+        "content_bytes": 0 if empty else found.end_offset - found.entry(found.first_seq).offset,
+        "disk_bytes": disk_bytes(paths),
+        **dict(zip(("diverged_tails", "diverged_messages"), tails_of(paths), strict=True)),
+        "first_timestamp_us": 0 if empty else found.entry(found.first_seq).timestamp_us,
+        "last_timestamp_us": 0 if empty else found.last_timestamp_us,
+        "synced_seq": found.synced_seq,
+        **({} if found.sync_failed_seq is None else {"sync_failed_seq": found.sync_failed_seq}),
+        "durability": stream.policy.durability.value,
+        "shard": owner.directory.shard_of(name.decode()),
+        **owner.stat_upstream(stream),
+        **stat_of_slaves(stream, owner.holders.get(name), owner.clock_us()),
+    }
+
+
+def tails_of(paths: StreamPaths) -> tuple[int, int]:
+    """How many tails of a stream are set aside, and their messages. A file that cannot be read counts as a tail."""
+    try:
+        return count_tails(paths)
+    except (StorageError, OSError) as error:
+        log.warning("what was set aside of stream %r cannot be read: %s", paths.name, error)
+        return 1, 0
+
+
+def disk_bytes(paths: StreamPaths) -> int:
+    """What a stream's two files take on the disk; a file that is not there, or cannot be asked, takes nothing."""
+    total = 0
+    for file in (paths.content_file, paths.index_file):
+        try:
+            total += os.stat(file).st_blocks * BLOCK_BYTES
+        except OSError:
+            continue
+    return total
+
+
+def streams(owner: Owner, args: Args) -> list[list[Any]]:
+    """[prefix] -> rows of [name, role, epoch], in no order. Opens nothing, however many there are.
+
+    The broker's own are listed only where the prefix begins as they do.
+    """
+    prefix = args[0]
+    found = [name for name in owner.names if name.startswith(prefix) and (prefix or not is_reserved(name))]
+    if len(found) > STREAMS_ROWS_MAX:
+        raise Refused(Code.OVERLOADED, f"{len(found)} streams of one worker are too many to list; give a longer prefix")
+    return [[name, owner.role(name).value, owner.epoch(name)] for name in found]
+
+
+CALLS: Mapping[str, Callable[[Owner, Args], Any]] = {
+    "ensure": ensure,
+    "master": stream_roles.master,
+    "promote": stream_roles.promote,
+    "fence": stream_roles.fence,
+    "unmaster": stream_roles.unmaster,
+    "slave": stream_roles.slave,
+    "unslave": stream_roles.unslave,
+    "claim": stream_roles.claimed,
+    "follow": replica_state.follow,
+    "ends": stream_ends.ends,
+    "names": catalog.names,
+    "rule": apply_rules.rule,
+    "rules": apply_rules.rules,
+    "followed": apply_rules.followed,
+    "trim": trim,
+    "stat": stat,
+    "streams": streams,
+}
+
+
+def call(owner: Owner, verb: str, args: Args) -> Any:
+    """Do one of `CALLS`. Raises Refused, whatever is wrong with the stream's files or the disk."""
+    with refusals(verb):
+        return CALLS[verb](owner, args)
+
+
+@contextmanager
+def refusals(what: str) -> Iterator[None]:
+    """Let what is wrong with a stream's files or the disk be a `Refused`."""
+    try:
+        yield
+    except StreamDamaged as damage:
+        log.error("cannot do %s: %s", what, damage)
+        raise Refused(Code.DAMAGED, str(damage)) from damage
+    except (StorageError, OSError) as error:
+        log.error("cannot do %s: %s", what, error)
+        raise Refused(Code.UNAVAILABLE, f"the owner of this stream cannot do this: {error}") from error

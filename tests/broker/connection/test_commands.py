@@ -1,0 +1,370 @@
+"""What each command does; and that commands which wait for another worker keep their order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tailrace.broker.delivery.subscribe import first_seq_of
+from tailrace.broker.replication.roles.node_file import NodeFile, read_node_file, write_node_file
+from tailrace.broker.replication.roles.rules import RULES_MAX, Rule
+from tailrace.protocol import commands as c
+from tailrace.protocol.grammar import VERBS
+from tailrace.shard.meta import Upstream
+from tailrace.shard.reader import StreamReader
+from tailrace.shard.stream_files import stream_paths
+from tests.broker.world import World, world
+from tests.shard.helpers import BOOT, append, open_log
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path, workers=2) as node:
+        yield node
+
+
+def words(lines: list[str]) -> list[str]:
+    """Of each answer the first two words; messages are left out."""
+    return [" ".join(line.split(" ")[:2]) for line in lines if not line.startswith("msg ")]
+
+
+# --- who may --------------------------------------------------------------------------------------------------------
+
+
+def test_administration_is_for_this_machine_alone(node: World) -> None:
+    lines = {"slave": "slave 127.0.0.1 5050 x 0", "trim": "trim x #0", "fence": "fence x 2"}
+    admin = [verb.form.split()[0] for verb in VERBS.values() if verb.admin]
+    alone = ("streams", "workers", "conns", "quit")
+    typed = [lines.get(word, word if word in alone else f"{word} x") for word in admin]
+    assert len(typed) == len(c.ADMIN) == 12
+    stranger = node.connect(local=False)
+    assert words(node.ask(stranger, *typed)) == ["err denied"] * 12
+    assert not any(line.startswith("master") for line in node.ask(stranger, "help"))
+    assert words(node.ask(stranger, "pub x |y", "sub x 0", "ping")) == ["ok sub", "ok pong"]
+    assert node.workers[0].metrics.refused.counts == {"denied": 12}
+    assert node.controls[0].receive() is not None, "only that it is ready"
+
+
+def test_every_command_is_known_to_its_table(node: World) -> None:
+    kinds = {kind for kind in vars(c).values() if isinstance(kind, type) and kind.__module__ == c.__name__}
+    elsewhere = {c.From, c.Staged, c.Invalid, c.Foreign, c.Reply, c.Close}  # `broker.connection.line` does these itself
+    assert set(node.workers[0].commands._table) == kinds - elsewhere
+
+
+# --- subscriptions ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("where", [0, 1])
+def test_subscriptions_are_decided_in_order(node: World, where: int) -> None:
+    """While the owner is asked, the others wait their turn; none is decided on what is not so any more."""
+    name = node.name(where)
+    peer = node.connect(0)
+    peer.send(f"sub {name} new", f"sub {name} 0", f"unsub {name}", f"unsub {name}", f"sub {name} 0", f"pub {name} |x")
+    node.settle(0)
+    if where:
+        assert peer.lines == [] and len(node.client_of(peer).subscribing) == 5
+    node.settle()
+    assert words(peer.lines) == ["ok sub", "err subscribed", "ok unsub", "err unsubscribed", "ok sub"]
+    assert peer.messages() == [(name, 0, "x")]
+    assert list(node.client_of(peer).cursors) == [name.encode()]
+    assert not node.client_of(peer).subscribing
+
+
+@pytest.mark.parametrize("turn_work_s", [0.0, float("inf")])
+@pytest.mark.parametrize("where", [0, 1])
+def test_a_subscription_begins_behind_what_was_published_before_it(
+    node: World, where: int, turn_work_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And before what is published after it, also where this turn has no time for opening streams."""
+    monkeypatch.setattr("tailrace.broker.process.work.TURN_WORK_S", turn_work_s)
+    there = node.name(where)
+    peer = node.connect(0)
+    peer.send(f"pub {there} |1", f"sub {there} new", f"pub {there} |2", f"unsub {there}", f"pub {there} |3")
+    peer.send(f"sub {there} new", f"pub {there} |4")
+    node.settle()
+    assert [line for line in peer.lines if line.startswith("ok")] == [
+        f"ok sub {there} 1", f"ok unsub {there}", f"ok sub {there} 3",
+    ]  # fmt: skip
+    assert (there, 3, "4") in peer.messages()
+
+
+def test_a_refused_subscription_leaves_the_next_one_its_chance(tmp_path: Path) -> None:
+    with world(tmp_path, workers=2, auto_master=False) as node:
+        there = node.name(1)
+        peer = node.connect(0)
+        lines = node.ask(peer, f"sub {there} 0", f"unsub {there}", f"master {there}", f"sub {there} new")
+        assert words(lines) == ["err disabled", "err unsubscribed", "ok master", "ok sub"]
+
+
+def test_the_limit_of_subscriptions(tmp_path: Path) -> None:
+    with world(tmp_path, workers=2, max_subscriptions=2) as node:
+        names = [node.name(1, "a"), node.name(0, "b"), node.name(1, "c"), node.name(0, "d")]
+        peer = node.connect(0)
+        lines = node.ask(peer, *(f"sub {name} 0" for name in names), f"unsub {names[0]}", f"sub {names[2]} 0")
+        assert words(lines) == ["ok sub", "ok sub", "err subscriptions", "err subscriptions", "ok unsub", "ok sub"]
+
+
+def test_one_who_may_make_no_more_may_still_subscribe(tmp_path: Path) -> None:
+    with world(tmp_path, workers=2, max_streams_connection=1) as node:
+        old = [node.name(0, "old"), node.name(1, "old")]
+        for name in old:
+            node.fill(name, [b"x"])
+        new = [node.name(0, "new"), node.name(1, "new"), node.name(1, "newer")]
+        peer = node.connect(0)
+        assert words(node.ask(peer, f"sub {new[1]} 0")) == ["ok sub"]
+        lines = node.ask(peer, *(f"sub {name} new" for name in (*new, *old)))
+        assert words(lines) == ["err streams", "err subscribed", "err streams", "ok sub", "ok sub"]
+
+
+def test_closing_while_the_owner_is_asked_leaves_nothing_behind(node: World) -> None:
+    there = node.name(1)
+    told, gone = node.connect(0), node.connect(0)
+    told.send(f"sub {there} new", "close")
+    gone.send(f"sub {there} new")
+    node.settle(0)
+    gone.close()
+    node.settle()
+    assert words(told.lines) == ["ok sub", "ok close"] and told.ended
+    assert node.workers[0].fanout.feeds == {}
+    assert node.workers[1].siblings.interest == {}
+
+
+@pytest.fixture(scope="module")
+def reader(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamReader]:
+    """Messages 5 to 9 are kept, two at each of the times 1020, 1030 and one at 1040."""
+    path = tmp_path_factory.mktemp("places")
+    log = open_log(path)
+    for time_us in (1_000, 1_010, 1_020, 1_030):
+        append(log, b"x", b"y", at=time_us)
+    append(log, b"z", b"z", at=1_040)
+    log.trim(5)
+    reader = StreamReader.open(path, "stream", boot_id=BOOT)
+    yield reader
+    reader.close()
+    log.close()
+
+
+@pytest.mark.parametrize(
+    ("start", "skip", "expected"),
+    [
+        (c.From("time", 0), 0, 5),
+        (c.From("time", 1_020), 0, 5),
+        (c.From("time", 1_021), 0, 6),
+        (c.From("time", 1_030), 0, 6),
+        (c.From("time", 1_030), 1, 7),
+        (c.From("time", 1_030), 9, 8),
+        (c.From("time", 1_041), 0, 10),
+        (c.From("seq", 0), 0, 5),
+        (c.From("seq", 7), 0, 7),
+        (c.From("seq", 99), 0, 10),
+        (c.FROM_NEW, 0, 8),
+    ],
+)
+def test_where_a_subscription_begins(reader: StreamReader, start: c.From, skip: int, expected: int) -> None:
+    assert first_seq_of(reader, c.Subscribe(b"stream", start, skip), 8) == expected
+
+
+# --- administration ---------------------------------------------------------------------------------------------------
+
+
+def test_tables_gather_from_all_workers(node: World) -> None:
+    names = sorted([node.name(0, "a"), node.name(1, "a"), node.name(0, "b")])
+    for name in names:
+        node.fill(name, [b"x"])
+    peer, other = node.connect(0), node.connect(1)
+    assert node.ask(peer, "streams")[1:-1] == [f"{name} master 1" for name in names]
+    assert len(node.ask(peer, "streams a")) == 4
+    assert node.ask(peer, "streams nothing") == ["ok stream role epoch", "."]
+    node.ask(other, f"sub {names[0]} 0")
+    rows = [line.split() for line in node.ask(peer, "conns")[1:-1]]
+    assert [(row[0], row[3]) for row in rows] == [("0", "0"), ("1", "1")]
+    rows = [line.split() for line in node.ask(peer, "workers")[1:-1]]
+    assert [(row[0], row[2], row[4], row[6]) for row in rows] == [("0", "ready", "1", "2"), ("1", "ready", "1", "1")]
+
+
+def test_a_table_with_a_worker_missing_is_an_error(tmp_path: Path) -> None:
+    with world(tmp_path, workers=2, unavailable_timeout_s=0.1) as node:
+        node.workers[0].siblings.close()
+        peer = node.connect(0)
+        peer.send("streams", "conns", "ping")
+        node.settle(0)
+        assert peer.lines == []
+        node.workers[0].routes[1].expire(node.workers[0].now_s + 1)
+        node.settle(0)
+        assert words(peer.lines) == ["err unavailable", "err unavailable", "ok pong"]
+
+
+def test_roles(node: World) -> None:
+    peer = node.connect(0)
+    for name in (node.name(0), node.name(1)):
+        asked = [f"unmaster {name}", f"master {name}", f"master {name}", f"pub {name} |x", f"unmaster {name}"]
+        asked += [f"unmaster {name}", f"pub {name} |no", f"stat {name}", f"master {name}"]
+        lines = node.ask(peer, *asked)
+        assert words(lines[:1]) == ["err unknown"]
+        assert lines[1:5] == [f"ok master {name} 1"] * 2 + [f"ok unmaster {name} 1"] * 2
+        assert words(lines[5:6]) == ["err disabled"]
+        assert "role disabled" in lines and lines[-1] == f"ok master {name} 2"
+
+
+def test_trim_and_stat(node: World) -> None:
+    peer = node.connect(0)
+    for name in (node.name(0), node.name(1)):
+        node.fill(name, [b"12345678"] * 10)
+        assert node.ask(peer, f"trim {name} #4") == [f"ok trim {name} 4 4"]
+        assert node.ask(peer, f"trim {name} #2") == [f"ok trim {name} 4 0"]
+        stat = dict(line.split() for line in node.ask(peer, f"stat {name}")[1:-1])
+        assert (stat["first_seq"], stat["next_seq"], stat["messages"], stat["content_bytes"]) == ("4", "10", "6", "240")
+        last_us = int(stat["last_timestamp_us"])
+        assert node.ask(peer, f"trim {name} {last_us + 1}") == [f"ok trim {name} 10 6"]
+
+
+def test_quit_asks_the_supervisor(node: World) -> None:
+    peer = node.connect(1)
+    assert node.ask(peer, "quit") == ["ok quit"]
+    kinds = []
+    while (message := node.controls[1].receive()) is not None:
+        kinds.append(message.kind)
+    assert kinds == ["ready", "owning", "quit"]
+
+
+# --- replication ------------------------------------------------------------------------------------------------------
+
+NOWHERE = "127.0.0.1 1"  # nobody listens there
+
+
+def role_of(node: World, name: str) -> tuple[str, str]:
+    """(role, epoch) of a stream, as `stat` says."""
+    peer = node.connect(0)
+    stat = dict(line.split() for line in node.ask(peer, f"stat {name}")[1:-1])
+    peer.close()
+    return stat["role"], stat["epoch"]
+
+
+@pytest.mark.parametrize("where", [0, 1])
+def test_one_stream_is_slaved_and_set_free(node: World, where: int) -> None:
+    name = node.name(where)
+    peer = node.connect(0)
+    assert words(node.ask(peer, f"unslave {name}", f"promote {name}")) == ["err unknown"] * 2
+    assert node.ask(peer, f"slave {NOWHERE} {name} 0") == [f"ok slave {name} 127.0.0.1:1"]
+    assert role_of(node, name) == ("slave", "1")
+    assert node.ask(peer, f"slave ::1 1 {name} #7") == [f"ok slave {name} [::1]:1"]
+    assert node.ask(peer, f"unslave {name}", f"pub {name} |x")[0] == f"ok unslave {name}"
+    assert role_of(node, name) == ("disabled", "1")
+    assert node.ask(peer, f"promote {name} force", "ack on", f"pub {name} |x") == [
+        f"ok promote {name} 2", "ok ack on", f"ok pub {name} 0",
+    ]  # fmt: skip
+    assert role_of(node, name) == ("master", "2")
+
+
+def test_many_streams_at_once(node: World) -> None:
+    """Those that are here, whichever worker has them, and those that are made later."""
+    logs = [node.name(0, "log."), node.name(1, "log.")]
+    other, later = node.name(1, "other"), node.name(1, "log.later")
+    for name in (*logs, other):
+        node.fill(name, [b"x"])
+    peer = node.connect(0)
+    assert node.ask(peer, f"slave {NOWHERE} log.* 0") == ["ok slave log.* 127.0.0.1:1 2"]
+    assert [role_of(node, name)[0] for name in (*logs, other)] == ["slave", "slave", "master"]
+    assert words(node.ask(peer, f"sub {later} 0")) == ["ok sub"]
+    assert role_of(node, later) == ("slave", "1")
+    assert node.ask(peer, "promote log.* force") == ["ok promote log.* 3"]
+    assert [role_of(node, name) for name in (*logs, later, other)] == [("master", "2")] * 3 + [("master", "1")]
+    assert node.ask(peer, f"slave {NOWHERE} * 0") == ["ok slave * 127.0.0.1:1 4"]
+    assert node.ask(peer, "unslave *") == ["ok unslave * 4"]
+    assert [role_of(node, name) for name in (*logs, later, other)] == [("disabled", "2")] * 3 + [("disabled", "1")]
+    assert node.ask(peer, "unslave *") == ["ok unslave * 0"]
+
+
+def test_many_masters_are_ended_at_once(node: World) -> None:
+    """Only what is here: no rule says anything of streams that are made later."""
+    logs = [node.name(0, "log."), node.name(1, "log.")]
+    other, later, slaved = node.name(1, "other"), node.name(1, "log.later"), node.name(0, "log.slaved")
+    for name in (*logs, other, slaved):
+        node.fill(name, [b"x"])
+    peer = node.connect(0)
+    node.ask(peer, f"slave {NOWHERE} {slaved} 0")
+    assert node.ask(peer, "unmaster log.*", "unmaster log.*") == ["ok unmaster log.* 2", "ok unmaster log.* 0"]
+    assert [role_of(node, name)[0] for name in (*logs, other, slaved)] == ["disabled", "disabled", "master", "slave"]
+    node.fill(later, [b"x"])
+    assert role_of(node, later) == ("master", "1")
+    assert node.ask(peer, "unmaster *") == ["ok unmaster * 2"]
+
+
+def test_many_streams_are_changed_turn_by_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The neighbours are served meanwhile."""
+    monkeypatch.setattr("tailrace.broker.replication.roles.apply_rules.PROGRESS_S", 0.0)
+    with world(tmp_path) as node:
+        for number in range(50):
+            node.fill(f"log.{number}", [b"x"])
+        node.fill("here", [b"x"])
+        peer, neighbour = node.connect(), node.connect()
+        node.ask(neighbour, "ack on")
+        node.ask(peer, f"slave {NOWHERE} log.* 0")
+        monkeypatch.setattr("tailrace.broker.process.work.TURN_WORK_S", 0.0)
+        peer.send("promote log.*")
+        served = 0
+        while not peer.lines and served < 40:
+            neighbour.send("pub here |x")
+            for _ in range(3):
+                node.workers[0].turn()
+            peer.read()
+            neighbour.read()
+            served += 1
+            assert len(neighbour.lines) == served
+        assert served >= 16, "a stream a turn"
+        node.settle()
+        assert peer.take()[-1] == "ok promote log.* 50"
+        assert role_of(node, "log.49") == ("master", "2")
+
+
+def test_what_is_said_of_many_streams_outlives_the_node(tmp_path: Path) -> None:
+    with world(tmp_path, workers=2) as node:
+        assert node.ask(node.connect(1), f"slave {NOWHERE} log.* new") == ["ok slave log.* 127.0.0.1:1 0"]
+        kept = read_node_file(node.directory.path)
+    assert kept.rules == (Rule(b"log.*", Upstream("127.0.0.1", 1, "new", 0)),)
+
+
+def test_too_many_rules(node: World) -> None:
+    rules = tuple(Rule(b"p%d.*" % number, Upstream("h", 1)) for number in range(RULES_MAX))
+    write_node_file(node.directory.path, NodeFile(rules))
+    assert words(node.ask(node.connect(0), f"slave {NOWHERE} x* 0", "unslave *")) == ["err overloaded", "ok unslave"]
+    assert not read_node_file(node.directory.path).rules
+
+
+def test_a_rule_with_a_worker_missing_is_an_error(tmp_path: Path) -> None:
+    with world(tmp_path, workers=2, unavailable_timeout_s=0.1) as node:
+        node.workers[0].siblings.close()
+        peer = node.connect(0)
+        peer.send("promote * force", "ping")
+        node.settle(0)
+        node.workers[0].routes[1].expire(node.workers[0].now_s + 1)
+        node.settle(0)
+        assert words(peer.lines) == ["err unavailable", "ok pong"]
+
+
+def test_a_rule_is_taken_back_for_each_stream_before_it_is_gone(node: World) -> None:
+    """A slave that only the rule makes one has its role written down first: else it would be a second master."""
+    peer = node.connect(0)
+    name = node.name(1, "log.")
+    node.ask(peer, f"slave {NOWHERE} log.* 0", f"sub {name} 0")
+    blocked = node.directory.path / "replication.json.new"
+    blocked.mkdir()
+    assert words(node.ask(peer, "unslave *")) == ["err full"]
+    assert role_of(node, name) == ("disabled", "1")
+    assert read_node_file(node.directory.path).rules
+    blocked.rmdir()
+    assert node.ask(peer, "unslave *") == ["ok unslave * 0"]
+
+
+def test_a_stream_that_cannot_be_changed_is_told_of(node: World) -> None:
+    peer = node.connect(0)
+    bad, good = node.name(1, "bad"), node.name(0, "good")
+    node.ask(peer, f"slave {NOWHERE} * 0", f"sub {bad} 0", f"sub {good} 0")
+    owner = node.workers[1].owner
+    owner.close_logs()
+    Path(stream_paths(owner.shard_path(bad.encode()), bad).index_file).write_bytes(b"x" * 9_000)
+    (line,) = node.ask(peer, "promote * force")
+    assert line.startswith(f"err damaged not done for 1 of these streams, but for all others; the first was {bad}: ")
+    assert role_of(node, good) == ("master", "2")

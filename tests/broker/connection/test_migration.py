@@ -1,0 +1,129 @@
+"""Connections move to where their streams live, unless something speaks for staying."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tailrace.broker.connection.base import Pause
+from tailrace.broker.connection.migration import FEW_SUBSCRIBERS, PATIENCE_S, SKEW_CONNECTIONS, STAY_S
+from tailrace.broker.process.scoreboard import STATE_DRAINING
+from tailrace.broker.routing.batch import Pending
+from tailrace.broker.routing.router import WINDOW_MESSAGES
+from tests.broker.world import Peer, World, world
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path, workers=3) as node:
+        yield node
+
+
+def slot_of(node: World, peer: Peer) -> int:
+    return node.client_of(peer).worker.slot
+
+
+def publish(node: World, peer: Peer, *names: str) -> None:
+    """A window's worth of messages, and more, over these streams."""
+    for _ in range(2 * WINDOW_MESSAGES):
+        peer.send(*(f"pub {name} |x" for name in names))
+    node.settle()
+
+
+def test_a_publisher_moves_to_its_stream(node: World) -> None:
+    quiet, loud = node.connect(0), node.connect(0)
+    loud.send("ack on")
+    for peer, name in ((quiet, node.name(1)), (loud, node.name(2))):
+        publish(node, peer, name)
+    assert (slot_of(node, quiet), slot_of(node, loud)) == (1, 2)
+    assert loud.lines == ["ok ack on", *(f"ok pub {node.name(2)} {seq}" for seq in range(2 * WINDOW_MESSAGES))]
+    assert node.workers[0].metrics.handed_over == 2 and not node.workers[0].movers
+
+
+def test_one_that_publishes_everywhere_stays(node: World) -> None:
+    peer = node.connect(0)
+    publish(node, peer, node.name(0), node.name(1), node.name(2))
+    assert slot_of(node, peer) == 0
+
+
+def test_a_subscriber_moves_to_its_stream(node: World) -> None:
+    peer = node.connect(0)
+    node.fill(node.name(2), [b"1", b"2"])
+    node.ask(peer, f"sub {node.name(2)} 0")
+    assert slot_of(node, peer) == 2
+    node.fill(node.name(2), [b"3"])
+    assert [payload for _, _, payload in peer.messages()][-1:] == ["3"]
+
+
+def test_many_subscribers_of_one_stream_stay_spread(node: World) -> None:
+    peers = [node.connect(0) for _ in range(3 * FEW_SUBSCRIBERS)]
+    for peer in peers:
+        peer.send(f"sub {node.name(1)} 0")
+    node.settle()
+    assert [slot_of(node, peer) for peer in peers].count(1) == FEW_SUBSCRIBERS
+
+
+def test_who_subscribes_elsewhere_stays(node: World) -> None:
+    peer = node.connect(0)
+    node.ask(peer, f"sub {node.name(0)} 0", f"sub {node.name(1)} 0")
+    publish(node, peer, node.name(1))
+    assert slot_of(node, peer) == 0
+
+
+def test_nobody_moves_back_and_forth(node: World) -> None:
+    peer = node.connect(0)
+    publish(node, peer, node.name(1))
+    publish(node, peer, node.name(2))
+    assert slot_of(node, peer) == 1
+    node.client_of(peer).moved_s -= STAY_S
+    publish(node, peer, node.name(2))
+    assert slot_of(node, peer) == 2
+
+
+def test_no_worker_is_crowded_by_this(node: World) -> None:
+    peer = node.connect(0)
+    node.board.slot(1).connections = 2 + SKEW_CONNECTIONS + 1
+    publish(node, peer, node.name(1))
+    assert slot_of(node, peer) == 0
+
+
+def test_nobody_moves_to_a_worker_that_is_not_ready(node: World) -> None:
+    peer = node.connect(0)
+    node.board.slot(1).state = STATE_DRAINING
+    publish(node, peer, node.name(1))
+    assert slot_of(node, peer) == 0
+
+
+def test_one_whose_answers_are_awaited_for_long_is_read_again(node: World) -> None:
+    peer = node.connect(0)
+    worker, client = node.workers[0], node.client_of(peer)
+    pending = Pending(client.answers_ready)
+    client.pend(pending)
+    worker.movers.consider(client, 1)
+    assert client.paused == Pause.MOVE and len(worker.movers) == 1
+    worker.movers.step()
+    assert len(worker.movers) == 1
+    worker.now_s += PATIENCE_S + 1
+    worker.movers.step()
+    assert not client.paused and not worker.movers
+    pending.settle(b"")
+    assert node.ask(peer, "ping") == ["ok pong"] and slot_of(node, peer) == 0
+
+
+def test_one_that_is_gone_meanwhile_is_forgotten(node: World) -> None:
+    peer = node.connect(0)
+    client = node.client_of(peer)
+    node.workers[0].movers.consider(client, 1)
+    client.close("reset")
+    node.workers[0].movers.step()
+    assert not node.workers[0].movers
+
+
+def test_it_can_be_switched_off(tmp_path: Path) -> None:
+    with world(tmp_path, workers=2, affinity=False) as node:
+        peer = node.connect(0)
+        node.ask(peer, f"sub {node.name(1)} 0")
+        publish(node, peer, node.name(1))
+        assert slot_of(node, peer) == 0

@@ -1,0 +1,323 @@
+"""The commands for durable consumers of a line connection: their answers, and the row that they are done in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tailrace.broker.connection import handover
+from tailrace.broker.connection.base import OUT_HIGH_BYTES, Pause
+from tailrace.broker.consumers.edge.line import COLUMNS, COMMANDS
+from tailrace.broker.streams.refused import Refused
+from tailrace.protocol import commands as lines
+from tailrace.protocol.consuming import GET_BYTES_MAX
+from tailrace.protocol.errors import Code
+from tailrace.shard.files import write_all
+from tailrace.shard.stream_files import stream_paths
+from tests.broker.consumers.owning import GIVEN_NOTHING, Owners, given
+from tests.broker.world import Peer, World, world
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path, workers=2, affinity=False) as node:
+        yield node
+
+
+def member_of(owners: Owners) -> bytes:
+    verb, args = owners.asked[0]
+    assert verb == "get" and isinstance(args[2], bytes)
+    return args[2]
+
+
+def msg(line: str) -> tuple[str, int, str]:
+    """stream, seq and payload of a `msg` line."""
+    head, _, payload = line.partition("|")
+    word, stream, seq, _timestamp, length = head.split()
+    assert (word, int(length)) == ("msg", len(payload))
+    return stream, int(seq), payload
+
+
+@pytest.mark.parametrize(
+    ("line", "deed", "value", "answer"),
+    [
+        ("consume s n #4", {"do": "create", "name": b"n", "from": ["seq", 4]}, {"next_seq": 4}, "ok consume s n 4"),
+        ("reset s n new", {"do": "reset", "name": b"n", "from": ["new", 0]}, {"next_seq": 9}, "ok reset s n 9"),
+        ("unconsume s n", {"do": "delete", "name": b"n"}, {"existed": False}, "ok unconsume s n"),
+    ],
+)
+def test_what_is_done_to_consumers(
+    node: World, line: str, deed: dict[str, object], value: dict[str, object], answer: str
+) -> None:
+    owners, peer = Owners(node), node.connect(1)
+    assert node.ask(peer, line) == []
+    assert owners.asked == [("consume", [b"s", deed | {"sync": False, "replicas": 0}])]
+    owners.answer(value)
+    assert peer.take() == [answer]
+    peer.send(line)
+    node.settle()
+    owners.answer(Refused(Code.CONSUMER, "no such consumer"))
+    assert peer.take() == ["err consumer no such consumer"]
+
+
+def test_the_list_has_a_row_for_each(node: World) -> None:
+    owners, peer = Owners(node), node.connect()
+    node.ask(peer, "consumers s")
+    row = dict(zip(COLUMNS[1:], (7, 3, 5, 2, 1, 0, 0, 4, 30.0, 5), strict=True))
+    owners.answer({"consumers": [{"name": "é".encode(), **row}, {"name": b"n", **row, "lag_us": None}]})
+    assert peer.take() == [
+        f"ok {' '.join(COLUMNS)}", "é 7 3 5 2 1 0 0 4 30.0 5", "n 7 3 - 2 1 0 0 4 30.0 5", ".",
+    ]  # fmt: skip
+
+
+def test_a_get_shows_its_messages_as_a_subscription_does(node: World) -> None:
+    owners, peer, name = Owners(node), node.connect(1), node.name(0)
+    node.fill(name, [b"a", b"", b"c|d"])
+    node.ask(peer, f"get {name} n 500 7")
+    member = member_of(owners)
+    assert owners.asked == [("get", [name.encode(), b"n", member, [], [], 7, GET_BYTES_MAX, 500, False, False, 0, 0])]
+    owners.answer(given([2, 1, 0], [0, 2, 1]))
+    *messages, done = peer.take()
+    assert [msg(line) for line in messages] == [(name, 2, "c|d"), (name, 0, "a"), (name, 1, "")]
+    assert done == f"ok get {name} n 3"
+    assert node.workers[1].metrics.line.messages_out == 3
+    node.ask(peer, f"get {name} other")
+    assert owners.asked[0][1][2:8] == [member, [], [], 1, GET_BYTES_MAX, 0], "one and the same member of all"
+    owners.answer()
+    assert peer.take() == [f"ok get {name} other 0"]
+
+
+def test_two_connections_are_two_members(node: World) -> None:
+    owners = Owners(node)
+    members = []
+    for _ in range(2):
+        node.ask(node.connect(), "get s n")
+        members.append(member_of(owners))
+        owners.answer()
+    assert members[0] != members[1]
+
+
+def test_what_was_trimmed_is_told(node: World) -> None:
+    owners, peer, name = Owners(node), node.connect(), node.name(0)
+    node.fill(name, [b"a"])
+    node.ask(peer, f"get {name} n")
+    owners.answer(given([0, 1, 0], trimmed=4))
+    told, message, done = peer.take()
+    assert told == f"err trimmed {name}: 4 messages were trimmed before they were got"
+    assert (msg(message), done) == ((name, 0, "a"), f"ok get {name} n 1")
+
+
+def test_a_frame_that_is_wrong_is_never_shown(node: World) -> None:
+    owners, peer, name = Owners(node), node.connect(), node.name(0)
+    node.fill(name, [b"a", b"b"])
+    reader = node.workers[0].readers.get(name.encode())
+    path = Path(stream_paths(node.workers[0].owner.shard_path(name.encode()), name).content_file)
+    with path.open("r+b") as file:
+        write_all(file.fileno(), b"?", reader.offset_of(2) - 1)
+    node.ask(peer, f"get {name} n")
+    owners.answer(given([0, 2, 0]))
+    (answer,) = peer.take()
+    assert answer == f"err damaged {name}: the frame of seq 1 is wrong: crc"
+
+
+def show(node: World, owners: Owners, peer: Peer, name: str, *runs: list[int]) -> None:
+    """A get of the connection is given these."""
+    node.ask(peer, f"get {name} n 0 9")
+    owners.answer(given(*runs))
+    assert peer.take()[-1] == f"ok get {name} n {sum(run[1] for run in runs)}"
+
+
+@pytest.mark.parametrize(
+    ("line", "finished", "failed", "answer"),
+    [
+        ("ack {} n 7", [[7, 7, 1]], [], "ok ack {} n 7"),
+        ("ack {} n 7 9", [[7, 9, 1]], [], "ok ack {} n 7 9"),
+        ("nack {} n 7", [], [[7, 1, ""]], "ok nack {} n 7"),
+        ("nack {} n 7 bad", [], [[7, 1, "bad"]], "ok nack {} n 7"),
+    ],
+)
+def test_what_is_finished_and_what_has_failed(
+    node: World, line: str, finished: list[list[int]], failed: list[list[object]], answer: str
+) -> None:
+    owners, peer, name = Owners(node), node.connect(), node.name(0)
+    node.fill(name, [b"x"] * 10)
+    show(node, owners, peer, name, [5, 3, 0], [8, 2, 1])
+    line = line.format(name)
+    node.ask(peer, line)
+    assert owners.asked[0][1][3:] == [finished, failed, 0, GET_BYTES_MAX, 0, False, False, 0, 0]
+    owners.answer()
+    assert peer.take() == [answer.format(name)]
+    for stale, text in (
+        ([[7, 7]], "message 7 is not this connection's:"),
+        ([[7, 8]], "messages 7 to 8 are not this connection's:"),
+        ([[7, 7], [9, 9], [11, 12]], "message 7 is not this connection's, nor are 2 ranges more:"),
+    ):
+        node.ask(peer, line)
+        owners.answer(given(stale=tuple(stale)))
+        (answer_,) = peer.take()
+        assert answer_.startswith(f"err stale {name}: {text} not given to it, another member's by now, or lost")
+    node.ask(peer, line)
+    owners.answer(Refused(Code.UNKNOWN, "no such stream"))
+    assert peer.take() == ["err unknown no such stream"]
+    assert node.workers[0].metrics.refused.counts == {"stale": 3, "unknown": 1}
+
+
+def test_a_seq_means_the_message_that_was_shown(node: World) -> None:
+    """What was not is left out, and told; that there is such a consumer at all the owner says."""
+    owners, peer, name = Owners(node), node.connect(), node.name(0)
+    node.fill(name, [b"x"] * 10)
+    show(node, owners, peer, name, [2, 2, 0], [6, 1, 0])
+    some, none = "messages 0 to 1 are not this connection's, nor are 2 ranges", "message 4 is not this connection's"
+    for line, finished, text in (
+        (f"ack {name} n 0 9", [[2, 3, 1], [6, 6, 1]], some),
+        (f"ack {name} n 4", [], none),
+        (f"ack {name} other 4", [], none),
+        (f"nack {name} n 4", [], none),
+    ):
+        node.ask(peer, line)
+        assert owners.asked[0][1][3:6] == [finished, [], 0]
+        owners.answer()
+        (answer,) = peer.take()
+        assert answer.startswith(f"err stale {name}: {text}"), answer
+    node.ask(peer, f"ack {name} gone 4")
+    owners.answer(Refused(Code.CONSUMER, "no such consumer"))
+    assert peer.take() == ["err consumer no such consumer"]
+
+
+def test_a_connection_that_moves_knows_what_it_was_shown(node: World) -> None:
+    owners, peer, name = Owners(node), node.connect(), node.name(0)
+    node.fill(name, [b"x"] * 10)
+    show(node, owners, peer, name, [2, 2, 0])
+    client = node.client_of(peer)
+    client.worker.siblings.hand_over(client.worker.siblings.link_to(1), *handover.detach(client))  # type: ignore[arg-type]
+    node.ask(peer, f"ack {name} n 2 3")
+    assert node.client_of(peer).worker is node.workers[1] and owners.asked[0][1][3] == [[2, 3, 1]]
+
+
+def test_who_leaves_is_no_member_any_more(node: World) -> None:
+    owners, peer = Owners(node), node.connect()
+    node.ask(peer, "get s n")
+    member = member_of(owners)
+    owners.answer()
+    node.ask(peer, "leave s n")
+    assert owners.asked == [
+        ("consume", [b"s", {"do": "leave", "name": b"n", "member": member, "sync": False, "replicas": 0}])
+    ]
+    owners.answer({})
+    assert peer.take()[-1] == "ok leave s n"
+    node.client_of(peer).close("reset")
+    assert owners.told == [], "nobody is away"
+
+
+def test_commands_are_done_one_after_the_other(node: World) -> None:
+    owners, peer = Owners(node), node.connect()
+    node.ask(peer, "consume s n 0", "get s n 900", "ack s n 0", "leave s n", "ping", "consumers s")
+    assert [verb for verb, _ in owners.asked] == ["consume"]
+    owners.answer({"next_seq": 0, "created": True})
+    assert [verb for verb, _ in owners.asked] == ["get"] and owners.asked[0][1][7] == 900
+    owners.answer()
+    assert owners.asked[0][1][3:6] == [[], [], 0]
+    assert peer.take() == ["ok consume s n 0", "ok get s n 0"]
+    owners.answer()
+    assert [line.split(":")[0] for line in peer.take()] == ["err stale s"] and owners.asked[0][0] == "consume"
+    owners.answer({})
+    assert peer.take() == ["ok leave s n", "ok pong"]
+    owners.answer({"consumers": []})
+    assert peer.take() == [f"ok {' '.join(COLUMNS)}", "."]
+
+
+def test_a_row_of_many_that_are_answered_at_once(node: World) -> None:
+    """As those of an owner in this very worker are."""
+    peer = node.connect()
+
+    def call(_name: bytes, verb: str, _args: list[object], done: object, _asker: object) -> None:
+        assert verb == "get" and callable(done)
+        done(GIVEN_NOTHING)
+
+    count = 2_000
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(node.workers[0].router, "call", call)
+        assert node.ask(peer, *["get s n"] * count) == ["ok get s n 0"] * count
+
+
+def test_close_does_not_wait_for_messages(node: World) -> None:
+    owners, peer = Owners(node), node.connect()
+    node.ask(peer, "get s n 60000", "get s n 60000", "close")
+    assert [each["do"] for each in owners.told] == ["wake"] and not peer.ended
+    owners.answer()
+    assert owners.asked[0][1][7] == 0, "nor does the second"
+    owners.answer()
+    assert peer.lines == ["ok get s n 0", "ok get s n 0", "ok close"] and peer.ended
+
+
+def test_the_end_of_the_input_does(node: World) -> None:
+    owners, peer = Owners(node), node.connect()
+    peer.send("get s n 60000")
+    peer.sock.shutdown(1)
+    node.settle()
+    assert owners.told == [] and not peer.ended
+    owners.answer()
+    assert peer.lines == ["ok get s n 0"] and peer.ended
+
+
+def test_a_connection_that_is_gone(node: World) -> None:
+    owners, peer = Owners(node), node.connect()
+    node.ask(peer, "get s n 900", "get s n 900")
+    member = member_of(owners)
+    node.client_of(peer).close("reset")
+    assert [(each["do"], each["member"]) for each in owners.told] == [("away", member)]
+    owners.answer()
+    assert owners.asked == []
+
+
+def test_a_connection_that_moves_is_the_same_member(node: World) -> None:
+    owners, peer = Owners(node), node.connect()
+    node.ask(peer, "get s n 60000")
+    member, client = member_of(owners), node.client_of(peer)
+    client.pause(Pause.LEAVING)
+    assert [each["do"] for each in owners.told] == ["wake"]
+    owners.answer()
+    assert peer.take() == ["ok get s n 0"]
+    client.worker.siblings.hand_over(client.worker.siblings.link_to(1), *handover.detach(client))  # type: ignore[arg-type]
+    assert node.ask(peer, "get s n") == []
+    assert node.client_of(peer).worker is node.workers[1]
+    assert member_of(owners) == member
+    node.client_of(peer).close("reset")
+    assert [each["do"] for each in owners.told] == ["wake", "away"]
+
+
+def test_one_that_asked_for_nothing_moves_without(node: World) -> None:
+    peer = node.connect()
+    node.ask(peer, "ping")
+    client = node.client_of(peer)
+    fd, state = handover.detach(client)
+    assert state["consumers"] is None
+    client.worker.siblings.hand_over(client.worker.siblings.link_to(1), fd, state)  # type: ignore[arg-type]
+    assert node.ask(peer, "ping") == ["ok pong"]
+
+
+def test_who_does_not_read_is_not_given_more(node: World) -> None:
+    owners, peer, name = Owners(node), node.connect(), node.name(0)
+    for _ in range(15):
+        node.fill(name, [b"x" * 100_000])
+    peer.deaf = True
+    node.ask(peer, *[f"get {name} n 0 15"] * 3)
+    owners.answer(given([0, 15, 0]))
+    assert len(node.client_of(peer).out) > OUT_HIGH_BYTES and owners.asked == []
+    peer.deaf = False
+    node.settle()
+    assert len(owners.asked) == 1, "the next one follows"
+    for _ in range(2):
+        owners.answer()
+    assert [line for line in peer.lines if line.startswith("ok")] == [
+        f"ok get {name} n {count}" for count in (15, 0, 0)
+    ]
+    assert not node.workers[0].held_gets
+
+
+def test_every_command_is_here() -> None:
+    assert set(COMMANDS) == {
+        lines.Consume, lines.Unconsume, lines.Leave, lines.Get, lines.Finish, lines.Nack, lines.Reset, lines.Consumers,
+    }  # fmt: skip

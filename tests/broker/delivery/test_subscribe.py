@@ -1,0 +1,95 @@
+"""Making a subscription: the stream is there, its place is found, or it is said why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tailrace.broker.delivery.subscribe import storage_refusals
+from tailrace.broker.streams.owner import Refused
+from tailrace.protocol.commands import Subscribe
+from tailrace.protocol.errors import Code
+from tailrace.protocol.places import From
+from tailrace.shard.errors import StreamDamaged, StreamMissing
+from tests.broker.world import World, world
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[World]:
+    with world(tmp_path, workers=2, affinity=False) as node:
+        yield node
+
+
+def ensure(node: World, name: str, *, ask_end: bool) -> list[int | Refused]:
+    heard: list[int | Refused] = []
+    client = node.client_of(node.connect(0))
+    node.workers[0].subscribing.ensure(client, name.encode(), heard.append, ask_end=ask_end)
+    node.settle()
+    return heard
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_a_stream_that_is_not_there_is_made_and_counted(node: World, slot: int) -> None:
+    name = node.name(slot)
+    client = node.client_of(node.connect(0))
+    heard: list[int | Refused] = []
+    node.workers[0].subscribing.ensure(client, name.encode(), heard.append, ask_end=False)
+    node.settle()
+    assert heard == [0] and client.created == 1
+    assert name.encode() in node.workers[slot].owner.names
+
+
+@pytest.mark.parametrize("slot", [0, 1])
+def test_the_owner_is_asked_for_the_end_only_where_it_matters(node: World, slot: int) -> None:
+    name = node.name(slot)
+    node.fill(name, [b"x"] * 3)
+    assert ensure(node, name, ask_end=False) == [0]
+    assert ensure(node, name, ask_end=True) == [3]
+
+
+def test_damage_is_told(node: World) -> None:
+    name = node.name(0)
+    node.fill(name, [b"x"])
+    path = next(node.directory.path.glob(f"shard-*/{name}.indx"))
+    worker = node.workers[0]
+    worker.owner.close_logs()
+    with path.open("r+b") as file:
+        file.write(b"????")
+    client = node.client_of(node.connect(0))
+    with pytest.raises(Refused) as refused:
+        worker.subscribing.place(client, Subscribe(name.encode(), From("seq", 0)), 1, 0)
+    assert refused.value.code is Code.DAMAGED
+    with pytest.raises(Refused) as missing:
+        worker.subscribing.place(client, Subscribe(b"none", From("seq", 0)), 1, 0)
+    assert missing.value.code is Code.UNAVAILABLE
+    assert not worker.fanout.feeds
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (StreamDamaged("s", Path("s.indx"), 7, "why"), Code.DAMAGED, "stream 's' is damaged: s.indx at byte 7: why"),
+        (StreamMissing("s", Path("d")), Code.UNAVAILABLE, "cannot read s: no stream 's' in d"),
+        (OSError(5, "bad disk"), Code.UNAVAILABLE, "cannot read s: [Errno 5] bad disk"),
+        (Refused(Code.FROM, "not yet"), Code.FROM, "not yet"),
+    ],
+)
+def test_what_storage_raises_is_told_as_a_refusal(error: Exception, code: Code, text: str) -> None:
+    with pytest.raises(Refused) as refused, storage_refusals(b"s"):
+        raise error
+    assert (refused.value.code, refused.value.text) == (code, text)
+
+
+def test_a_cursor_stays_where_it_is_until_it_is_started(node: World) -> None:
+    name = node.name(0)
+    node.fill(name, [b"x"] * 3)
+    worker = node.workers[0]
+    client = node.client_of(node.connect(0))
+    cursor = worker.subscribing.place(client, Subscribe(name.encode(), From("seq", 1)), name.encode(), 0)
+    node.settle()
+    assert (cursor.seq, cursor.key) == (1, name.encode()) and worker.siblings.subscribers(name.encode()) == 1
+    worker.subscribing.start(client, cursor)
+    node.settle()
+    assert cursor.seq == 3

@@ -1,0 +1,103 @@
+"""Who holds how much of a stream, and which publishes may be answered."""
+
+from __future__ import annotations
+
+from tailrace.broker.replication.downstream import replica_acks as holders_module
+from tailrace.broker.replication.downstream.replica_acks import Held, Holders, Wait
+from tailrace.broker.routing.batch import Batch
+
+A, B = (0, 1, 1), (1, 2, 1)
+
+
+def told(**nodes: int) -> Holders:
+    """Holders to which each node has said its next seq, all by one way."""
+    made = Holders(1)
+    for node, next_seq in nodes.items():
+        assert made.tell(node, Held(next_seq, 0, A))
+    return made
+
+
+def wait(end_seq: int, replicas: int, deadline_s: float = 10.0) -> Wait:
+    return Wait(end_seq, end_seq - 1, deadline_s, 10.0, Batch(b"s", 0, None, replicas))
+
+
+def ends(waits: list[Wait]) -> list[int]:
+    return [each.end_seq for each in waits]
+
+
+# --- what nodes say ---------------------------------------------------------------------------------------------------
+
+
+def test_a_message_is_held_by_those_whose_next_seq_is_behind_it() -> None:
+    holders = told(b=5, c=7, d=0)
+    assert [holders.count_holding(seq) for seq in (0, 1, 5, 6, 7, 8)] == [3, 2, 2, 1, 1, 0]
+    assert [holders.held_seq(replicas) for replicas in (1, 2, 3, 4)] == [7, 5, 0, 0]
+
+
+def test_the_same_word_is_no_news() -> None:
+    holders = told(b=5)
+    assert not holders.tell("b", Held(5, 0, A))
+    assert holders.tell("b", Held(5, 5, A)) and holders.tell("b", Held(4, 4, A))
+    assert holders.count_holding(5) == 0
+
+
+def test_a_node_counts_once_and_its_old_way_takes_nothing_back() -> None:
+    holders = told(b=5)
+    holders.tell("b", Held(6, 0, B))
+    assert holders.held_seq(1) == 6 and holders.held_seq(2) == 0
+    assert holders.withdraw("b", A) == [] and holders.withdraw("", A) == []
+    assert holders.withdraw("", B[:2]) == ["b"] and not holders.nodes
+
+
+def test_one_node_is_withdrawn_or_all_of_a_way() -> None:
+    holders = told(b=5, c=6)
+    assert holders.withdraw("c", A) == ["c"] and list(holders.nodes) == ["b"]
+    holders.tell("d", Held(1, 1, (0, 1, 2)))
+    assert holders.withdraw("", A) == ["b"] and list(holders.nodes) == ["d"]
+
+
+def test_nodes_are_bounded() -> None:
+    holders = Holders(1)
+    for number in range(holders_module.NODES_MAX):
+        assert holders.tell(f"n{number}", Held(1, 1, A))
+    assert not holders.tell("one more", Held(1, 1, A))
+    assert holders.tell("n0", Held(2, 2, A)) and len(holders.nodes) == holders_module.NODES_MAX
+
+
+def test_after_a_cut_nobody_is_known_to_hold_anything() -> None:
+    holders = told(b=5)
+    holders.cut(2)
+    assert (holders.line, holders.held_seq(1)) == (2, 0)
+
+
+# --- who waits --------------------------------------------------------------------------------------------------------
+
+
+def test_a_batch_waits_for_as_many_nodes_as_it_asked_for() -> None:
+    holders = told(b=0, c=0)
+    for each in (wait(3, 1), wait(5, 2), wait(7, 1)):
+        holders.wait(each)
+    assert holders.waiting == 3 and holders.take_due() == []
+    holders.tell("b", Held(7, 0, A))
+    assert ends(holders.take_due()) == [3, 7]
+    holders.tell("c", Held(4, 0, A))
+    assert holders.take_due() == []
+    holders.tell("c", Held(5, 0, A))
+    assert ends(holders.take_due()) == [5] and holders.waiting == 0
+
+
+def test_what_waits_too_long_waits_no_more() -> None:
+    holders = told(b=0)
+    for each in (wait(1, 1, 10.0), wait(2, 2, 10.5), wait(3, 1, 11.0)):
+        holders.wait(each)
+    assert holders.take_expired(9.9) == []
+    assert ends(holders.take_expired(10.5)) == [1, 2]
+    assert ends(holders.take_all()) == [3] and holders.waiting == 0
+
+
+def test_waits_are_bounded() -> None:
+    holders = Holders(1)
+    for seq in range(holders_module.WAITS_MAX):
+        assert not holders.full
+        holders.wait(wait(seq + 1, 1 + seq % 2))
+    assert holders.full

@@ -1,0 +1,128 @@
+"""An owner's account of who holds its streams, and the publishes that wait for that."""
+
+from __future__ import annotations
+
+from tailrace.broker.replication.downstream.replicas import Replicas
+from tailrace.broker.routing.batch import Batch
+from tailrace.protocol.errors import Code
+from tests.broker.owning import Clock, Sink, batch
+
+S, T = b"s", b"t"
+
+
+class Account:
+    """Replicas on a clock that moves when told; `changed` are the streams of which there was news."""
+
+    def __init__(self) -> None:
+        self.clock = Clock()
+        self.replicas = Replicas(10.0, lambda _name: 3, self.clock.seconds)
+        self.changed: list[bytes] = []
+        self.replicas.on_held = self.changed.append
+
+    def line(self, name: bytes = S) -> int:
+        return self.replicas.holders(name).line
+
+    def held(self, node: str, next_seq: int, name: bytes = S, *, line: int | None = None, connection: int = 7) -> None:
+        said = self.line(name) if line is None else line
+        self.replicas.held(1, 2, [(name, said, connection, node, next_seq, next_seq)])
+
+    def wait(self, first_seq: int, replicas: int, *payloads: bytes, name: bytes = S) -> Sink:
+        sink = Sink()
+        logged: Batch = batch(name, *(payloads or (b"x",)), sink=sink)
+        logged.replicas = replicas
+        self.replicas.wait(logged, first_seq)
+        return sink
+
+
+def test_a_publish_is_answered_when_enough_nodes_hold_it() -> None:
+    account = Account()
+    first, second = account.wait(0, 1, b"a", b"b"), account.wait(2, 2)
+    account.held("b", 1)
+    assert not first.published_at, "of two messages one"
+    account.held("b", 3)
+    assert (first.published_at, second.published_at) == ({0: 0}, {})
+    account.held("c", 3)
+    assert second.published_at == {0: 2}
+    assert account.changed == [S, S, S]
+
+
+def test_what_is_held_already_is_answered_at_once() -> None:
+    account = Account()
+    account.held("b", 5)
+    assert account.wait(4, 1).published_at == {0: 4}
+
+
+def test_one_that_waits_too_long_is_told_what_is_true() -> None:
+    account = Account()
+    account.held("b", 1)
+    sink = account.wait(0, 2, b"a", b"b")
+    account.clock.now_s += 9.9
+    account.replicas.expire()
+    assert not sink.refusals
+    account.held("b", 2)
+    account.clock.now_s += 0.1
+    account.replicas.expire()
+    text = "logged, but 1 of 2 nodes hold it after 10 s"
+    assert sink.refusals == {0: (Code.UNREPLICATED, text)} and not sink.published_at
+    assert sink.logged_at == {0: 0}
+    account.held("c", 9)
+    assert not sink.published_at, "a second answer"
+
+
+def test_a_repeat_that_is_held_is_not_refused_with_what_it_waits_behind() -> None:
+    account = Account()
+    late, repeat = account.wait(9, 1), account.wait(0, 1)
+    account.held("b", 5)
+    account.clock.now_s += 10.0
+    account.replicas.expire()
+    assert late.refusals[0][0] is Code.UNREPLICATED
+    assert (repeat.published_at, repeat.refusals) == ({0: 0}, {})
+
+
+def test_rows_of_another_line_count_for_nothing() -> None:
+    account = Account()
+    before = account.line()
+    account.held("b", 5)
+    sink = account.wait(5, 1)
+    account.replicas.cut(S)
+    assert sink.refusals[0][0] is Code.UNREPLICATED and account.changed[-1] == S
+    assert account.line() != before
+    waiting = account.wait(3, 1)
+    account.held("b", 9, line=before)
+    assert not waiting.published_at
+    account.held("b", 4)
+    assert waiting.published_at == {0: 3}
+
+
+def test_a_stream_that_nobody_follows_has_no_rows() -> None:
+    account = Account()
+    account.held("b", 5, line=1)
+    account.replicas.held(1, 2, [(T, 1, 7, "b", 5, 5)])
+    assert T not in account.replicas.streams and not account.replicas.holders(S).nodes
+
+
+def test_what_a_connection_or_a_worker_told_goes_with_it() -> None:
+    account = Account()
+    for name in (S, T):
+        account.held("b", 5, name)
+        account.held("c", 5, name, connection=8)
+    account.changed.clear()
+    account.replicas.gone(1, 2, 7, [(S, "b"), (S, "nobody"), (b"unknown", "b")])
+    assert list(account.replicas.holders(S).nodes) == ["c"] and account.changed == [S]
+    account.replicas.gone(1, 2, 7, [])
+    assert list(account.replicas.holders(T).nodes) == ["c"]
+    account.replicas.worker_gone(1, 3)
+    assert list(account.replicas.holders(T).nodes) == ["c"]
+    account.replicas.worker_gone(1, 2)
+    assert not account.replicas.holders(S).nodes and not account.replicas.holders(T).nodes
+    assert account.changed == [S, T, S, T]
+
+
+def test_who_waits_when_the_owner_leaves_is_told() -> None:
+    account = Account()
+    sinks = [account.wait(0, 1), account.wait(0, 1, name=T)]
+    account.replicas.refuse_all()
+    assert [each.refusals[0][0] for each in sinks] == [Code.UNREPLICATED] * 2
+    account.clock.now_s += 100
+    account.replicas.expire()
+    assert not account.replicas.full(S)

@@ -1,0 +1,94 @@
+"""Which peers may do what nodes do, and whom a claim may lead to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from tailrace.protocol import messages as m
+from tailrace.protocol import replication as r
+from tailrace.protocol.binary import ClientCodec
+from tailrace.protocol.messages import Op
+from tailrace.shard.epochs import EpochStart
+from tests.broker.binary import BinaryPeer
+from tests.broker.replication.downstream.test_session import B, copy, followed, refused
+from tests.broker.world import World, world
+
+PEER_SETTINGS: dict[str, Any] = {
+    "replication_peers": ("192.0.2.0/24", "10.0.0.9:5050"),
+    "replication_token": "among us",
+    "token": "ours",
+}
+
+
+def stranger(node: World, host: str, address: str = ":5050", peer_token: str | None = None) -> BinaryPeer:
+    """A node at this address, which shows the clients' token."""
+    peer = BinaryPeer(node, local=host == "127.0.0.1", hello=False)
+    node.connection_of(peer.peer).peer = f"{host}:40000"
+    peer.codec = ClientCodec(features=frozenset({r.FEATURE}))
+    (welcome,) = peer.ask(m.Hello(1, (r.FEATURE,), "test", "ours", B, address, peer_token))
+    assert isinstance(welcome, m.Welcome)
+    return peer
+
+
+def claim(name: str) -> r.Claim:
+    return r.Claim(3, name.encode(), (EpochStart(1, 0, B), EpochStart(9, 0, B)))
+
+
+@pytest.mark.parametrize(
+    ("host", "peer_token"), [("203.0.113.1", None), ("203.0.113.1", "ours"), ("203.0.113.1", ""), ("10.0.0.8", "among")]
+)
+def test_a_stranger_does_nothing_that_nodes_do(tmp_path: Path, host: str, peer_token: str | None) -> None:
+    with world(tmp_path, **PEER_SETTINGS) as node:
+        node.fill("s", [b"a"])
+        peer = stranger(node, host, peer_token=peer_token)
+        assert refused(peer.ask(copy(node, 1, "s", 1))) == ("denied", Op.FOLLOW, 1)
+        assert refused(peer.ask(r.Watch(2, b""))) == ("denied", Op.WATCH, 2)
+        assert refused(peer.ask(claim("s"))) == ("denied", Op.CLAIM, 3)
+        (returned,) = peer.ask(r.Call(4, b"s", "get", msgpack.packb([])))
+        assert isinstance(returned, r.Returned) and returned.code == "denied"
+        assert isinstance(peer.ask(r.Ask(5))[0], r.Told), "that shows nothing but how things stand"
+        (ended,) = peer.ask(r.Held(((0, "x", 1, 1),)))
+        assert isinstance(ended, m.Failed) and (ended.code, ended.fatal) == ("denied", True)
+        owner = node.workers[0].owner
+        assert owner.role(b"s") == "master" and owner.epoch(b"s") == 1 and not owner.was_followed
+
+
+@pytest.mark.parametrize(
+    ("host", "peer_token"), [("192.0.2.77", None), ("10.0.0.9", None), ("203.0.113.1", "among us"), ("127.0.0.1", None)]
+)
+def test_peers_are_known_by_address_or_by_token(tmp_path: Path, host: str, peer_token: str | None) -> None:
+    with world(tmp_path, **PEER_SETTINGS) as node:
+        node.fill("s", [b"a"])
+        peer = stranger(node, host, peer_token=peer_token)
+        assert followed(peer.ask(copy(node, 1, "s", 1))).state == "following"
+        (claimed, *_) = peer.ask(claim("s"))
+        assert isinstance(claimed, r.Claimed) and claimed.accepted
+
+
+@pytest.mark.parametrize(
+    ("host", "address", "peer_token", "accepted"),
+    [
+        ("192.0.2.77", "192.0.2.1:5050", None, True),
+        ("192.0.2.77", "203.0.113.1:5050", None, False),
+        ("192.0.2.77", "evil.example:5050", None, False),
+        ("192.0.2.77", "127.0.0.1:5050", None, False),
+        ("127.0.0.1", "127.0.0.2:5050", None, True),
+        ("127.0.0.1", "203.0.113.1:5050", None, False),
+        ("203.0.113.1", "evil.example:5050", "among us", True),
+    ],
+)
+def test_a_claim_leads_to_no_stranger(
+    tmp_path: Path, host: str, address: str, peer_token: str | None, accepted: bool
+) -> None:
+    with world(tmp_path, **PEER_SETTINGS) as node:
+        node.fill("s", [b"a"])
+        (answer, *_) = stranger(node, host, address, peer_token).ask(claim("s"))
+        if accepted:
+            assert isinstance(answer, r.Claimed) and answer.accepted
+        else:
+            assert refused([answer]) == ("denied", Op.CLAIM, 3)
+            assert node.workers[0].owner.role(b"s") == "master"

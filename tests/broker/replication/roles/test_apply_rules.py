@@ -1,0 +1,236 @@
+"""Commands for many streams at once, as one owner does them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tailrace.broker.process.settings import SlaveRule
+from tailrace.broker.replication.roles.apply_rules import Outcome, together
+from tailrace.broker.replication.roles.node_file import NODE_FILE, NodeFile, read_node_file, write_node_file
+from tailrace.broker.replication.roles.rules import RULES_MAX, Rule
+from tailrace.broker.streams.owner import Owner, Refused
+from tailrace.broker.streams.owner_calls import call
+from tailrace.protocol.errors import Code
+from tailrace.shard.meta import Role, Upstream, read_meta
+from tailrace.shard.stream_files import stream_paths
+from tests.broker.owning import make_owner, publish
+
+UP: list[Any] = ["10.0.0.1", 5_050, "time", 0]
+NONE: list[Any] = ["", 0, "time", 0]
+
+
+@pytest.fixture
+def owner(tmp_path: Path) -> Iterator[Owner]:
+    owner = make_owner(tmp_path)
+    yield owner
+    owner.release()
+
+
+def say(owner: Owner, verb: str, pattern: bytes, upstream: list[Any] = NONE) -> Outcome:
+    """As `broker.connection.commands` does it with one worker."""
+    if upstream is NONE:
+        before = Outcome(*call(owner, "rules", [verb, pattern, *upstream]))
+    else:
+        before = Outcome(0)
+    call(owner, "rule", [pattern, *upstream])
+    return together((before, call(owner, "rules", [verb, pattern, *upstream])))
+
+
+def roles(owner: Owner) -> dict[str, tuple[str, int]]:
+    return {name.decode(): (owner.role(name).value, owner.epoch(name)) for name in sorted(owner.names)}
+
+
+def test_streams_that_are_here_and_those_to_come(owner: Owner) -> None:
+    publish(owner, b"log.a")
+    publish(owner, b"other")
+    assert say(owner, "slave", b"log.*", UP) == Outcome(1)
+    owner.create(b"log.b")
+    assert roles(owner) == {"log.a": ("slave", 1), "log.b": ("slave", 1), "other": ("master", 1)}
+    assert owner.meta(b"log.b").upstream == Upstream(*UP)
+    assert say(owner, "promote", b"*") == Outcome(2)
+    owner.create(b"log.c")
+    assert roles(owner) == {
+        "log.a": ("master", 2), "log.b": ("master", 2), "log.c": ("master", 1), "other": ("master", 1),
+    }  # fmt: skip
+
+
+def test_unslave_leaves_nobody_a_master(owner: Owner) -> None:
+    say(owner, "slave", b"*", UP)
+    owner.create(b"made-later")
+    assert say(owner, "unslave", b"*") == Outcome(1)
+    assert roles(owner) == {"made-later": ("disabled", 1)}
+    assert read_node_file(owner.directory.path) == NodeFile()
+
+
+def test_a_command_outlives_the_owner(tmp_path: Path) -> None:
+    owner = make_owner(tmp_path)
+    say(owner, "slave", b"*", UP)
+    say(owner, "unslave", b"own.*")
+    owner.create(b"s")
+    owner.create(b"own.s")
+    owner.release()
+    again = make_owner(tmp_path)
+    assert roles(again) == {"own.s": ("master", 1), "s": ("slave", 1)}
+    again.release()
+
+
+def test_a_command_counts_before_the_configuration(tmp_path: Path) -> None:
+    owner = make_owner(tmp_path, slaves=(SlaveRule("*", "10.0.0.9:1"),))
+    owner.create(b"s")
+    assert owner.meta(b"s").upstream == Upstream("10.0.0.9", 1)
+    assert say(owner, "promote", b"*") == Outcome(1)
+    owner.create(b"t")
+    assert roles(owner) == {"s": ("master", 2), "t": ("master", 1)}
+    assert read_node_file(owner.directory.path).rules == (Rule(b"*", None),)
+    owner.release()
+
+
+@pytest.mark.parametrize(("verb", "role"), [("unslave", "disabled"), ("promote", "master")])
+def test_a_damaged_stream_keeps_no_other_from_it(tmp_path: Path, verb: str, role: str) -> None:
+    """It is told; and it does not become a master when the rule that made it a slave is gone."""
+    owner = make_owner(tmp_path)
+    say(owner, "slave", b"*", UP)
+    for name in (b"a", b"bad", b"c"):
+        owner.create(name)
+    owner.close_logs()
+    Path(stream_paths(owner.shard_path(b"bad"), "bad").index_file).write_bytes(b"x" * 9_000)
+    outcome = say(owner, verb, b"*")
+    assert outcome[:3] == (2, 1, Code.DAMAGED) and outcome.text.startswith("bad: ")
+    assert [role for role, _ in roles(owner).values()] == [role, "disabled", role]
+    assert not read_node_file(owner.directory.path).rules
+    owner.release()
+    again = make_owner(tmp_path)
+    assert again.role(b"bad") is Role.DISABLED
+    again.release()
+
+
+def test_a_stream_whose_end_is_being_set_aside_is_told_of(owner: Owner) -> None:
+    publish(owner, b"a")
+    publish(owner, b"busy")
+    owner.stream(b"busy").busy = True
+    outcome = say(owner, "slave", b"*", UP)
+    assert outcome[:3] == (1, 1, Code.UNAVAILABLE) and outcome.text.startswith("busy: ")
+    owner.stream(b"busy").busy = False
+    assert say(owner, "slave", b"*", UP) == Outcome(2)
+
+
+def test_being_followed_is_written_down_once(owner: Owner) -> None:
+    call(owner, "rule", [b"x*", *UP])
+    call(owner, "followed", [])
+    kept = read_node_file(owner.directory.path)
+    assert kept.followed and len(kept.rules) == 1
+    before = (owner.directory.path / NODE_FILE).stat()
+    call(owner, "followed", [])
+    after = (owner.directory.path / NODE_FILE).stat()
+    assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
+
+
+def test_a_file_that_is_damaged_or_cannot_be_written_refuses(owner: Owner) -> None:
+    write_node_file(owner.directory.path, NodeFile((), True))
+    (owner.directory.path / f"{NODE_FILE}.new").mkdir()
+    with pytest.raises(Refused, match="could not be written down") as caught:
+        call(owner, "rule", [b"x*", *UP])
+    assert caught.value.code is Code.FULL
+    (owner.directory.path / NODE_FILE).write_text("{")
+    for verb, args in (("rule", [b"x*", *UP]), ("rules", ["slave", b"x*", *UP]), ("followed", [])):
+        with pytest.raises(Refused, match="is damaged") as caught:
+            call(owner, verb, args)
+        assert caught.value.code is Code.UNAVAILABLE
+
+
+def test_outcomes_together() -> None:
+    assert together([]) == Outcome(0)
+    assert together([[1, 0, "", ""], [2, 1, "damaged", "a"], [3, 2, "full", "b"]]) == Outcome(6, 3, "damaged", "a")
+
+
+def test_a_section_that_is_gone_makes_no_master_of_what_followed_by_it(tmp_path: Path) -> None:
+    """Nobody promoted it: it follows nobody, takes no messages, and a command says what it is to be."""
+    names = (b"a", b"b", b"c", b"d")
+    owner = make_owner(tmp_path, slaves=(SlaveRule("d", ""), SlaveRule("*", "10.0.0.1:5050")))
+    for name in names:
+        owner.create(name, by_command=True)
+    assert [owner.role(name) for name in names] == [Role.SLAVE, Role.SLAVE, Role.SLAVE, Role.MASTER]
+    owner.release()
+
+    owner = make_owner(tmp_path)
+    assert [owner.role(name) for name in names] == [Role.DISABLED] * 4
+    assert publish(owner, b"a").refusals[0][0] is Code.DISABLED
+    assert call(owner, "promote", [b"a"]) == 2, "a term of its own"
+    assert say(owner, "unslave", b"b*").changed == 1
+    assert say(owner, "promote", b"c*").changed == 1
+    assert say(owner, "promote", b"*").changed == 1
+    assert not read_node_file(owner.directory.path).configured
+    owner.release()
+
+    owner = make_owner(tmp_path)
+    assert [owner.role(name) for name in names] == [Role.MASTER, Role.DISABLED, Role.MASTER, Role.MASTER]
+    assert [owner.epoch(name) for name in names] == [2, 1, 2, 2]
+    owner.release()
+
+
+# --- step by step -----------------------------------------------------------------------------------------------------
+
+
+def test_a_rule_is_on_the_disk_before_it_is_obeyed(owner: Owner) -> None:
+    publish(owner, b"s")
+    call(owner, "rule", [b"*", *UP])
+    assert read_node_file(owner.directory.path).rules == (Rule(b"*", Upstream(*UP)),)
+    assert roles(owner) == {"s": ("master", 1)} and not owner.rules.commands
+
+
+@pytest.mark.parametrize(("verb", "role", "epoch"), [("promote", Role.MASTER, 2), ("unslave", Role.DISABLED, 1)])
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_whenever_the_worker_dies_nobody_is_master_of_the_term_it_followed_in(
+    tmp_path: Path, verb: str, role: Role, epoch: int, steps: int
+) -> None:
+    """Each stream's role is written down before the rule that made it a slave goes."""
+    owner = make_owner(tmp_path)
+    say(owner, "slave", b"*", UP)
+    owner.create(b"by-rule")
+    for command, args in (("rules", [verb, b"*", *NONE]), ("rule", [b"*", *NONE]), ("rules", [verb, b"*", *NONE]))[
+        :steps
+    ]:
+        call(owner, command, args)
+    assert read_meta(owner.shard_path(b"by-rule"), "by-rule").role is role
+    owner.release()
+    again = make_owner(tmp_path)
+    assert (again.role(b"by-rule"), again.epoch(b"by-rule")) == (role, epoch)
+    assert bool(again.rules.commands) is (steps == 1)
+    again.release()
+
+
+def test_what_is_made_between_the_two_rounds_is_seen_to_in_the_second(owner: Owner) -> None:
+    say(owner, "slave", b"*", UP)
+    call(owner, "rules", ["promote", b"*", *NONE])
+    owner.create(b"meanwhile")
+    call(owner, "rule", [b"*", *NONE])
+    assert owner.role(b"meanwhile") is Role.SLAVE, "this worker obeys the rule still"
+    assert Outcome(*call(owner, "rules", ["promote", b"*", *NONE])) == Outcome(1)
+    assert roles(owner) == {"meanwhile": ("master", 2)}
+
+
+def test_the_brokers_own_streams_are_not_meant(owner: Owner) -> None:
+    owner.create(b"$own", by_command=True)
+    publish(owner, b"s")
+    assert say(owner, "slave", b"*", UP) == Outcome(1)
+    assert say(owner, "promote", b"*") == Outcome(1)
+    assert roles(owner) == {"$own": ("master", 1), "s": ("master", 2)}
+
+
+def test_who_listens_hears_of_the_rules_when_they_have_been_read(owner: Owner) -> None:
+    heard: list[tuple[Rule, ...]] = []
+    owner.on_rules = lambda: heard.append(owner.rules.commands)
+    publish(owner, b"s")
+    say(owner, "slave", b"*", UP)
+    assert heard == [(Rule(b"*", Upstream(*UP)),)]
+
+
+def test_rules_have_a_bound(owner: Owner) -> None:
+    write_node_file(owner.directory.path, NodeFile(tuple(Rule(b"p%d.*" % n, Upstream(*UP)) for n in range(RULES_MAX))))
+    with pytest.raises(Refused) as caught:
+        call(owner, "rule", [b"one-more*", *UP])
+    assert caught.value.code is Code.OVERLOADED

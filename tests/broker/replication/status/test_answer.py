@@ -1,0 +1,56 @@
+"""The answer to ASK: what all workers of a node say of replication, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tailrace.broker.replication.status import answer as status
+from tailrace.broker.streams.owner import Refused
+from tailrace.protocol import replication as r
+from tailrace.protocol.errors import Code
+from tests.broker.binary import BinaryPeer
+from tests.broker.world import World, world
+
+
+def told(node: World, ask: r.Ask) -> r.Told:
+    answer = BinaryPeer(node, node_id="node-b").ask(ask)[-1]
+    assert isinstance(answer, r.Told), answer
+    return answer
+
+
+def test_the_ends_of_streams_come_from_all_workers(tmp_path: Path) -> None:
+    with world(tmp_path, workers=2) as node:
+        names = [b"s%d" % number for number in range(6)]
+        for name in names:
+            node.fill(name.decode(), [b"x"] * 2)
+        answer = told(node, r.Ask(7, None, (*names, b"nothing")))
+        assert sorted(answer.ends) == [r.End(name.decode(), "master", 1, 1, 2) for name in sorted(names)]
+        assert (answer.id, answer.links, answer.masters) == (7, (), 0)
+
+
+def test_of_one_stream_there_are_links_and_ends(tmp_path: Path) -> None:
+    with world(tmp_path, workers=2) as node:
+        node.fill("s", [b"x"] * 2)
+        answer = told(node, r.Ask(1, b"s"))
+        assert (answer.masters, answer.ends) == (1, (r.End("s", "master", 1, 1, 2),))
+        assert told(node, r.Ask(1)).ends == ()
+
+
+def test_a_worker_that_cannot_answer_makes_it_an_error(tmp_path: Path) -> None:
+    with world(tmp_path, workers=2) as node:
+        worker = node.workers[0]
+        found: list[r.Told | Refused] = []
+        call_slot = worker.call_slot
+
+        def refusing(slot: int, verb: str, args: list[Any], done: Callable[[Any], None], *rest: Any) -> None:
+            if slot:
+                done(Refused(Code.UNAVAILABLE, "down"))
+            else:
+                call_slot(slot, verb, args, done, *rest)
+
+        worker.call_slot = refusing  # type: ignore[assignment, method-assign]
+        status.gather(worker, r.Ask(1), found.append)
+        (outcome,) = found
+        assert isinstance(outcome, Refused) and outcome.code is Code.UNAVAILABLE

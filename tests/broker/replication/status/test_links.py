@@ -1,0 +1,102 @@
+"""How replication stands: the workers' links put together, and what a worker says of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tailrace.broker.replication.roles import stream_roles
+from tailrace.broker.replication.status import links
+from tailrace.broker.replication.upstream.fetchers import Copy
+from tailrace.protocol import replication as r
+from tailrace.protocol.replication import LINKS_MAX, Link
+from tests.broker.binary import FROM_START, BinaryPeer
+from tests.broker.world import world
+
+
+def row(node: str, state: str = "up", streams: int = 1, *lag: int, direction: r.Direction = "down") -> list[object]:
+    return list(Link(direction, node, f"{node}:5050", state, streams, *(lag or (0, 0, 0))))
+
+
+def test_the_links_of_all_workers_are_one_to_a_node() -> None:
+    parts = [
+        [[row("b", "up", 2, 5, 50, 900), row("b", direction="up")], 1, 2, 0, 2],
+        [[row("b", "down: refused", 1, 1, 10, 2_000), row("c")], 3, 0, 1, 1],
+    ]
+    found, counts = links.together(parts)
+    assert counts == [4, 2, 1, 3]
+    assert found == [
+        Link("down", "b", "b:5050", "down: refused", 3, 6, 60, 2_000),
+        Link("up", "b", "b:5050", "up", 1, 0, 0, 0),
+        Link("down", "c", "c:5050", "up", 1, 0, 0, 0),
+    ]
+
+
+def test_links_are_bounded() -> None:
+    found, _counts = links.together([[[row(f"n{number}") for number in range(LINKS_MAX + 1)], 0, 0, 0, 0]])
+    assert len(found) == LINKS_MAX
+
+
+def test_a_node_that_cannot_be_reached_is_a_link_too(tmp_path: Path) -> None:
+    with world(tmp_path) as node:
+        assert node.ask(node.connect(), "slave 127.0.0.1 1 s 0")[0].startswith("ok slave")
+        (links_found, *counts) = links.of_worker(node.workers[0], None)
+        ((direction, _node, address, state, streams, *_lag),) = links_found
+        assert (direction, address, streams, counts) == ("up", "127.0.0.1:1", 1, [0, 1, 0, 0])
+        assert state != "up"
+        assert links.of_worker(node.workers[0], b"s")[0] == links_found
+        assert links.of_worker(node.workers[0], b"other") == [[], 0, 0, 0, 0]
+
+
+def test_the_brokers_own_streams_are_not_counted(tmp_path: Path) -> None:
+    """They go with the others, as an operator knows, and are looked at by name."""
+    with world(tmp_path) as node:
+        node.ask(node.connect(), "slave 127.0.0.1 1 s 0")
+        for name in (b"$cursor/s", b"s/$dead", b"$cursor/other"):
+            node.workers[0].owner.create(name)
+        ((_direction, _node, _address, _state, streams, *_lag),), *counts = links.of_worker(node.workers[0], None)
+        assert (streams, counts) == (2, [1, 2, 0, 0])
+        assert links.of_worker(node.workers[0], b"$cursor/s")[1:] == [0, 1, 0, 0]
+
+
+def test_what_is_claimed_elsewhere_and_what_has_turned_is_told(tmp_path: Path) -> None:
+    with world(tmp_path) as node:
+        peer, owner = node.connect(), node.workers[0].owner
+        node.ask(peer, "slave 127.0.0.1 1 s 0")
+        stream_roles.promote(owner, [b"s"])
+        node.fill("t", [b"a"])
+        stream_roles.claimed(owner, [b"t", [[1, 0, ""], [2, 1, "n2"]], "127.0.0.1", 2])
+        node.settle()
+        rows, *counts = links.of_worker(node.workers[0], None)
+        assert counts == [1, 1, 0, 1], "a stream that is made now would not follow where t does"
+        assert next((address, state.partition(":")[0], streams) for _, _, address, state, streams, *_ in rows) == (
+            "127.0.0.1:1", "claims 1", 0,
+        )  # fmt: skip
+        assert links.of_worker(node.workers[0], b"s")[0][0][3].startswith("claims 1")
+        node.ask(peer, "slave 127.0.0.1 2 * 0")
+        assert links.of_worker(node.workers[0], b"t")[4] == 0
+
+
+def test_streams_that_do_not_follow_show_in_the_state_of_their_link() -> None:
+    copies = [Copy(b"a"), Copy(b"b"), Copy(b"c")]
+    assert links.state_up(copies) == links.state_up([]) == "up"
+    copies[1].why = "cycle: A -> B -> A"
+    assert links.state_up(copies) == "b: cycle: A -> B -> A"
+    copies[2].why = "closing"
+    assert links.state_up(copies) == "2 streams wait, the first is b: cycle: A -> B -> A"
+
+
+def test_lag_is_looked_up_of_so_many_streams_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "LAGS_MEASURED_MAX", 1)
+    with world(tmp_path) as node:
+        peer = BinaryPeer(node, node_id="node-b")
+        for number in range(3):
+            node.fill(f"s{number}", [b"x"] * 4)
+            peer.ask(r.Follow(number, b"s%d" % number, 0, 1, "", None, FROM_START))
+            peer.ask(r.Held(((number, "node-b", 1, 1),)))
+        ((link,), *_counts) = links.of_worker(node.workers[0], None)
+        assert (Link(*link).lag_messages, Link(*link).lag_bytes) == (9, 3 * 33)
+        node.workers[0].owner.trim(node.workers[0].owner.stream(b"s0"), 3)
+        ((link,), *_counts) = links.of_worker(node.workers[0], b"s0")
+        assert Link(*link).lag_bytes == 33, "no more than there is"

@@ -1,0 +1,559 @@
+"""Which streams of a worker follow which node: whole nodes in this process, that follow each other."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tailrace.broker.replication.upstream import connection as uplink_module
+from tailrace.broker.replication.upstream.connection import Phase, Uplink
+from tailrace.broker.replication.upstream.fetchers import State
+from tailrace.broker.replication.upstream.manager import DEPOSED_TEXT, FENCED_TEXT, SettingAside
+from tailrace.broker.replication.upstream.socket import Address
+from tailrace.broker.routing.router import Done
+from tailrace.broker.streams.refused import Refused
+from tailrace.protocol import messages as m
+from tailrace.protocol.errors import Code
+from tailrace.shard.log import StreamLog
+from tailrace.shard.meta import Role, StreamMeta, Upstream
+from tests.broker.binary import BinaryPeer
+from tests.broker.owning import Sink, batch
+from tests.broker.world import World, world
+
+PATIENCE_S = 15.0
+
+
+class Node:
+    """A world with one worker or more, and how others reach it."""
+
+    def __init__(self, made: World) -> None:
+        self.world = made
+        self.peer = made.connect()
+        self._asked = 0
+
+    @property
+    def port(self) -> int:
+        port: int = self.world.listeners[0].getsockname()[1]
+        return port
+
+    @property
+    def id(self) -> str:
+        return self.world.directory.node_id
+
+    @property
+    def owner(self):  # type: ignore[no-untyped-def]  # that of the only worker
+        return self.world.workers[0].owner
+
+    @property
+    def uplinks(self) -> list[Uplink]:
+        return [uplink for worker in self.world.workers for uplink in worker.uplinks]
+
+    def say(self, line: str) -> str:
+        (answer,) = self.world.ask(self.peer, line)
+        return answer
+
+    def slave(self, upstream: Node, pattern: str = "s", place: str = "#0") -> str:
+        return self.say(f"slave 127.0.0.1 {upstream.port} {pattern} {place}")
+
+    def messages(self, name: str = "s") -> list[bytes]:
+        reader = self.world.connect(self.world.owner_of(name))
+        self.world.settle()
+        reader.send(f"sub {name} #0")
+        self.world.settle()
+        return [payload.encode() for _, _, payload in reader.messages()]
+
+    def next_seq(self, name: str = "s") -> int:
+        owner = self.world.workers[self.world.owner_of(name)].owner
+        return owner.stream(name.encode()).log.next_seq if name.encode() in owner.names else -1
+
+    def copy_state(self, name: str = "s") -> State:
+        (state,) = [uplink.copies.by_name[name.encode()].state for uplink in self.uplinks]
+        return state
+
+    def role(self, name: str = "s") -> str:
+        return str(self.world.workers[self.world.owner_of(name)].owner.role(name.encode()))
+
+    def fill(self, *payloads: bytes, name: str = "s") -> None:
+        self.world.fill(name, list(payloads))
+
+
+class Tree:
+    """Nodes that take turns."""
+
+    def __init__(self, path: Path, stack: contextlib.ExitStack) -> None:
+        self._path = path
+        self._stack = stack
+        self.nodes: list[Node] = []
+
+    def node(self, workers: int = 1, **settings: object) -> Node:
+        path = self._path / f"node-{len(self.nodes)}"
+        path.mkdir()
+        node = Node(self._stack.enter_context(world(path, workers, **settings)))
+        self.nodes.append(node)
+        return node
+
+    def until(self, condition: Callable[[], object]) -> None:
+        end_s = time.monotonic() + PATIENCE_S
+        while not condition():
+            assert time.monotonic() < end_s, [
+                (uplink.phase, uplink.why, [(copy.state, copy.why) for copy in uplink.copies.by_name.values()])
+                for node in self.nodes
+                for uplink in node.uplinks
+            ]
+            for node in self.nodes:
+                for worker in node.world.workers:
+                    worker.turn()
+                for peer in node.world.peers:
+                    peer.read()
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    with contextlib.ExitStack() as stack:
+        yield Tree(tmp_path, stack)
+
+
+@pytest.fixture
+def pair(tree: Tree) -> tuple[Node, Node]:
+    """A master of the stream s with three messages, and a slave of it that has them."""
+    up, down = tree.node(), tree.node()
+    up.fill(b"a", b"b", b"c")
+    down.slave(up)
+    tree.until(lambda: down.next_seq() == 3)
+    return up, down
+
+
+# --- following --------------------------------------------------------------------------------------------------------
+
+
+def test_a_slave_gets_what_there_is_and_what_comes(tree: Tree, pair: tuple[Node, Node]) -> None:
+    up, down = pair
+    assert down.messages() == [b"a", b"b", b"c"] and down.role() == "slave"
+    up.fill(b"d")
+    tree.until(lambda: down.next_seq() == 4)
+    worker = down.world.workers[0]
+    found = worker.uplinks.copy_of(b"s")
+    assert found is not None and found[1].state is State.FOLLOWING
+    assert worker.uplinks.copy_of(b"other") is None
+    assert (worker.uplinks.path_above(b"s"), worker.uplinks.path_above(b"other")) == ((up.id,), ())
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_publish_goes_up_and_is_answered(tree: Tree, workers: int) -> None:
+    up, down = tree.node(workers), tree.node(workers)
+    name = up.world.name(workers - 1)
+    up.fill(b"a", name=name)
+    down.slave(up, name)
+    tree.until(lambda: down.next_seq(name) == 1)
+    down.peer.take()
+    down.peer.send(f"pub {name} |b", "ack on", f"pub {name} |c")
+    tree.until(lambda: down.next_seq(name) == 3 and f"ok pub {name} 2" in down.peer.lines)
+    assert up.messages(name) == down.messages(name) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_calls_go_up_to_the_master_through_nodes_that_follow(tree: Tree, workers: int) -> None:
+    up, middle, down = (tree.node(workers) for _ in range(3))
+    name = up.world.name(workers - 1)
+    up.fill(b"a", name=name)
+    middle.slave(up, name)
+    down.slave(middle, name)
+    tree.until(lambda: down.next_seq(name) == 1)
+
+    def later(node: Node, answer: Callable[[list[object], Done], None]) -> None:
+        node.world.workers[node.world.owner_of(name)].router.answered_later = {"consume": answer}
+
+    existed = {"existed": True}
+    later(up, lambda args, done: done(existed if args == asked else Refused(Code.CONSUMER, "no such consumer")))
+    for node in (middle, down):
+        owner = node.world.workers[node.world.owner_of(name)].owner
+        later(node, lambda args, done, owner=owner: owner.call_up(name.encode(), "consume", args, done))  # type: ignore[misc]
+    asked = [name.encode(), {"do": "delete", "name": b"n"}]
+    outcomes: list[object] = []
+    for args in (asked, [name.encode(), {"do": "delete", "name": b"m"}]):
+        down.world.workers[0].router.call(name.encode(), "consume", args, outcomes.append)
+    tree.until(lambda: len(outcomes) == 2)
+    assert outcomes[0] == existed and isinstance(outcomes[1], Refused) and outcomes[1].code is Code.CONSUMER
+
+
+def test_calls_go_up_before_a_stream_was_heard_of(tree: Tree) -> None:
+    up, down = tree.node(), tree.node()
+    up.fill(b"a", name="s1")
+    down.slave(up, "s*")
+    tree.until(lambda: down.next_seq("s1") == 1)
+    up.world.workers[0].router.answered_later = {"consume": lambda args, done: done({"existed": args[0] == b"s2"})}
+    outcomes: list[object] = []
+    down.owner.call_up(b"s2", "consume", [b"s2", {"do": "delete", "name": b"n"}], outcomes.append)
+    tree.until(lambda: bool(outcomes))
+    assert outcomes == [{"existed": True}]
+    down.owner.call_up(b"other", "get", [b"other"], outcomes.append)
+    assert isinstance(outcomes[1], Refused) and outcomes[1].code is Code.DISABLED
+
+
+def test_who_was_deposed_asks_nobody(tree: Tree) -> None:
+    node = tree.node()
+    outcomes: list[Refused] = []
+    node.owner.call_up(b"s", "get", [b"s"], outcomes.append)
+    assert [(each.code, each.args[0]) for each in outcomes] == [(Code.DISABLED, DEPOSED_TEXT)]
+
+
+def test_what_is_held_far_below_is_heard_at_the_top(tree: Tree, pair: tuple[Node, Node]) -> None:
+    up, middle = pair
+    bottom = tree.node()
+    bottom.slave(middle)
+    tree.until(lambda: bottom.next_seq() == 3)
+    nodes = up.owner.replicas.holders(b"s").nodes
+    tree.until(lambda: {id: held.next_seq for id, held in nodes.items()} == {middle.id: 3, bottom.id: 3})
+    tree.until(lambda: bottom.world.workers[0].uplinks.path_above(b"s") == (middle.id, up.id))
+    bottom.say("unslave s")
+    tree.until(lambda: set(nodes) == {middle.id})
+
+
+def test_an_uplink_that_nobody_needs_is_closed(tree: Tree, pair: tuple[Node, Node]) -> None:
+    up, down = pair
+    down.say("unslave s")
+    assert down.role() == "disabled" and b"s" not in down.owner.uproutes
+    tree.until(lambda: not down.uplinks)
+    tree.until(lambda: not up.world.workers[0].followers.nodes)
+
+
+def test_another_upstream_is_followed_in_its_stead(tree: Tree, pair: tuple[Node, Node]) -> None:
+    up, down = pair
+    other = tree.node()
+    other.slave(up)
+    tree.until(lambda: other.next_seq() == 3)
+    down.slave(other)
+    tree.until(lambda: [uplink.port for uplink in down.uplinks] == [other.port])
+    up.fill(b"d")
+    tree.until(lambda: down.next_seq() == 4)
+
+
+# --- patterns ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_streams_follow_as_they_are_made_upstream(tree: Tree, workers: int) -> None:
+    up, down = tree.node(), tree.node(workers)
+    up.fill(b"x", name="log.a")
+    up.fill(b"x", name="else")
+    down.slave(up, "log.*")
+    up.fill(b"x", name="log.b")
+    tree.until(lambda: down.next_seq("log.a") == down.next_seq("log.b") == 1)
+    assert down.next_seq("else") == -1
+    down.say("unslave log.*")
+    tree.until(lambda: not down.uplinks)
+
+
+def test_a_stream_is_made_where_its_own_rule_has_it_followed(tree: Tree) -> None:
+    """Names that are heard of at one upstream may be those of streams that a narrower rule has follow another."""
+    one, all_else, down = tree.node(), tree.node(), tree.node()
+    all_else.fill(b"x", name="log.only-here")
+    all_else.fill(b"x", name="s")
+    down.slave(one, "log.*")
+    down.slave(all_else, "*")
+    down.slave(one, "log.*")
+    tree.until(lambda: down.next_seq("s") == 1)
+    assert down.next_seq("log.only-here") == -1 and one.next_seq("log.only-here") == -1
+
+
+@pytest.mark.parametrize("pattern", ["s", "s*"])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_companions_follow_with_their_stream(tree: Tree, workers: int, pattern: str) -> None:
+    """Those that are there, and those that are made later; of this stream and no other."""
+    up, down = tree.node(), tree.node(workers)
+    bottom = tree.node()
+    up.fill(b"x", name="s")
+    up.fill(b"x", name="s/$dead")
+    down.slave(up, pattern)
+    bottom.slave(down, pattern)
+    tree.until(lambda: bottom.next_seq("s/$dead") == down.next_seq("s/$dead") == 1)
+    up.owner.create(b"$cursor/s")
+    up.owner.create(b"$cursor/t")
+    up.owner.append(batch(b"$cursor/s", b"y", b"z"), 1_000.0)
+    tree.until(lambda: bottom.next_seq("$cursor/s") == down.next_seq("$cursor/s") == 2)
+    assert down.role("$cursor/s") == bottom.role("$cursor/s") == "slave"
+    assert down.next_seq("$cursor/t") == -1
+
+
+def test_when_a_rule_goes_its_names_are_not_made_any_more(tree: Tree) -> None:
+    up, down = tree.node(), tree.node()
+    up.fill(b"x", name="keep")
+    down.slave(up, "keep")
+    down.slave(up, "*")
+    tree.until(lambda: down.next_seq("keep") == 1)
+    down.say("unslave *")
+    down.slave(up, "keep")
+    up.fill(b"x", name="new")
+    up.fill(b"y", name="keep")
+    tree.until(lambda: [uplink.prefixes for uplink in down.uplinks] == [{b"keep"}])
+    tree.until(lambda: down.uplinks[0].copies.by_name[b"keep"].state is not State.ASKED)
+    assert down.next_seq("new") == -1
+
+
+# --- roles ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_fenced_slave_passes_nothing_to_its_upstream(tree: Tree, pair: tuple[Node, Node]) -> None:
+    up, down = pair
+    before = up.next_seq()
+    assert down.say("fence s 5") == "ok fence s slave 5"
+    assert down.uplinks[0].copies.by_name[b"s"].fenced
+    assert down.say("pub s |x").startswith("err disabled s: this node has learned of a later term")
+    assert up.next_seq() == before
+    tree.until(lambda: up.role() == "slave")  # it has heard of the term from who follows it
+    assert up.say("promote s force") == "ok promote s 6"
+    tree.until(lambda: down.copy_state() is State.FOLLOWING)
+    down.peer.send("pub s |y")
+    tree.until(lambda: down.messages()[-1:] == up.messages()[-1:] == [b"y"])
+
+
+def test_what_is_asked_of_the_master_is_refused_while_fenced(tree: Tree, pair: tuple[Node, Node]) -> None:
+    _up, down = pair
+    down.say("fence s 5")
+    outcomes: list[object] = []
+    down.world.workers[0].uplinks.call_up(b"s", "get", [b"s"], outcomes.append)
+    (refused,) = outcomes
+    assert isinstance(refused, Refused) and refused.text == FENCED_TEXT
+
+
+def test_a_promoted_slave_is_followed_by_its_former_master(tree: Tree, pair: tuple[Node, Node]) -> None:
+    up, down = pair
+    assert down.say("promote s force") == "ok promote s 2"
+    tree.until(lambda: up.role() == "slave")
+    up.peer.send("ack on", "pub s |d")
+    tree.until(lambda: up.next_seq() == down.next_seq() == 4)
+    tree.until(lambda: not down.uplinks)
+    assert down.owner.meta(b"s").upstream is None and up.owner.epoch(b"s") == 2
+
+
+def test_two_masters_end_as_one_and_the_others_messages_are_set_aside(tree: Tree, pair: tuple[Node, Node]) -> None:
+    up, down = pair
+    down.world.workers[0].uplinks.stop("cut off, for the test")
+    reader, binary = up.world.connect(), BinaryPeer(up.world)
+    up.world.ask(reader, "sub s #0")
+    binary.subscribe(1, "s")
+    down.say("promote s force")
+    up.fill(b"lost 1", b"lost 2")
+    down.fill(b"d")
+    tree.until(lambda: up.messages() == down.messages() == [b"a", b"b", b"c", b"d"])
+    assert up.world.workers[0].metrics.diverged_messages == 2
+    (text,) = [line for line in reader.lines if line.startswith("err")]
+    assert text.startswith("err diverged s: messages from 3 on") and "#3" in text
+    (ended,) = [each for each in binary.take() if isinstance(each, m.Ended)]
+    assert (ended.id, ended.code) == (1, Code.DIVERGED)
+
+
+def test_companions_are_promoted_and_turn_round_with_their_stream(tree: Tree, pair: tuple[Node, Node]) -> None:
+    """The former master has parted from the new one in its companions too, and had one that nobody else has."""
+    up, down = pair
+    up.owner.create(b"$cursor/s")
+    up.owner.append(batch(b"$cursor/s", b"1", b"2"), 1_000.0)
+    tree.until(lambda: down.next_seq("$cursor/s") == 2)
+    down.world.workers[0].uplinks.stop("cut off, for the test")
+    up.owner.append(batch(b"$cursor/s", b"lost"), 1_000.0)
+    up.owner.create(b"s/$dead")
+    up.owner.append(batch(b"s/$dead", b"lost"), 1_000.0)
+    assert down.say("promote s force") == "ok promote s 2"
+    for name in (b"$cursor/s", b"s/$dead"):
+        down.owner.append(batch(name, b"3", b"4"), 1_000.0)
+    tree.until(lambda: up.role("$cursor/s") == up.role("s/$dead") == "slave")
+    tree.until(lambda: up.messages("s/$dead") == [b"3", b"4"])
+    tree.until(lambda: up.next_seq("$cursor/s") == 4 and not up.owner.stream(b"$cursor/s").busy)
+    log = up.owner.stream(b"$cursor/s").log
+    assert [log.entry(seq).epoch for seq in range(4)] == [1, 1, 2, 2]
+    assert up.world.workers[0].metrics.diverged_messages == 2
+
+
+def test_one_who_was_deposed_says_so_until_somebody_claims(tree: Tree) -> None:
+    node = tree.node()
+    node.fill(b"a")
+    node.owner.set_meta(StreamMeta("s", Role.SLAVE, 5, None))
+    assert node.say("pub s |b").startswith("err disabled s: " + DEPOSED_TEXT[:40])
+
+
+def test_a_claim_is_dropped_when_its_stream_is_no_masters_any_more(tree: Tree) -> None:
+    """The former upstream would follow a node that follows it."""
+    node = tree.node()
+    node.fill(b"a")
+    for upstream in (Upstream("127.0.0.1", 9), Upstream("127.0.0.1", 10)):
+        node.owner.set_meta(StreamMeta("s", Role.MASTER, 5, upstream))
+        assert not any(upstream.port == uplink.port for uplink in node.uplinks), "it is not on the disk yet"
+        node.world.workers[0]._finish_roles()
+        assert [list(uplink.claims) for uplink in node.uplinks if uplink.claims] == [[b"s"]]
+        assert [uplink.port for uplink in node.uplinks if uplink.claims] == [upstream.port]
+    node.say("unmaster s")
+    assert not any(uplink.claims for uplink in node.uplinks)
+
+
+def test_a_turns_publishes_go_where_the_stream_is_when_the_turn_ends(tree: Tree, pair: tuple[Node, Node]) -> None:
+    _up, down = pair
+    router, owner = down.world.workers[0].router, down.owner
+    sinks = [Sink(), Sink()]
+
+    def stage(sink: Sink) -> None:
+        made = batch(b"s", b"x", sink=sink)
+        router.batch(b"s").add(sink, 0, 1, made.take_frames())
+
+    stage(sinks[0])
+    owner.set_meta(StreamMeta("s", Role.MASTER, 5, None))  # as when a claim, or a sibling's call, comes in between
+    down.world.workers[0]._finish_roles()
+    router.flush()
+    assert sinks[0].published_at == {0: 3}
+    stage(sinks[1])
+    owner.set_meta(StreamMeta("s", Role.SLAVE, 5, Upstream("127.0.0.1", 9)))
+    down.world.workers[0]._finish_roles()
+    router.flush()
+    assert not sinks[1].published_at and [uplink.route.bytes_held for uplink in down.uplinks if uplink.port == 9] == [
+        33
+    ]
+    owner.set_meta(StreamMeta("s", Role.DISABLED, 5, None))
+    down.world.workers[0]._finish_roles()
+    assert sinks[1].refusals[0][0] is Code.UNAVAILABLE
+
+
+# --- giving the streams up --------------------------------------------------------------------------------------------
+
+
+def test_a_worker_that_is_replaced_follows_nobody(tree: Tree, pair: tuple[Node, Node]) -> None:
+    up, down = pair
+    worker = down.world.workers[0]
+    sink = Sink()
+    worker.uplinks.send_up(batch(b"s", b"x", sink=sink))
+    worker._retire()
+    assert not down.uplinks and not worker.owner.uproutes
+    assert sink.refusals[0][0] is Code.UNAVAILABLE
+    worker.uplinks.look_at(b"s")
+    worker.uplinks.tick()
+    assert not down.uplinks, "its streams are its successor's"
+    tree.until(lambda: not up.world.workers[0].followers.nodes)
+
+
+class Held:
+    """A set_aside that waits in the helper thread until the test lets it go on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.go_on = threading.Event(), threading.Event()
+        original = SettingAside.sync
+
+        def sync(setting: SettingAside) -> None:
+            self.begun.set()
+            assert self.go_on.wait(PATIENCE_S)
+            original(setting)
+
+        monkeypatch.setattr(SettingAside, "sync", sync)
+
+
+@pytest.fixture
+def parted(tree: Tree) -> tuple[Node, Node]:
+    """A node with five messages of its own, and one with others, which the first is going to follow."""
+    up, down = tree.node(), tree.node()
+    up.fill(b"a", b"b")
+    down.fill(*(b"%d" % number for number in range(5)))
+    return up, down
+
+
+def test_a_cut_that_ends_after_the_streams_were_given_up_changes_nothing(
+    tree: Tree, parted: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up, down = parted
+    held = Held(monkeypatch)
+    worker = down.world.workers[0]
+    cuts: list[bytes] = []
+    monkeypatch.setattr(worker.fanout, "cut", lambda name, _seq: cuts.append(name))
+    down.slave(up)
+    tree.until(held.begun.is_set)
+    stream = worker.owner.open[b"s"]
+    worker._retire()
+    held.go_on.set()
+    tree.until(lambda: not stream.busy)
+    assert not cuts and worker.metrics.diverged_messages == 0
+    with contextlib.closing(StreamLog.open(worker.owner.shard_path(b"s"), "s", create=False, boot_id="x")) as log:
+        assert log.next_seq == 5, "its successor sees to it"
+
+
+def test_while_the_end_is_set_aside_the_stream_is_read_and_not_changed(
+    tree: Tree, parted: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    up, down = parted
+    held = Held(monkeypatch)
+    down.slave(up)
+    tree.until(held.begun.is_set)
+    assert down.messages() == [b"%d" % number for number in range(5)]
+    for command in ("promote s force", "unslave s", "trim s #2"):
+        assert down.say(command).startswith("err unavailable")
+    held.go_on.set()
+    tree.until(lambda: down.messages() == [b"a", b"b"])
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_cut_that_fails_is_made_again_and_told_when_it_is_one(
+    tree: Tree, parted: tuple[Node, Node], monkeypatch: pytest.MonkeyPatch, late: bool
+) -> None:
+    """`late`: after the stream was cut, on the way to the disk; the log is then closed, and opened anew."""
+    up, down = parted
+    worker = down.world.workers[0]
+    told: list[int] = []
+    original, cut = StreamLog.set_aside, worker.fanout.cut
+    failures = [OSError(errno.EIO, "Input/output error")]
+
+    def set_aside(log: StreamLog, seq: int) -> object:
+        if not failures:
+            return original(log, seq)
+        if late:
+            original(log, seq)
+            log.close()
+        raise failures.pop()
+
+    def spy(name: bytes, seq: int) -> None:
+        told.append(len(failures))
+        cut(name, seq)
+
+    monkeypatch.setattr(StreamLog, "set_aside", set_aside)
+    monkeypatch.setattr(worker.fanout, "cut", spy)
+    reader = down.world.connect()
+    down.world.ask(reader, "sub s #0")
+    down.slave(up)
+    tree.until(lambda: not failures and not down.owner.open[b"s"].busy if b"s" in down.owner.open else not failures)
+    tree.until(lambda: down.messages() == [b"a", b"b"])
+    assert len(told) >= 1 and [line for line in reader.lines if line.startswith("err diverged")]
+    assert down.world.workers[0].metrics.diverged_messages == (0 if late else 5)
+
+
+# --- hosts by name ----------------------------------------------------------------------------------------------------
+
+
+def test_a_host_is_looked_up_where_nobody_waits_for_the_disk(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    up, down = tree.node(), tree.node()
+    up.fill(b"a")
+    asked, answer = threading.Event(), threading.Event()
+
+    def look_up(host: str, port: int) -> Address:
+        asked.set()
+        assert host == "broker-up" and answer.wait(PATIENCE_S)
+        return socket.AF_INET, ("127.0.0.1", port)
+
+    monkeypatch.setattr(uplink_module, "look_up", look_up)
+    down.say(f"slave broker-up {up.port} s #0")
+    tree.until(asked.is_set)
+    peer = BinaryPeer(down.world)
+    peer.open("other")
+    peer.publish(1, b"x", ack=m.Ack.SYNCED)
+    tree.until(lambda: peer.peer.received)
+    assert peer.take() == [m.Published(1, ((0, 1, 0),))], "synced while the name server has not answered"
+    answer.set()
+    tree.until(lambda: down.next_seq() == 1)
+    down.world.workers[0].uplinks.stop("it is enough")
+    assert down.world.workers[0].uplinks._lookups is None
+
+
+def test_a_host_that_is_no_name_is_an_upstream_that_is_down(tree: Tree) -> None:
+    node = tree.node()
+    assert node.say("slave a..b 5050 s #0").startswith("ok slave")
+    tree.until(lambda: node.uplinks[0].phase is Phase.DOWN and "no name of a host" in node.uplinks[0].why)
