@@ -102,7 +102,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_the_example_of_the_formats_page(tmp_path: Path) -> None:
-    page = (Path(__file__).parents[3] / "docs" / "file-format.md").read_text()
+    page = (Path(__file__).parents[4] / "docs" / "file-format.md").read_text()
     example = page.split("## replication.json")[1].split("```json\n")[1].split("```")[0]
     (tmp_path / NODE_FILE).write_text(example)
     upstream = Upstream("10.0.0.1", 5_050)
