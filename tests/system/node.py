@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from bench.ports import free_port
+from tests.system.nursery import Forked, nursery
 
 Found = TypeVar("Found")
 
@@ -147,6 +148,9 @@ class LineClient:
 class Node:
     """`tailrace serve` in a process group of its own."""
 
+    by_exec = False
+    """Whether every one is started as a shell would, for tests of the start."""
+
     def __init__(
         self,
         data: Path,
@@ -166,23 +170,29 @@ class Node:
             self._flags += ["--config", str(path)]
         self._workers = workers
         self._environment = environment or {}
-        self.process: subprocess.Popen[bytes] | None = None
+        self.process: subprocess.Popen[bytes] | Forked | None = None
 
     def start(self, *, wait: bool = True) -> Node:
-        command = [sys.executable, "-m", "tailrace.cli.main", "serve", "--data", str(self.data)]
-        command += ["--port", str(self.port), "--metrics-port", str(self.metrics_port), "--workers", str(self._workers)]
+        arguments = ["serve", "--data", str(self.data), "--port", str(self.port)]
+        arguments += ["--metrics-port", str(self.metrics_port), "--workers", str(self._workers), *self._flags]
         with self.log_path.open("ab") as output:
-            self.process = subprocess.Popen(
-                command + self._flags,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                start_new_session=True,
-                env={**os.environ, **self._environment},
-            )
+            self.process = self._begin(arguments, output.fileno())
         if wait:
             self.wait_ready()
         return self
+
+    def _begin(self, arguments: list[str], output: int) -> subprocess.Popen[bytes] | Forked:
+        found = None if self.by_exec or self._environment else nursery()
+        if found is not None:
+            return found.start(arguments, output, os.environ)
+        return subprocess.Popen(
+            [sys.executable, "-m", "tailrace.cli.main", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            env={**os.environ, **self._environment},
+        )
 
     def restart_with(self, environment: dict[str, str]) -> Node:
         """Start again, after a stop or a kill, with other environment variables."""

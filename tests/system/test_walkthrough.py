@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -19,7 +20,11 @@ CONTROL_C = b"\x03"
 
 @pytest.fixture(scope="module")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
-    with running(tmp_path_factory.mktemp("walkthrough") / "data", workers=2) as node:
+    folder = tmp_path_factory.mktemp("walkthrough")
+    with contextlib.ExitStack() as closing:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Node, "by_exec", True)
+            node = closing.enter_context(running(folder / "data", workers=2))
         before = lives(node)
         yield node
         assert lives(node) == before, "a worker has ended"

@@ -1,0 +1,203 @@
+"""Starts nodes by fork from a process that has imported the broker, as a shell would start them by exec.
+
+Most of what the start of a node costs is imports, two thirds of a second of processor time, and the suite starts
+hundreds. A node started here has the same process group, descriptors, environment, directory, network and exit code as
+one started by `python -m tailrace.cli.main`, and runs the same `main`. How the command itself starts is the subject of
+tests/system/test_lifecycle.py and test_walkthrough.py, which start it by exec.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import setproctitle
+
+ROOT = Path(__file__).parents[2]
+REQUEST_BYTES_MAX = 1 << 18
+IMPORTS = (
+    "tailrace.cli.main",
+    "tailrace.cli.serve",
+    "tailrace.supervisor.main",
+    "tailrace.broker.worker",
+    "logging.handlers",
+)
+"""What a node imports, so that its copies need not."""
+TITLE_SPACE = " " * 400
+"""An argument that is not used: what a process calls itself must fit where its arguments were."""
+NETWORK = "/proc/thread-self/ns/net"
+MOUNTS = "/proc/thread-self/ns/mnt"
+AT_START = ("PYTHON", "LD_", "TAILRACE_INTERPRETED")
+"""Beginnings of the environment variables that are read when Python starts or the broker is imported."""
+
+
+class Nursery:
+    """The process that has imported the broker. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self.owner = os.getpid()
+        self.settings = settings_at_start()
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for end in (ours, theirs):
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, REQUEST_BYTES_MAX)
+        self._socket = ours
+        command = [sys.executable, "-m", "tests.system.nursery", str(theirs.fileno()), TITLE_SPACE]
+        with theirs:
+            self._process = subprocess.Popen(
+                command, cwd=ROOT, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, start_new_session=True
+            )
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """End it. What it started goes on."""
+        if self.owner == os.getpid():
+            self._socket.shutdown(socket.SHUT_RDWR)
+            self._process.wait()
+
+    def start(self, arguments: Sequence[str], output: int, environment: Mapping[str, str]) -> Forked:
+        """`tailrace ARGUMENTS` in a session of its own, in the network of the calling thread."""
+        request: dict[str, object] = {
+            "arguments": list(arguments),
+            "environment": dict(environment),
+            "cwd": os.getcwd(),
+        }
+        network = os.open(NETWORK, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return Forked(self, self._ask(request, [output, network]))
+        finally:
+            os.close(network)
+
+    def reap(self, pid: int) -> int | None:
+        """The wait status of a process, once: None while it runs."""
+        status = self._ask({"reap": pid})
+        return None if status < 0 else status
+
+    def _ask(self, request: dict[str, object], descriptors: Sequence[int] = ()) -> int:
+        with self._lock:
+            socket.send_fds(self._socket, [json.dumps(request).encode()], list(descriptors))
+            answer = self._socket.recv(64)
+        if not answer:
+            raise RuntimeError(f"the nursery ended with {self._process.wait()}")
+        return int(answer)
+
+
+class Forked:
+    """A process that the nursery started, with what is used here of `subprocess.Popen`."""
+
+    def __init__(self, nursery: Nursery, pid: int) -> None:
+        self._nursery = nursery
+        self._lock = threading.Lock()
+        self._pidfd = os.pidfd_open(pid)
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        with self._lock:
+            if self.returncode is None and (status := self._nursery.reap(self.pid)) is not None:
+                self.returncode = os.waitstatus_to_exitcode(status)
+                os.close(self._pidfd)
+            return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        """The exit code; negative for the number of a signal. Raises subprocess.TimeoutExpired."""
+        if self.poll() is None:
+            ready = select.poll()
+            ready.register(self._pidfd, select.POLLIN)
+            ready.poll(None if timeout is None else timeout * 1000)
+        code = self.poll()
+        if code is None:
+            assert timeout is not None
+            raise subprocess.TimeoutExpired("tailrace serve", timeout)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def terminate(self) -> None:
+        self.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+_nurseries: dict[int, Nursery] = {}
+
+
+def nursery() -> Nursery | None:
+    """The one of this process, started when first asked for; None if a copy of it would differ from a new process."""
+    found = _nurseries.get(os.getpid())
+    if found is None:
+        found = _nurseries[os.getpid()] = Nursery()
+    return found if found.settings == settings_at_start() else None
+
+
+def settings_at_start() -> tuple[object, ...]:
+    """What a process gets from the one that starts it and keeps for its life."""
+    variables = sorted((name, value) for name, value in os.environ.items() if name.startswith(AT_START))
+    return os.stat(MOUNTS).st_ino, variables
+
+
+# --- in the nursery ---------------------------------------------------------------------------------------------------
+
+
+def serve(requests: socket.socket) -> list[str]:
+    """Answer requests until there are no more, and end; or return in a copy, with the arguments of its command."""
+    while True:
+        data, descriptors, _flags, _address = socket.recv_fds(requests, REQUEST_BYTES_MAX, 2)
+        if not data:
+            sys.exit(0)
+        request = json.loads(data)
+        if "reap" in request:
+            found, status = os.waitpid(request["reap"], os.WNOHANG)
+            requests.send(str(status if found else -1).encode())
+            continue
+        pid = os.fork()
+        if not pid:
+            requests.close()
+            become(request["environment"], request["cwd"], *descriptors)
+            return list(request["arguments"])
+        for descriptor in descriptors:
+            os.close(descriptor)
+        requests.send(str(pid).encode())
+
+
+def become(environment: dict[str, str], folder: str, output: int, network: int) -> None:
+    """Make this copy of the nursery what exec would have made."""
+    os.setsid()
+    if os.fstat(network).st_ino != os.stat(NETWORK).st_ino:
+        libc = ctypes.CDLL(None, use_errno=True)
+        if libc.setns(network, 0):
+            raise OSError(ctypes.get_errno(), "setns")
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    for descriptor in (output, network):
+        os.close(descriptor)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+
+
+if __name__ == "__main__":
+    for name in IMPORTS:
+        importlib.import_module(name)
+    setproctitle.setproctitle("tailrace tests: nursery")  # it finds its place before the environment is exchanged
+    gc.collect()
+    with socket.socket(fileno=int(sys.argv[1])) as control:
+        sys.argv[1:] = serve(control)
+    from tailrace.cli.main import main
+
+    main()
