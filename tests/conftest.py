@@ -69,6 +69,7 @@ ONCE = {
     ),
     "trees": (
         "tests/system/test_nemesis.py",
+        "tests/system/test_nursery.py",
         "tests/system/test_promotion",
         "tests/system/test_replication_",
         "tests/system/test_soak.py",
