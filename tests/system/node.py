@@ -182,16 +182,17 @@ class Node:
         return self
 
     def _begin(self, arguments: list[str], output: int) -> subprocess.Popen[bytes] | Forked:
-        found = None if self.by_exec or self._environment else nursery()
+        environment = {**os.environ, **self._environment}
+        found = None if self.by_exec else nursery(environment)
         if found is not None:
-            return found.start(arguments, output, os.environ)
+            return found.start(arguments, output, environment)
         return subprocess.Popen(
             [sys.executable, "-m", "tailrace.cli.main", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
             start_new_session=True,
-            env={**os.environ, **self._environment},
+            env=environment,
         )
 
     def restart_with(self, environment: dict[str, str]) -> Node:

@@ -49,7 +49,7 @@ class Nursery:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self.owner = os.getpid()
-        self.settings = settings_at_start()
+        self.settings = settings_at_start(os.environ)
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         for end in (ours, theirs):
             end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, REQUEST_BYTES_MAX)
@@ -137,17 +137,19 @@ class Forked:
 _nurseries: dict[int, Nursery] = {}
 
 
-def nursery() -> Nursery | None:
-    """The one of this process, started when first asked for; None if a copy of it would differ from a new process."""
+def nursery(environment: Mapping[str, str]) -> Nursery | None:
+    """The one of this process, started when first asked for; None if a copy of it would differ from a new process with
+    this environment.
+    """
     found = _nurseries.get(os.getpid())
     if found is None:
         found = _nurseries[os.getpid()] = Nursery()
-    return found if found.settings == settings_at_start() else None
+    return found if found.settings == settings_at_start(environment) else None
 
 
-def settings_at_start() -> tuple[object, ...]:
+def settings_at_start(environment: Mapping[str, str]) -> tuple[object, ...]:
     """What a process gets from the one that starts it and keeps for its life."""
-    variables = sorted((name, value) for name, value in os.environ.items() if name.startswith(AT_START))
+    variables = sorted((name, value) for name, value in environment.items() if name.startswith(AT_START))
     return os.stat(MOUNTS).st_ino, variables
 
 

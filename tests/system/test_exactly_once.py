@@ -151,7 +151,7 @@ def test_the_master_dies_and_a_slave_is_promoted(tmp_path: Path) -> None:
             let_follow(tree.nodes["old"], tree.nodes["heir"])
             load.wait_for_progress(50)
             sent = load.finish()
-        check(tree, sent)
+        check(tree, sent, repeated=True)
         unanswered = [message for message in sent if message.fate is not Fate.ACKNOWLEDGED]
         print(f"{len(unanswered)} of {len(sent)} messages were not acknowledged")
     assert_sound(tree.data())

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tailrace.cli.ending import NO_CONNECTION, OK
-from tests.system.node import PATIENCE_S, Node
+from tests.system.node import PATIENCE_S, Node, running
 from tests.system.nursery import nursery
 
 
@@ -30,7 +30,6 @@ def both(folder: Path) -> Iterator[tuple[Node, Node]]:
     forked, started = Node(folder / "forked"), Started(folder / "started")
     try:
         yield forked.start(), started.start()
-        assert (forked.stop(), started.stop()) == (0, 0)
     finally:
         for node in (forked, started):
             node.kill()
@@ -61,22 +60,24 @@ def first_words(process: psutil.Process) -> str:
 def test_a_forked_node_looks_like_one_that_was_started(tmp_path: Path) -> None:
     with both(tmp_path) as (forked, started):
         assert look(forked) == look(started)
-
-
-def test_how_it_ended_is_known(tmp_path: Path) -> None:
-    with both(tmp_path) as (forked, started):
         for node in (forked, started):
             assert node.process is not None and node.process.poll() is None
             with pytest.raises(subprocess.TimeoutExpired):
                 node.process.wait(0.01)
-            node.process.kill()
-            assert node.process.wait() == node.process.poll() == -signal.SIGKILL
-            node.kill()
-            node.start()
+        assert (forked.stop(), started.stop()) == (0, 0)
+
+
+def test_that_it_was_killed_is_known(tmp_path: Path) -> None:
+    with running(tmp_path / "data") as node:
+        assert node.process is not None
+        node.process.kill()
+        assert node.process.wait() == node.process.poll() == -signal.SIGKILL
+        node.kill()
+        node.start()
 
 
 def test_it_has_the_environment_and_the_folder_of_this_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = nursery()
+    asked = nursery(os.environ)
     assert asked is not None
     monkeypatch.setenv("TAILRACE_SERVER", "127.0.0.1:1")
     (tmp_path / "empty.toml").touch()
@@ -89,7 +90,7 @@ def test_it_has_the_environment_and_the_folder_of_this_moment(tmp_path: Path, mo
     assert "127.0.0.1:1" in said and "empty.toml: valid" in said, said
 
 
-def test_what_is_read_at_the_start_of_a_process_asks_for_a_new_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert nursery() is not None
-    monkeypatch.setenv("TAILRACE_INTERPRETED", "1" if not os.environ.get("TAILRACE_INTERPRETED") else "")
-    assert nursery() is None
+def test_what_is_read_at_the_start_of_a_process_asks_for_a_new_one() -> None:
+    assert nursery({**os.environ, "TAILRACE_BOOT_ID": "another"}) is not None
+    for name in ("TAILRACE_INTERPRETED", "LD_PRELOAD", "PYTHONOPTIMIZE"):
+        assert nursery({**os.environ, name: "another"}) is None

@@ -1,6 +1,6 @@
 """Very many streams on one node: what they cost at rest, at a start and in turn.
 
-The suite has 20,000, eighty times as many as may be open. TAILRACE_STREAMS=100000 sets another number.
+The suite has 8,000, thirty times as many as may be open. TAILRACE_STREAMS=100000 sets another number.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tailrace.shard.leaves import build
 from tests.system.mounts import CannotMount, available_bytes, mounted
 from tests.system.node import LineClient, Node
 from tests.system.processes import all_workers, descriptors, mappings, resident_bytes
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
-DEFAULT_STREAMS = 20_000 if build() == "compiled" else 10_000  # no bound here depends on the interpreted leaves
-STREAMS = int(os.environ.get("TAILRACE_STREAMS", DEFAULT_STREAMS))
+STREAMS = int(os.environ.get("TAILRACE_STREAMS", 8_000))
 CONNECTIONS = 4
 PATIENCE_S = 300.0  # for one round, which has taken two minutes on a machine with fourteen times too much to do
 MAX_OPEN = 256
