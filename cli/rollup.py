@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, date, datetime, timedelta
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,9 +22,9 @@ from tailrace.shard.errors import DirectoryError
 from tailrace.shard.retention import RetentionPolicy
 
 if TYPE_CHECKING:
-    from tailrace.spark.rollup.engine import ChooseEngine, Engine
-    from tailrace.spark.rollup.job import Outcome
-    from tailrace.spark.rollup.nightly import Night
+    from tailrace.spark.rollup.engine import ChooseEngine, Engine, EngineError
+    from tailrace.spark.rollup.job import Job, Outcome
+    from tailrace.spark.rollup.nightly import Night, NightResult
 
 NEEDED = ("numpy", "pyarrow", "jinja2")
 NOTES_SHOWN = 20
@@ -35,6 +37,8 @@ EPILOG = """\b
 Examples:
   tailrace rollup ./data ./rollups
   tailrace rollup ./data ./rollups --day 2026-11-20
+  tailrace rollup ./data ./rollups --from 2026-11-01 --to 2026-11-20
+  tailrace rollup ./data ./rollups --catch-up
   tailrace rollup ./data ./rollups --config /etc/tailrace/tailrace.toml
   tailrace rollup north=/mnt/north south=/mnt/south ./rollups
   tailrace rollup ./data ./rollups --engine spark
@@ -45,7 +49,7 @@ and a report of the day as one HTML page; both engines write the same tables. Ru
 once; killed at any point, it leaves the day as it was before or as it should be. Of streams that were trimmed since an
 earlier run, what that run wrote of them is kept, and so are rows of other nodes.
 
-Exit codes: 0 done, 1 streams could not be read whole (the tables have the others) or the engine failed, 2 wrong
+Exit codes: 0 done, 1 streams could not be read whole (the tables have the others) or a day failed, 2 wrong
 arguments, 3 another rollup writes to OUT, 4 no connection to the brokers, 5 DATA is unusable.
 """
 
@@ -54,6 +58,9 @@ arguments, 3 another rollup writes to OUT, 4 no connection to the brokers, 5 DAT
 @click.argument("data", metavar="[NODE=]DATA…", nargs=-1, required=True)
 @click.argument("out", metavar="OUT", callback=lambda _context, _option, text: parse_out(text))
 @click.option("--day", metavar="YYYY-MM-DD", help="The day, UTC [default: yesterday].")
+@click.option("--from", "first", metavar="DAY", help="The first of several days; each is committed by itself.")
+@click.option("--to", "last", metavar="DAY", help="The last of them, which is included [default: yesterday].")
+@click.option("--catch-up", is_flag=True, help="Also earlier days that were missed since the first one in OUT.")
 @click.option("--stream", "streams", multiple=True, metavar="PATTERN", help="Only these streams; may be repeated.")
 @click.option("--replace", is_flag=True, help="Remove rows of other nodes, and of streams that are gone or made anew.")
 @click.option("--verify", is_flag=True, help="Read the messages too, and count those whose checksum is wrong.")
@@ -84,6 +91,9 @@ def command(
     data: tuple[str, ...],
     out: Path,
     day: str | None,
+    first: str | None,
+    last: str | None,
+    catch_up: bool,
     streams: tuple[str, ...],
     replace: bool,
     verify: bool,
@@ -107,20 +117,21 @@ def command(
     if replace and len(data) > 1:
         raise click.UsageError("--replace removes rows of other nodes, so it goes with one node")
     from tailrace.spark.rollup.job import Job
-    from tailrace.spark.rollup.nightly import Night
 
     if verify and brokers:
         raise click.UsageError("--verify reads the files of a data directory; brokers check what they send themselves")
+    days = parse_days(day, first, last, catch_up)
     jobs = [
-        Job(parse_source(text, brokers, token), out.resolve(), parse_day(day), streams, verify, replace, name)
+        Job(parse_source(text, brokers, token), out.resolve(), days[-1], streams, verify, replace, name)
         for name, text in parse_nodes(data)
     ]
     zips, settings = [path for path in py_files.split(",") if path], parse_settings(conf)
     if engine == "local" and (master or zips or settings):
         raise click.UsageError("--master, --py-files and --conf are for --engine spark")
     processors = parse_cores(cores)
-    night = Night(jobs[0], load_policies(config), metrics, not no_report, tuple(jobs[1:]))
+    nights = make_nights(jobs, days, catch_up, load_policies(config), not no_report)
 
+    @cache
     def start() -> Any:
         from tailrace.spark.rollup.sessions import LOCAL, make_session
 
@@ -130,13 +141,32 @@ def command(
         wanted = engine or choose_engine(messages, is_for_spark=bool(master or zips or settings))
         return make_engine(wanted, processors, start, background, log_level not in ("debug", "info"))
 
-    outcome, report = run(night, choose)
-    tell(outcome, jobs[0].day, report)
-    return REFUSED if outcome.failures else OK
+    done = run(nights, choose, metrics)
+    return REFUSED if any(each.outcome is None or each.outcome.failures for each in done) else OK
+
+
+def make_nights(
+    jobs: list[Job],
+    days: list[date],
+    catch_up: bool,
+    policy_of: Callable[[str], RetentionPolicy] | None,
+    with_report: bool,
+) -> list[Night]:
+    """One night per day. Only the last has the forecast of retention. Raises CommandError."""
+    from tailrace.spark.rollup.days import plan_catch_up
+    from tailrace.spark.rollup.nightly import Night
+
+    if catch_up:
+        with as_command_errors(jobs[0].out):
+            planned = plan_catch_up(jobs, days[-1])
+    else:
+        planned = [tuple(job._replace(day=day) for job in jobs) for day in days]
+    nights = [Night(each[0], None, with_report, each[1:], len(jobs) > 1) for each in planned]
+    return [*nights[:-1], nights[-1]._replace(policy_of=policy_of)]
 
 
 def choose_engine(messages: int, *, is_for_spark: bool) -> str:
-    """The engine if none is named: `is_for_spark` if other options are."""
+    """The default engine. `is_for_spark`: an option of Spark was given."""
     from tailrace.spark.rollup.engine import LOCAL_MESSAGES_MAX
 
     return "spark" if is_for_spark or messages > LOCAL_MESSAGES_MAX else "local"
@@ -201,8 +231,26 @@ def parse_out(text: str) -> Path:
     return path
 
 
-def parse_day(text: str | None) -> date:
-    """Yesterday where none is said. Raises click.UsageError."""
+def parse_days(day: str | None, first: str | None, last: str | None, catch_up: bool) -> list[date]:
+    """The days to roll up, in order. Raises click.UsageError."""
+    from tailrace.spark.rollup.days import DAYS_MAX, list_days
+
+    if first is None:
+        if last is not None:
+            raise click.UsageError("--to is the last of several days; it needs --from, the first")
+        return [parse_day(day)]
+    if day is not None or catch_up:
+        raise click.UsageError("--from is for a range of days, without --day and --catch-up")
+    found = parse_day(first, "--from"), parse_day(last, "--to")
+    if found[0] > found[1]:
+        raise click.UsageError(f"--from {found[0]} is behind --to {found[1]}")
+    if (found[1] - found[0]).days >= DAYS_MAX:
+        raise click.UsageError(f"--from {found[0]} --to {found[1]} are more than the {DAYS_MAX:,} days of one run")
+    return list_days(*found)
+
+
+def parse_day(text: str | None, option: str = "--day") -> date:
+    """The day; yesterday by default. Raises click.UsageError."""
     today = datetime.now(UTC).date()
     if text is None:
         return today - timedelta(days=1)
@@ -211,9 +259,9 @@ def parse_day(text: str | None) -> date:
     except ValueError:
         day = None
     if day is None:
-        raise click.UsageError(f"--day {text!r} is no day; YYYY-MM-DD is")
+        raise click.UsageError(f"{option} {text!r} is no day; YYYY-MM-DD is")
     if day > today:
-        raise click.UsageError(f"--day {text} has not come yet; today is {today}, UTC")
+        raise click.UsageError(f"{option} {text} has not come yet; today is {today}, UTC")
     return day
 
 
@@ -253,28 +301,48 @@ def load_policies(config: Path | None) -> Callable[[str], RetentionPolicy] | Non
     return policy_of
 
 
-def run(night: Night, choose: ChooseEngine) -> tuple[Outcome, Path | None]:
-    """With a bar on a terminal. Raises CommandError."""
+def run(nights: list[Night], choose: ChooseEngine, metrics: Path | None) -> list[NightResult]:
+    """Run with a progress bar on a terminal; print each day's result as it is done. Raises CommandError."""
+    from tailrace.spark.rollup.nightly import run_nights
+
+    with Phases() as phases, as_command_errors(nights[0].job.out):
+
+        def tell_day(done: NightResult) -> None:
+            phases.end()
+            if done.outcome is not None:
+                tell(done.outcome, done.day, done.report)
+            elif done.error is not None:
+                click.echo(f"tailrace: {done.day}: {show_error(done.error, nights[0].job.out)}", err=True)
+
+        return run_nights(nights, choose, phases.show, tell_day, metrics)
+
+
+@contextmanager
+def as_command_errors(out: Path) -> Iterator[None]:
+    """Turn the errors of a run into CommandError."""
     from tailrace.spark.options import InvalidOption
     from tailrace.spark.rollup.engine import EngineError
-    from tailrace.spark.rollup.nightly import run_night
     from tailrace.spark.rollup.store import StoreInUse
 
-    with Phases() as phases:
-        try:
-            return run_night(night, choose, phases.show)
-        except StoreInUse as error:
-            raise CommandError(str(error), IN_USE) from None
-        except DirectoryError as error:
-            raise CommandError(str(error), NO_DIRECTORY) from None
-        except InvalidOption as error:
-            raise CommandError(str(error), USAGE) from None
-        except TailraceError as error:
-            raise CommandError(str(error), NO_CONNECTION) from None
-        except OSError as error:
-            raise CommandError(f"{error.filename or night.job.out}: {error.strerror or error}") from None
-        except EngineError as error:
-            raise CommandError(f"{error.name}: {find_cause(error.text)}") from None
+    try:
+        yield
+    except StoreInUse as error:
+        raise CommandError(str(error), IN_USE) from None
+    except DirectoryError as error:
+        raise CommandError(str(error), NO_DIRECTORY) from None
+    except InvalidOption as error:
+        raise CommandError(str(error), USAGE) from None
+    except TailraceError as error:
+        raise CommandError(str(error), NO_CONNECTION) from None
+    except (OSError, EngineError) as error:
+        raise CommandError(show_error(error, out)) from None
+
+
+def show_error(error: OSError | EngineError, out: Path) -> str:
+    """In a line."""
+    if isinstance(error, OSError):
+        return f"{error.filename or out}: {error.strerror or error}"
+    return f"{error.name}: {find_cause(error.text)}"
 
 
 class Phases:
@@ -286,7 +354,7 @@ class Phases:
 
     def show(self, phase: str, done: int, total: int) -> None:
         if phase != self._phase:
-            self._end()
+            self.end()
             self._phase = phase
             self._bar = ProgressBar(phase, total if total > 1 else None, is_bytes=False)
             self._bar.__enter__()
@@ -297,12 +365,12 @@ class Phases:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        self._end()
+        self.end()
 
-    def _end(self) -> None:
+    def end(self) -> None:
         if self._bar is not None:
             self._bar.__exit__(None, None, None)
-        self._bar = None
+        self._bar, self._phase = None, ""
 
 
 def tell(outcome: Outcome, day: date, report: Path | None) -> None:

@@ -23,7 +23,7 @@ from tailrace.spark.rollup.day_plan import DayPlan, plan_day
 from tailrace.spark.rollup.engine import ChooseEngine, Show
 from tailrace.spark.rollup.frame_view import frame_views
 from tailrace.spark.rollup.merge import KEPT_FROM_MAX, Identity, Kept, file_name, write_merged
-from tailrace.spark.rollup.nodes import NodeRow, State, stage_node
+from tailrace.spark.rollup.nodes import NodeRow, State, read_nodes, stage_node
 from tailrace.spark.rollup.store import NODES, TABLES, Store, staged_table
 from tailrace.spark.rollup.tasks import TaskResult, Work
 from tailrace.spark.source import open_source
@@ -119,32 +119,37 @@ def run_job(job: Job, choose: ChooseEngine, show: Show) -> Outcome:
     """
     store = Store(job.out)
     with store.locked():
-        plan = make_plan(job, show)
-        outcome = Outcome(plan.messages, len(plan.first_seqs) + len(plan.bad))
-        for bad in plan.bad:
-            outcome.add(Note(bad.stream, bad.cause, True))
-        for each in plan.contradictory:
-            outcome.add(Note(each.stream, each.cause, True))
-        for pattern in find_idle(job.streams, [*plan.first_seqs, *(bad.stream for bad in plan.bad)]):
-            outcome.add(Note(pattern, "no stream has this name, or is like this", True))
-        run = store.begin()
-        try:
-            _Run(job, store, run, plan, outcome, choose, show).stage()
-            row, nodes = node_row(job, plan, outcome), store.partition(NODES, job.day)
-            stage_node(run, nodes, row, keeps_own=bool(job.streams), keeps_others=bool(job.streams) or not job.replace)
-        except BaseException:
-            shutil.rmtree(run, ignore_errors=True)
-            raise
-        outcome.rows = {table: count_rows(staged_table(run, table)) for table in TABLES.values()}
-        outcome.was_cleared = not any(outcome.rows.values()) and store.partition("days", job.day).exists()
-        store.commit(run, job.day)
-        store.sweep()  # what a killed run's own processes went on writing until they noticed
-        return outcome
+        return run_locked(store, job, choose, show)
+
+
+def run_locked(store: Store, job: Job, choose: ChooseEngine, show: Show) -> Outcome:
+    """The same, for a caller that holds the lock of the tables for longer."""
+    plan = make_plan(job, show)
+    outcome = Outcome(plan.messages, len(plan.first_seqs) + len(plan.bad))
+    for bad in plan.bad:
+        outcome.add(Note(bad.stream, bad.cause, True))
+    for each in plan.contradictory:
+        outcome.add(Note(each.stream, each.cause, True))
+    for pattern in find_idle(job.streams, [*plan.first_seqs, *(bad.stream for bad in plan.bad)]):
+        outcome.add(Note(pattern, "no stream has this name, or is like this", True))
+    run = store.begin()
+    try:
+        _Run(job, store, run, plan, outcome, choose, show).stage()
+        row, nodes = node_row(job, plan, outcome), store.partition(NODES, job.day)
+        stage_node(run, nodes, row, keeps_own=bool(job.streams), keeps_others=bool(job.streams) or not job.replace)
+    except BaseException:
+        shutil.rmtree(run, ignore_errors=True)
+        raise
+    outcome.rows = {table: count_rows(staged_table(run, table)) for table in TABLES.values()}
+    outcome.was_cleared = not any(outcome.rows.values()) and store.partition("days", job.day).exists()
+    store.commit(run, job.day)
+    store.sweep()  # what a killed run's own processes went on writing until they noticed
+    return outcome
 
 
 def node_row(job: Job, plan: DayPlan, outcome: Outcome) -> NodeRow:
     """What the table of nodes gets of a run."""
-    state: State = "partly" if outcome.failures else "whole"
+    state: State = "selected" if job.streams else "partly" if outcome.failures else "whole"
     return NodeRow(job.name or plan.node, plan.node, state, None, outcome.streams, outcome.messages, datetime.now(UTC))
 
 
@@ -173,6 +178,7 @@ class _Run:
         self._run = run
         self._raw = run / "raw"
         self._old = {table: store.partition(table, job.day) for table in TABLES.values()}
+        self._nodes = store.partition(NODES, job.day)
         self._plan = plan
         self._outcome = outcome
         self._choose = choose
@@ -196,13 +202,20 @@ class _Run:
             self._take(fresh)
 
     def _tell_kept(self, wanted: list[Kept]) -> None:
-        """Rows of streams that this run was not asked for stay, too; nobody needs to be told."""
+        """Rows of streams that this run was not asked for stay, too, and those of the other nodes of a fleet; nobody
+        needs a message."""
         kept, others, copies = set[str](), set[str](), set[str]()
+        fleet = self._find_fleet()
         for each in wanted:
-            if is_wanted(each.was.stream, self._job.streams):
+            if is_wanted(each.was.stream, self._job.streams) and (each.now or each.was.node not in fleet):
                 is_copy = each.now is not None and find_same(each.was, self._plan) is None
                 (copies if is_copy else others if is_another(each, self._plan) else kept).add(each.was.stream)
         self._outcome.kept, self._outcome.others, self._outcome.copies = map(sorted, (kept, others, copies))
+
+    def _find_fleet(self) -> set[str | None]:
+        """The ids of the other nodes that have a name, if this one has."""
+        rows = read_nodes(self._nodes) if self._job.name else []
+        return {row.node for row in rows if row.name not in (row.node, self._job.name)}
 
     def _find_copies(self, before: Mapping[Identity, Before], minutes: Sequence[Path]) -> set[Identity]:
         """Rows of other nodes that count the messages of streams that were read now."""

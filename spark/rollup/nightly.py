@@ -1,21 +1,24 @@
-"""A whole night's work: the rollup, then the day's report, then the figures for Prometheus."""
+"""A whole night's work, of a day or several: the rollup, then the day's report, then the figures for Prometheus."""
 
 from __future__ import annotations
 
+import errno
 import time
-from collections.abc import Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Final, NamedTuple
+
+import pyarrow as pa
 
 from tailrace.errors import TailraceError
 from tailrace.shard.directory import open_data_dir
 from tailrace.shard.errors import DirectoryError
 from tailrace.shard.files import replace_file
 from tailrace.shard.frame import HEADER_BYTES
-from tailrace.spark.rollup.engine import ChooseEngine, Show
+from tailrace.spark.rollup.engine import ChooseEngine, EngineError, Show
 from tailrace.spark.rollup.forecast import PolicyOf, Removal, forecast
-from tailrace.spark.rollup.job import Job, Note, Outcome, run_job
+from tailrace.spark.rollup.job import Job, Note, Outcome, run_locked
 from tailrace.spark.rollup.metrics import RunFigures, write_metrics
 from tailrace.spark.rollup.nodes import commit_missing
 from tailrace.spark.rollup.report import Told, render
@@ -23,46 +26,90 @@ from tailrace.spark.rollup.store import Store
 from tailrace.spark.rollup.summary import STREAMS_SHOWN, read_day_bytes, summarize
 
 KEPT_SHOWN: Final = 10
+NOWHERE_TO_WRITE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""With these the other days of a run would fail, too."""
 
 
 class Night(NamedTuple):
-    """`policy_of` tells a stream's retention, where the configuration is known; `metrics` is the textfile. `more`: jobs
-    of other nodes, for the same day and OUT."""
+    """A day. `policy_of` returns a stream's retention, if the configuration is known. `more`: jobs of other nodes, for
+    the same day and OUT. `is_fleet`: a node that cannot be opened is recorded as missing, and is no error."""
 
     job: Job
     policy_of: PolicyOf | None = None
-    metrics: Path | None = None
     with_report: bool = True
     more: tuple[Job, ...] = ()
+    is_fleet: bool = False
 
 
-def run_night(night: Night, choose: ChooseEngine, show: Show) -> tuple[Outcome, Path | None]:
-    """Gives what was done, and where the report is. Raises what `run_job` does; the figures then say that it failed."""
+class NightResult(NamedTuple):
+    """The result of a day. `outcome` is None if its tables are unchanged, because of `error`."""
+
+    day: date
+    outcome: Outcome | None
+    report: Path | None = None
+    error: EngineError | OSError | None = None
+
+
+def run_nights(
+    nights: Sequence[Night],
+    choose: ChooseEngine,
+    show: Show,
+    tell: Callable[[NightResult], None] = lambda _done: None,
+    metrics: Path | None = None,
+) -> list[NightResult]:
+    """Roll up one day after the other into one OUT, which is locked until the last is done. `tell` gets each result.
+
+    A day that fails does not stop the others, unless they would fail likewise; then, and if there is only one, raises
+    the errors of `run_locked`. Raises StoreInUse. `metrics`, the textfile, gets the figures in any case.
+    """
     begun_s = time.monotonic()
-    outcome: Outcome | None = None
+    done: list[NightResult] = []
+    is_complete = False
+    store = Store(nights[0].job.out)
     try:
-        outcome = run_jobs((night.job, *night.more), choose, show)
-        report = write_report(night, outcome, show) if night.with_report else None
+        with store.locked():
+            for night in nights:
+                done.append(_run_one(store, night, choose, show, is_alone=len(nights) == 1))
+                tell(done[-1])
+        is_complete = all(each.outcome is not None for each in done)
     finally:
-        if night.metrics is not None:
-            write_metrics(night.metrics, _figures(night.job, outcome, time.monotonic() - begun_s))
-    return outcome, report
+        if metrics is not None:
+            write_metrics(metrics, _figures(nights[-1].job.day, done, time.monotonic() - begun_s, is_complete))
+    return done
 
 
-def run_jobs(jobs: Sequence[Job], choose: ChooseEngine, show: Show) -> Outcome:
-    """One after the other. Of several nodes those that cannot be read are recorded, and the others go on.
+def _run_one(store: Store, night: Night, choose: ChooseEngine, show: Show, *, is_alone: bool) -> NightResult:
+    try:
+        return _run_night(store, night, choose, show)
+    except (EngineError, OSError) as error:
+        if is_alone or getattr(error, "errno", None) in NOWHERE_TO_WRITE:
+            raise
+        return NightResult(night.job.day, None, None, error)
 
-    Raises what `run_job` does.
+
+def _run_night(store: Store, night: Night, choose: ChooseEngine, show: Show) -> NightResult:
+    try:
+        outcome = run_jobs(store, night, choose, show)
+        report = write_report(night, outcome, show) if night.with_report else None
+    except pa.ArrowInvalid as error:  # a file of an earlier run cannot be read; the text names it
+        raise OSError(str(error)) from error
+    return NightResult(night.job.day, outcome, report)
+
+
+def run_jobs(store: Store, night: Night, choose: ChooseEngine, show: Show) -> Outcome:
+    """Run the jobs of a day, with the lock held. Nodes of a fleet that cannot be read are recorded; the others go on.
+
+    Raises the errors of `run_locked`.
     """
     together = Outcome()
-    for job in jobs:
+    for job in (night.job, *night.more):
         try:
-            together.join(run_job(job, choose, show))
+            together.join(run_locked(store, job, choose, show))
         except (DirectoryError, TailraceError) as error:
-            if len(jobs) == 1:
+            if not night.is_fleet:
                 raise
             name = job.name or job.source.get("path") or job.source.get("brokers", "")
-            commit_missing(Store(job.out), job.day, name, str(error))
+            commit_missing(store, job.day, name, str(error))
             together.add(Note(name, f"this node is missing in the tables: {error}", True))
     return together
 
@@ -109,15 +156,16 @@ def find_removals(job: Job, policy_of: PolicyOf) -> list[Removal] | None:
     return sorted(found, key=lambda removal: removal.bytes, reverse=True)[:STREAMS_SHOWN]
 
 
-def _figures(job: Job, outcome: Outcome | None, duration_s: float) -> RunFigures:
-    done = outcome or Outcome()
+def _figures(day: date, done: Sequence[NightResult], duration_s: float, is_success: bool) -> RunFigures:
+    """The sums of all days; `day` is the last."""
+    outcomes = [each.outcome for each in done if each.outcome is not None]
     return RunFigures(
-        day=job.day,
+        day=day,
         ended_s=time.time(),
         duration_s=duration_s,
-        is_success=outcome is not None,
-        messages=done.messages,
-        rows=sum(done.rows.values()),
-        failures=done.failures,
-        kept_streams=len(done.kept),
+        is_success=is_success,
+        messages=sum(outcome.messages for outcome in outcomes),
+        rows=sum(sum(outcome.rows.values()) for outcome in outcomes),
+        failures=sum(outcome.failures for outcome in outcomes),
+        kept_streams=len({stream for outcome in outcomes for stream in outcome.kept}),
     )

@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
-from tailrace.spark.rollup.store import NODES, Store, staged_table
+from tailrace.spark.rollup.store import NODES, Snapshot, Store, staged_table
 
-State = Literal["whole", "partly", "missing"]
+State = Literal["whole", "partly", "selected", "missing"]
 
 SCHEMA: Final = pa.schema(
     [
@@ -28,7 +28,8 @@ SCHEMA: Final = pa.schema(
 
 class NodeRow(NamedTuple):
     """A row of the table. `name`: as the run was told, or else the id. `node`: the id, as in the other tables, None for
-    a node that was missing. `state`: partly if some of its streams could not be read whole. `cause`: why it is missing.
+    a node that was missing. `state`: partly if some of its streams could not be read whole; selected if only those of
+    --stream were ever read. `cause`: why it is missing.
     """
 
     name: str
@@ -47,14 +48,26 @@ def read_nodes(folder: Path) -> list[NodeRow]:
     return [NodeRow(**row) for row in ds.dataset(folder, format="parquet", schema=SCHEMA).to_table().to_pylist()]
 
 
+def read_all_nodes(snapshot: Snapshot) -> list[tuple[date, NodeRow]]:
+    """The rows of all days. Raises OSError."""
+    folder = snapshot.path / NODES
+    if not any(folder.glob("day=*/*.parquet")):
+        return []
+    by_day = ds.partitioning(pa.schema([("day", pa.string())]), flavor="hive")
+    schema = SCHEMA.append(pa.field("day", pa.string()))
+    rows = ds.dataset(folder, format="parquet", partitioning=by_day, schema=schema).to_table().to_pylist()
+    return [(date.fromisoformat(row.pop("day")), NodeRow(**row)) for row in rows]
+
+
 def stage_node(run: Path, before: Path, row: NodeRow, *, keeps_own: bool = False, keeps_others: bool = True) -> None:
-    """Stage the table of `before`, the day's folder, with this row. `keeps_own`: if the node has one, that stays.
+    """Stage the table of `before`, the day's folder, with this row. `keeps_own`: keep the node's own row, unless it is
+    "missing".
 
     Raises OSError.
     """
     rows = read_nodes(before) if keeps_others else []
     if keeps_own:
-        row = next((each for each in rows if each.name == row.name), row)
+        row = next((each for each in rows if each.name == row.name and each.state != "missing"), row)
     rows = [each for each in rows if each.name != row.name and (each.node is None or each.node != row.node)]
     folder = staged_table(run, NODES)
     folder.mkdir()
@@ -63,9 +76,8 @@ def stage_node(run: Path, before: Path, row: NodeRow, *, keeps_own: bool = False
 
 
 def commit_missing(store: Store, day: date, name: str, cause: str) -> None:
-    """Record that a node could not be read; the tables stay as they are. Raises StoreInUse, OSError."""
-    with store.locked():
-        run = store.begin()
-        row = NodeRow(name, None, "missing", cause, rolled_up_at=datetime.now(UTC))
-        stage_node(run, store.partition(NODES, day), row, keeps_own=True)
-        store.commit(run, day, (NODES,))
+    """Record that a node could not be read; the tables stay as they are. Only with the lock. Raises OSError."""
+    run = store.begin()
+    row = NodeRow(name, None, "missing", cause, rolled_up_at=datetime.now(UTC))
+    stage_node(run, store.partition(NODES, day), row, keeps_own=True)
+    store.commit(run, day, (NODES,))

@@ -221,7 +221,14 @@ def _link_days(table: Path, into: Path, but: str = "") -> None:
     into.mkdir(parents=True)
     for day in table.glob("day=*"):
         if day.name != but:
-            shutil.copytree(day, into / day.name, copy_function=_link)
+            _link_files(str(day), f"{into}/{day.name}")
+
+
+def _link_files(day: str, into: str) -> None:
+    """Of a folder without folders. As text and without `shutil.copytree`: there are thousands of them."""
+    os.mkdir(into)
+    for file in os.listdir(day):
+        _link(f"{day}/{file}", f"{into}/{file}")
 
 
 def _link(source: str, target: str) -> str:

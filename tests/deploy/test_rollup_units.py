@@ -53,6 +53,7 @@ def test_the_timer_has_a_time_that_systemd_understands() -> None:
 def test_flags_exist() -> None:
     said = help_of("rollup")
     assert arguments()[0] == "rollup"
+    assert "--catch-up" in arguments(), "a night that failed, or was slept through, is made up for"
     for flag in (each for each in arguments() if each.startswith("--")):
         assert flag in said
 

@@ -12,7 +12,7 @@ from tailrace.shard.retention import RetentionPolicy
 from tailrace.spark.rollup import nightly
 from tailrace.spark.rollup.engine import Engine
 from tailrace.spark.rollup.job import Job, Note, Outcome
-from tailrace.spark.rollup.nightly import Night, find_removals, run_night, told_of_kept
+from tailrace.spark.rollup.nightly import Night, find_removals, run_nights, told_of_kept
 from tailrace.supervisor.textfile import read_textfile
 from tests.spark.data import make_directory
 from tests.spark.rollup.directories import DAY, DAY_START_US
@@ -22,7 +22,13 @@ from tests.spark.rollup.test_job import spread
 
 def night(tmp_path: Path, **changes: Any) -> Night:
     job = Job({"path": str(tmp_path / "data")}, tmp_path / "out", DAY)
-    return Night(job, None, tmp_path / "metrics.prom")._replace(**changes)
+    return Night(job)._replace(**changes)
+
+
+def run_one(tmp_path: Path, **changes: Any) -> tuple[Outcome, Path | None]:
+    (done,) = run_nights([night(tmp_path, **changes)], no_engine, show, metrics=tmp_path / "metrics.prom")
+    assert done.outcome is not None
+    return done.outcome, done.report
 
 
 def figures(tmp_path: Path) -> dict[str, float]:
@@ -40,7 +46,7 @@ def show(_phase: str, _done: int, _total: int) -> None:
 
 def test_a_quiet_day_has_a_report_and_figures(tmp_path: Path) -> None:
     make_directory(tmp_path / "data", {"a": spread(3, DAY_START_US - 10, 1)})
-    outcome, report = run_night(night(tmp_path), no_engine, show)
+    outcome, report = run_one(tmp_path)
     assert report == tmp_path / "out" / "reports" / f"{DAY}.html"
     assert "No messages came on this day" in report.read_text()
     found = figures(tmp_path)
@@ -49,14 +55,14 @@ def test_a_quiet_day_has_a_report_and_figures(tmp_path: Path) -> None:
 
 def test_without_a_report(tmp_path: Path) -> None:
     make_directory(tmp_path / "data", {})
-    assert run_night(night(tmp_path, with_report=False, metrics=None), no_engine, show)[1] is None
+    assert run_nights([night(tmp_path, with_report=False)], no_engine, show)[0].report is None
     assert not (tmp_path / "out" / "reports").exists()
     assert not (tmp_path / "metrics.prom").exists()
 
 
 def test_a_night_that_fails_is_told(tmp_path: Path) -> None:
     with pytest.raises(DirectoryError):
-        run_night(night(tmp_path), no_engine, show)
+        run_one(tmp_path)
     assert figures(tmp_path)["last_run_success"] == 0
 
 
@@ -64,8 +70,8 @@ def test_notes_and_kept_streams_are_in_the_report(tmp_path: Path, monkeypatch: p
     outcome = Outcome(kept=["trimmed one"])
     outcome.add(Note("bad one", "cannot be read", True))
     outcome.add(Note("x", "fine", False))
-    monkeypatch.setattr(nightly, "run_job", lambda *_: outcome)
-    _, report = run_night(night(tmp_path), no_engine, show)
+    monkeypatch.setattr(nightly, "run_locked", lambda *_: outcome)
+    _, report = run_one(tmp_path)
     assert report is not None
     text = report.read_text()
     for wanted in ("bad one", "cannot be read", "trimmed one", "what the tables had of it was kept"):

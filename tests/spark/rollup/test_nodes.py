@@ -40,8 +40,9 @@ def test_each_node_has_the_row_of_its_last_run(tmp_path: Path) -> None:
 def test_a_node_that_is_missing_changes_nothing_else(tmp_path: Path) -> None:
     store = write(tmp_path / "out", "days", [row("a")])
     commit(store, NORTH)
-    commit_missing(store, DAY, "south", "no answer")
-    commit_missing(store, DAY, "north", "no answer")
+    with store.locked():
+        commit_missing(store, DAY, "south", "no answer")
+        commit_missing(store, DAY, "north", "no answer")
     assert shown(store) == [NORTH[:3], ("south", None, "missing")]
     assert read_nodes(store.partition(NODES, DAY))[1].cause == "no answer"
     assert len(list(store.partition("days", DAY).glob("*.parquet"))) == 1
