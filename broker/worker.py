@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import partial
@@ -47,7 +47,7 @@ from tailrace.broker.process.poller import Poller
 from tailrace.broker.process.scoreboard import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.process.timers import Timers, now_us
-from tailrace.broker.process.work import NOBODY, Asker, Work
+from tailrace.broker.process.work import Work
 from tailrace.broker.replication.downstream import ack_handover
 from tailrace.broker.replication.downstream.catalog import Catalog
 from tailrace.broker.replication.downstream.registry import Followers
@@ -55,12 +55,15 @@ from tailrace.broker.replication.roles.apply_rules import obey
 from tailrace.broker.replication.roles.promotion_check import Scouts
 from tailrace.broker.replication.roles.role_writer import RoleWriter
 from tailrace.broker.replication.status import links
+from tailrace.broker.replication.status.answer import NodeStatus
 from tailrace.broker.replication.status.lag import stat_of_upstream
 from tailrace.broker.replication.status.metrics import Survey
+from tailrace.broker.replication.upstream.inquiry import Outside
 from tailrace.broker.replication.upstream.manager import Uplinks
-from tailrace.broker.routing.route import Route
-from tailrace.broker.routing.router import Done, Router
-from tailrace.broker.routing.worker_links import PARTLY_S, Siblings, make_routes
+from tailrace.broker.routing.calls import WorkerCalls
+from tailrace.broker.routing.link_table import LinkTable
+from tailrace.broker.routing.router import Router
+from tailrace.broker.routing.worker_links import PARTLY_S, Siblings
 from tailrace.broker.streams.aging import SAVE_S, AgingClock
 from tailrace.broker.streams.maintenance import Upkeep
 from tailrace.broker.streams.owner import Owner
@@ -155,9 +158,8 @@ class Worker:
         file_system = FileSystem(boot.directory.path, THREADS_MAX)
         self.syncer = Syncer(lambda logs: sync_together(logs, file_system))
         self.role_writer = RoleWriter(self.syncer.request)
-        self.routes: dict[int, Route] = make_routes(
-            boot.slots, boot.slot, settings.link_window_bytes, time.monotonic, lambda link: self.siblings.touch(link)
-        )
+        self.links = LinkTable(boot.slots, boot.slot, settings.link_window_bytes, self.poller, time.monotonic)
+        self.routes = self.links.routes
         self.owner = Owner(
             boot.directory,
             boot.slot,
@@ -178,7 +180,7 @@ class Worker:
             boot.directory.shards,
             boot.metrics,
             self.work,
-            lambda: self.siblings.send(),
+            self.links.send,
         )
         self.desk = Desk(self.owner, time.monotonic)
         self.router.answered_later = {
@@ -188,12 +190,10 @@ class Worker:
             "rules": partial(obey, self.owner, self.work),
         }
         self.readers = Readers(boot.directory, settings.max_open_streams, boot.boot_id)
-        self.siblings = Siblings(self)
         self.fanout = FanOut(self.readers, on_count=lambda feed: self.siblings.recount(feed) if feed.remote else None)
         cache_bytes, fresh = settings.chunk_cache_bytes, self.fanout.fresh
         self.renderings = Renderings(self.readers, settings.chunk_bytes, cache_bytes, fresh)
         self.frame_chunks = FrameChunks(self.readers, settings.chunk_bytes, cache_bytes, fresh)
-        self.owner.subscribers = self.siblings.subscribers
         self.subscribing = Subscribing(self)
         self.heartbeats = Heartbeats(settings.heartbeat_s, settings.heartbeats_max, time.monotonic)
         self.commands = Commands(self)
@@ -202,12 +202,7 @@ class Worker:
         self.router.on_away = self.movers.consider
         self.aging = AgingClock(boot.directory.path, boot.slot, boot.boot_id, settings.clock_jump_wait_s, now_us)
         self.upkeep = Upkeep(self.owner, Patrol(self.desk), self.syncer, time.monotonic, self.aging.now_us)
-        self.address = settings.advertise or f":{boot.listener.getsockname()[1]}"
-        self.uplinks = Uplinks(self, self.address)
-        self.followers = Followers(self)
-        self.catalog = Catalog(self)
-        self.scouts = Scouts(self)
-        self.survey = Survey(self)
+        self._build_replication(boot)
         self.owner.stat_upstream = lambda stream: stat_of_upstream(self.uplinks, self.owner, stream, now_us())
         self.owner.on_cut = self._note_cut
         self.owner.on_role = self._note_role
@@ -215,6 +210,34 @@ class Worker:
         self.owner.on_path = self.followers.role_changed
         self.fanout.on_cut = self._forget_chunks
         self.timers = Timers(time.monotonic)
+
+    def _build_replication(self, boot: WorkerBoot) -> None:
+        """What speaks with other workers and with other nodes."""
+        self.address = boot.settings.advertise or f":{boot.listener.getsockname()[1]}"
+        self.uplinks = Uplinks(
+            self.owner, self.router, self.work, self.syncer, self.poller, self.metrics, self, self.address
+        )
+        self.followers = Followers(self.owner, self.router, self.links, boot.generation, self)
+        own_calls: dict[str, Callable[..., Any]] = {"conns": partial(drain.connections, self), "links": self._links_of}
+        self.calls = WorkerCalls(self.router, boot.slot, own_calls)
+        self.siblings = Siblings(
+            self.links,
+            self.owner,
+            self.router,
+            self.calls,
+            self.work,
+            self.fanout,
+            self.followers,
+            boot.settings,
+            boot.slot,
+            self.acceptor.adopt,
+        )
+        self.owner.subscribers = self.siblings.subscribers
+        self.catalog = Catalog(boot.board, self.router)
+        self.status = NodeStatus(self.calls, boot.slots, self.node_id, self.address)
+        outside = Outside(self.poller, self.uplinks.resolve, boot.settings.token or None)
+        self.scouts = Scouts(self.owner, self.status, outside, self)
+        self.survey = Survey(self.owner, self.uplinks, self.metrics)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
@@ -459,8 +482,7 @@ class Worker:
         ask_successor = ack_handover.hand_over(self.owner, self.router.call)
         self.owner.release()
         self._beat = Board(1).slot(0)
-        window_bytes = self.settings.link_window_bytes
-        self.routes[self.slot] = Route(self.slot, window_bytes, time.monotonic, self.siblings.touch)
+        self.links.follow_successor(self.slot)
         for feed in self.fanout.feeds.values():
             feed.remote = feed.remote or self.router.slot_of(feed.name) == self.slot
         ask_successor()
@@ -556,25 +578,8 @@ class Worker:
     def note_lingering(self, client: Connection) -> None:
         self.lingering[client] = None
 
-    def is_own_business(self, verb: str) -> bool:
-        return verb in OWN_BUSINESS
-
-    def call_slot(
-        self,
-        slot: int,
-        verb: str,
-        args: list[Any],
-        done: Done,
-        asker: Asker = NOBODY,
-        give_back: Callable[[], None] | None = None,
-    ) -> None:
-        """Ask the worker of a slot; some is every worker's own business (`OWN_BUSINESS`), the rest its owner's. As
-        `Router.call_slot`.
-        """
-        if verb in OWN_BUSINESS and slot == self.slot:
-            done(OWN_BUSINESS[verb](self, *args))
-        else:
-            self.router.call_slot(slot, verb, args, done, asker, give_back)
+    def _links_of(self, name: bytes | None) -> list[Any]:
+        return links.of_worker(self.owner, self.uplinks, self.followers.nodes, self.readers, name)
 
     def _leave(self) -> None:
         self.acceptor.stop()
@@ -594,9 +599,6 @@ class Worker:
         self.readers.close()
         self.metrics.close()
         self.poller.close()
-
-
-OWN_BUSINESS: Mapping[str, Callable[..., Any]] = {"conns": drain.connections, "links": links.of_worker}
 
 
 def run_worker(boot: WorkerBoot) -> int:

@@ -118,10 +118,10 @@ class Acceptor:
             self._take_in(newcomer)
             return
         target = self._least_loaded()
-        if target is not None and (link := worker.siblings.link_to(target)) is not None:
+        if target is not None and (link := worker.links.link_to(target)) is not None:
             worker.metrics.handed_over += 1
             self._passed[target] = self._passed.get(target, 0) + 1
-            worker.siblings.hand_over(link, sock.detach(), {"peer": peer, "local": local})
+            worker.links.hand_over(link, sock.detach(), {"peer": peer, "local": local})
             return
         self._take_in(Newcomer(worker, sock, peer, local))
 

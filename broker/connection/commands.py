@@ -353,7 +353,7 @@ class Commands:
                 else:
                     obey(before)
 
-            self.worker.call_slot(RULES_SLOT, "rule", args, written)
+            self.worker.calls.call_slot(RULES_SLOT, "rule", args, written)
 
         if upstream is NO_UPSTREAM:
             self._ask_all(place, "rules", [verb, *args], lambda outcomes: write(together(outcomes)))
@@ -387,7 +387,7 @@ class Commands:
             return done
 
         for slot in range(self.worker.slots):
-            self.worker.call_slot(slot, verb, args, done_by(slot))
+            self.worker.calls.call_slot(slot, verb, args, done_by(slot))
 
     def _pend(self, client: LineClient) -> Pending:
         """A place in the client's row of answers."""

@@ -69,7 +69,7 @@ class Movers:
                 del self._waiting[client]
             elif link is not None and handover.possible(client):
                 del self._waiting[client]
-                worker.siblings.hand_over(link, *handover.detach(client))
+                worker.links.hand_over(link, *handover.detach(client))
                 worker.metrics.handed_over += 1
             elif worker.now_s > until_s:
                 del self._waiting[client]

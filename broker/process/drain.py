@@ -101,7 +101,7 @@ def measure(worker: Worker) -> None:
     metrics.partial_bytes = worker.partial_bytes
     metrics.producer_bytes = worker.owner.numbered.memory.bytes_held
     metrics.waiting_steps = len(worker.work)
-    metrics.link_queue_bytes = worker.siblings.queued_bytes()
+    metrics.link_queue_bytes = worker.links.queued_bytes()
     metrics.streams = len(worker.owner.names)
     metrics.open_streams = len(worker.owner.open) + len(worker.readers)
     metrics.damaged_streams = len(worker.owner.damaged)
@@ -173,7 +173,7 @@ def hand_all_over(worker: Worker) -> None:
         if not handover.possible(client):
             client.pause(Pause.LEAVING)
         elif given < HANDOVERS_A_TICK:
-            worker.siblings.hand_over(link, *handover.detach(client))
+            worker.links.hand_over(link, *handover.detach(client))
             worker.metrics.handed_over += 1
             given += 1
     let_nodes_go(worker, REPLACED_TEXT)

@@ -14,19 +14,22 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from tailrace.broker.process.work import Asker
+from tailrace.broker.delivery.fanout import FanOut
+from tailrace.broker.process.settings import Settings
+from tailrace.broker.process.work import Asker, Work
+from tailrace.broker.replication.downstream.registry import Followers
 from tailrace.broker.routing.batch import Batch
+from tailrace.broker.routing.calls import WorkerCalls
 from tailrace.broker.routing.link import LOST_FD, Link, LinkClosed
-from tailrace.broker.routing.route import Route
-from tailrace.broker.routing.router import Call, Forward
+from tailrace.broker.routing.link_table import LinkTable
+from tailrace.broker.routing.router import Call, Forward, Router
 from tailrace.broker.streams.deduplication import is_numbered
-from tailrace.broker.streams.owner import Grown, Refused
+from tailrace.broker.streams.owner import Grown, Owner, Refused
 from tailrace.protocol import sibling
 from tailrace.protocol.errors import Code
 
 if TYPE_CHECKING:
     from tailrace.broker.delivery.cursor import Feed
-    from tailrace.broker.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +127,7 @@ class Forwarded:
             results = [each.result for each in sorted(self._news, key=lambda part: part.place)]
             self._news.clear()
             self.link.queue(sibling.pack_forwarded(self.request_id, results))
-            self._siblings.touch(self.link)
+            self._siblings.links.touch(self.link)
 
     def is_due(self, now_s: float) -> bool:
         """Whether the other end is to be told something now."""
@@ -135,7 +138,7 @@ class Forwarded:
         if self._waiting and not self._moved and not self.link.closed:
             news, self._news, self._due_s = self._news, [], now_s + PARTLY_S
             self.link.queue(sibling.pack_partly(self.request_id, [(part.place, part.result) for part in news]))
-            self._siblings.touch(self.link)
+            self._siblings.links.touch(self.link)
 
     def move(self) -> None:
         """What has no outcome goes to the successor of this worker."""
@@ -171,7 +174,7 @@ class Called:
     def hold_up(self) -> None:
         if not self._link.closed:
             self._link.queue(sibling.pack_partly(self._request_id, []))
-            self._siblings.touch(self._link)
+            self._siblings.links.touch(self._link)
 
     def go_on(self) -> None:
         """The other end sees that from the answer."""
@@ -182,16 +185,38 @@ class Called:
 
 
 class Siblings:
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
-        self.links: dict[tuple[int, int], Link] = {}
+    """`adopt` takes a connection that a sibling hands over: its socket and its state."""
+
+    def __init__(
+        self,
+        links: LinkTable,
+        owner: Owner,
+        router: Router,
+        calls: WorkerCalls,
+        work: Work,
+        fanout: FanOut,
+        followers: Followers,
+        settings: Settings,
+        slot: int,
+        adopt: Callable[[socket.socket, dict[str, Any]], None],
+    ) -> None:
+        self.links = links
+        self._owner = owner
+        self._router = router
+        self._calls = calls
+        self._work = work
+        self._fanout = fanout
+        self._followers = followers
+        self._poller = links.poller
+        self._settings = settings
+        self._slot = slot
+        self._adopt = adopt
         self.interest: dict[bytes, dict[Link, int]] = {}  # by stream: who has how many subscribers of it
         self._recounted: dict[bytes, int] = {}  # streams of siblings whose subscribers here have changed in this turn
         self._replicated: list[tuple[Link, int, Batch]] = []  # publishes for replicas that came in this turn
         self._called: dict[tuple[Link, int], None] = {}  # calls that came in this turn and have no answer yet
         self._partly: dict[Forwarded, None] = {}  # publishes of which some wait, with news for the other end
         self.switched: set[Link] = set()  # whose other end counts on this worker for nothing any more
-        self._touched: dict[Link, None] = {}  # links with something to send, flushed at the end of the turn
         self._handlers: Mapping[int, Callable[[Link, memoryview], None]] = {
             sibling.FORWARD: self._forward,
             sibling.FORWARDED: self._forwarded,
@@ -202,11 +227,11 @@ class Siblings:
             sibling.MOVED: self._moved,
             sibling.INTEREST: self._interest,
             sibling.GREW: self._grew,
-            sibling.CUT: lambda _link, body: self.worker.fanout.cut(*sibling.unpack_cut(body)),
+            sibling.CUT: lambda _link, body: self._fanout.cut(*sibling.unpack_cut(body)),
             sibling.HANDOVER: self._handover,
             sibling.HELD: self._held,
             sibling.GONE: self._gone,
-            sibling.NEWS: lambda _link, body: self.worker.followers.hear_news(sibling.unpack_news(body)),
+            sibling.NEWS: lambda _link, body: self._followers.hear_news(sibling.unpack_news(body)),
             sibling.WANT: self._want,
             sibling.SWITCHED: lambda link, _body: self.switched.add(link),
         }
@@ -214,68 +239,53 @@ class Siblings:
     # --- links ------------------------------------------------------------------------------------------------------
 
     def add(self, slot: int, generation: int, fd: int) -> Link:
-        settings = self.worker.settings
+        settings = self._settings
         body_max_bytes = 4 * settings.link_window_bytes + settings.max_message_bytes + BODY_OVERHEAD_BYTES
         link = Link(socket.socket(fileno=fd), slot, generation, body_max_bytes)
-        self.links[slot, generation] = link
-        self.worker.poller.register(link.fileno(), select.EPOLLIN, lambda mask: self._on_event(link, mask))
+        self.links.open[slot, generation] = link
+        self._poller.register(link.fileno(), select.EPOLLIN, lambda mask: self._on_event(link, mask))
         return link
 
     def owner_is(self, slot: int, generation: int) -> None:
         """The supervisor says who owns a slot now: send it what waits, tell it what is of interest here."""
-        route = self.worker.routes.get(slot)
-        link = self.links.get((slot, generation))
+        route = self.links.routes.get(slot)
+        link = self.links.open.get((slot, generation))
         if route is None or link is None:
             return
         route.on_switch = self._say_switched
         route.switch(link)
-        self.worker.followers.owner_is(link)
-        feeds = self.worker.fanout.feeds
+        self._followers.owner_is(link)
+        feeds = self._fanout.feeds
         counts = [(name, each.cursors) for name, each in feeds.items() if each.remote and self._slot_of(name) == slot]
         if counts:
             link.queue(sibling.pack_interest(counts))
-            self.touch(link)
+            self.links.touch(link)
 
     def _say_switched(self, owner: Link) -> None:
         """Let those that owned the slot before know that they may leave."""
-        for link in self.links.values():
+        for link in self.links.open.values():
             if link.slot == owner.slot and link.generation < owner.generation:
                 link.queue(sibling.pack_switched())
-                self.touch(link)
+                self.links.touch(link)
 
     @property
     def all_switched(self) -> bool:
         """Whether this worker, which is retired, may leave: its siblings have moved on and everything is sent."""
         return all(
-            not link.wants_write and (link in self.switched or link.slot == self.worker.slot)
-            for link in self.links.values()
+            not link.wants_write and (link in self.switched or link.slot == self._slot)
+            for link in self.links.open.values()
         )
-
-    def touch(self, link: Link) -> None:
-        self._touched[link] = None
 
     def flush(self) -> None:
         """Send what this turn queued for the siblings."""
-        self.worker.followers.flush()
+        self._followers.flush()
         if self._partly:
             self._tell_some()
         if self._replicated or self._called:
             self._tell_taken()
         if self._recounted:
             self._tell_counts()
-        self.send()
-
-    def send(self) -> None:
-        """Send what is queued for the siblings until now."""
-        while self._touched:
-            link, _ = self._touched.popitem()
-            if link.closed:
-                continue
-            try:
-                link.flush()
-            except LinkClosed:
-                link.drop_queue()  # what came over it before the end is still read, and then the end
-            self.worker.poller.modify(link.fileno(), select.EPOLLIN | (select.EPOLLOUT if link.wants_write else 0))
+        self.links.send()
 
     @property
     def owes_news(self) -> bool:
@@ -288,28 +298,18 @@ class Siblings:
             del self._partly[forwarded]
             forwarded.tell_some(now_s)
 
-    def link_to(self, slot: int) -> Link | None:
-        """The link to the slot's owner; None while there is none. A successor that stands by owns nothing yet."""
-        route = self.worker.routes.get(slot)
-        return None if route is None else route.successor or route.link
-
-    def queued_bytes(self) -> int:
-        return sum(link.queued_bytes for link in self.links.values()) + sum(
-            route.bytes_held for route in self.worker.routes.values()
-        )
-
     def close(self) -> None:
         """Send what the links take at once, and close them."""
         self.flush()
-        for link in list(self.links.values()):
+        for link in list(self.links.open.values()):
             self._closed(link)
 
     def _slot_of(self, name: bytes) -> int:
-        return self.worker.router.slot_of(name)
+        return self._router.slot_of(name)
 
     def _on_event(self, link: Link, mask: int) -> None:
         if mask & select.EPOLLOUT:
-            self.touch(link)
+            self.links.touch(link)
         if not mask & ~select.EPOLLOUT:
             return
         try:
@@ -321,14 +321,14 @@ class Siblings:
     def _closed(self, link: Link) -> None:
         if link.closed:
             return
-        self.worker.poller.unregister(link.fileno())
-        self.links.pop((link.slot, link.generation), None)
+        self._poller.unregister(link.fileno())
+        self.links.open.pop((link.slot, link.generation), None)
         self.switched.discard(link)
         for name in [name for name, links in self.interest.items() if link in links]:
             self._forget_interest(name, link)
-        self.worker.owner.replicas.worker_gone(link.slot, link.generation)
+        self._owner.replicas.worker_gone(link.slot, link.generation)
         link.close()
-        route = self.worker.routes.get(link.slot)
+        route = self.links.routes.get(link.slot)
         if route is not None:
             route.link_closed(link)
 
@@ -336,10 +336,10 @@ class Siblings:
 
     def _forward(self, link: Link, body: memoryview) -> None:
         request_id, groups, frames = sibling.unpack_forward(body)
-        if not self.worker.owner.owning:
+        if not self._owner.owning:
             self.say_moved(link, request_id)
             return
-        router, opened, waiting = self.worker.router, self.worker.owner.open, self.worker.work.waiting
+        router, opened, waiting = self._router, self._owner.open, self._work.waiting
         forwarded = Forwarded(self, link, request_id)
         start = 0
         for name, count, nbytes, may_create, sync, replicas in groups:
@@ -348,7 +348,7 @@ class Siblings:
             if name in opened and name not in waiting:
                 batch = router.batch_for(name, piece, replicas)
             else:
-                batch = LoneBatch(name, self.worker.slot, forwarded, replicas)
+                batch = LoneBatch(name, self._slot, forwarded, replicas)
                 batch.numbered = is_numbered(piece)
                 router.alone(batch)
             batch.add(forwarded.part(may_create), 0, count, piece)
@@ -372,10 +372,10 @@ class Siblings:
                 taken.setdefault(link, []).append(request_id)
         for link, request_ids in taken.items():
             link.queue(sibling.pack_taken(request_ids))
-            self.touch(link)
+            self.links.touch(link)
 
     def _taken(self, link: Link, body: memoryview) -> None:
-        route = self.worker.routes[link.slot]
+        route = self.links.routes[link.slot]
         for request_id in sibling.unpack_taken(body):
             request = route.inflight.get(request_id)
             if isinstance(request, Forward | Call):
@@ -386,23 +386,23 @@ class Siblings:
 
     def _answered_partly(self, link: Link, body: memoryview) -> None:
         request_id, rows = sibling.unpack_partly(body)
-        route = self.worker.routes[link.slot]
+        route = self.links.routes[link.slot]
         request = route.inflight.get(request_id)
         if isinstance(request, Forward | Call):
             route.lighten(request_id, request.partly(rows))
 
     def _forwarded(self, link: Link, body: memoryview) -> None:
         request_id, results = sibling.unpack_forwarded(body)
-        request = self.worker.routes[link.slot].settle(request_id)
+        request = self.links.routes[link.slot].settle(request_id)
         if isinstance(request, Forward):
             request.answered(results)
 
     def _call(self, link: Link, body: memoryview) -> None:
         request_id, verb, args = sibling.unpack_call(body)
-        if not self.worker.is_own_business(verb) and not self.worker.owner.owning:
+        if not self._calls.answers(verb) and not self._owner.owning:
             self.say_moved(link, request_id)
             return
-        self.worker.router.flush()  # what came over this link before it comes first
+        self._router.flush()  # what came over this link before it comes first
         called = link, request_id
         self._called[called] = None
 
@@ -414,7 +414,7 @@ class Siblings:
                 link.queue(sibling.pack_reply(request_id, None, value.code.value, value.text))
             else:
                 link.queue(sibling.pack_reply(request_id, value, "", ""))
-            self.touch(link)
+            self.links.touch(link)
 
         asked = Called(self, link, request_id)
 
@@ -422,20 +422,20 @@ class Siblings:
             self._called.pop(called, None)
             asked.move()
 
-        self.worker.call_slot(self.worker.slot, verb, args, done, asked, move)
+        self._calls.call_slot(self._slot, verb, args, done, asked, move)
 
     def _reply(self, link: Link, body: memoryview) -> None:
         request_id, value, code, text = sibling.unpack_reply(body)
-        request = self.worker.routes[link.slot].settle(request_id)
+        request = self.links.routes[link.slot].settle(request_id)
         if isinstance(request, Call):
             request.answered(value, code, text)
 
     def _moved(self, link: Link, body: memoryview) -> None:
-        self.worker.routes[link.slot].moved(sibling.unpack_moved(body))
+        self.links.routes[link.slot].moved(sibling.unpack_moved(body))
 
     def say_moved(self, link: Link, request_id: int) -> None:
         link.queue(sibling.pack_moved(request_id))
-        self.touch(link)
+        self.links.touch(link)
 
     # --- growth -----------------------------------------------------------------------------------------------------
 
@@ -449,13 +449,13 @@ class Siblings:
                 notes.setdefault(link, []).append((name, growth.next_seq, growth.end_offset))
         for link, streams in notes.items():
             link.queue(sibling.pack_grew(streams))
-            self.touch(link)
+            self.links.touch(link)
 
     def announce_cut(self, name: bytes, seq: int) -> None:
         """Tell every worker of the node: any may have the stream open."""
-        for link in self.links.values():
+        for link in self.links.open.values():
             link.queue(sibling.pack_cut(name, seq))
-            self.touch(link)
+            self.links.touch(link)
 
     def recount(self, feed: Feed) -> None:
         """A stream that lives elsewhere has more or fewer subscribers here now: its owner is told in this turn."""
@@ -463,7 +463,7 @@ class Siblings:
 
     def subscribers(self, name: bytes) -> int:
         """Of a stream that lives here, on the whole node, as far as known here."""
-        feed = self.worker.fanout.feeds.get(name)
+        feed = self._fanout.feeds.get(name)
         links = self.interest.get(name)
         return (0 if feed is None else feed.cursors) + (sum(links.values()) if links else 0)
 
@@ -471,12 +471,12 @@ class Siblings:
         recounted, self._recounted = self._recounted, {}
         notes: dict[Link, list[tuple[bytes, int]]] = {}
         for name, count in recounted.items():
-            link = self.link_to(self._slot_of(name))
+            link = self.links.link_to(self._slot_of(name))
             if link is not None:  # when there is one again, it is told of every feed
                 notes.setdefault(link, []).append((name, count))
         for link, counts in notes.items():
             link.queue(sibling.pack_interest(counts))
-            self.touch(link)
+            self.links.touch(link)
 
     def _interest(self, link: Link, body: memoryview) -> None:
         fresh = []
@@ -490,7 +490,7 @@ class Siblings:
             links[link] = count
         if fresh:  # what was appended before this note arrived was announced to nobody: have the sibling look
             link.queue(sibling.pack_grew(fresh))
-            self.touch(link)
+            self.links.touch(link)
 
     def _forget_interest(self, name: bytes, link: Link) -> None:
         links = self.interest.get(name)
@@ -501,25 +501,20 @@ class Siblings:
 
     def _grew(self, _link: Link, body: memoryview) -> None:
         for name, next_seq, end_offset in sibling.unpack_grew(body):
-            self.worker.fanout.grew(name, next_seq, end_offset)
+            self._fanout.grew(name, next_seq, end_offset)
 
     # --- followers --------------------------------------------------------------------------------------------------
 
     def _held(self, link: Link, body: memoryview) -> None:
-        self.worker.owner.replicas.held(link.slot, link.generation, sibling.unpack_held(body))
+        self._owner.replicas.held(link.slot, link.generation, sibling.unpack_held(body))
 
     def _gone(self, link: Link, body: memoryview) -> None:
-        self.worker.owner.replicas.gone(link.slot, link.generation, *sibling.unpack_gone(body))
+        self._owner.replicas.gone(link.slot, link.generation, *sibling.unpack_gone(body))
 
     def _want(self, link: Link, body: memoryview) -> None:
-        self.worker.followers.want(link, sibling.unpack_want(body))
+        self._followers.want(link, sibling.unpack_want(body))
 
     # --- connections ------------------------------------------------------------------------------------------------
-
-    def hand_over(self, link: Link, fd: int, state: dict[str, Any]) -> None:
-        """Give a connection to the worker at the other end; the link owns `fd` (a duplicate) from here on."""
-        link.queue(sibling.pack_handover(state), fd=fd)
-        self.touch(link)
 
     def _handover(self, link: Link, body: memoryview) -> None:
         fd = link.take_fd()
@@ -531,11 +526,4 @@ class Siblings:
         except OSError:  # the peer was gone before it came here
             os.close(fd)
             return
-        self.worker.acceptor.adopt(sock, sibling.unpack_handover(body))
-
-
-def make_routes(
-    slots: int, own: int, window_bytes: int, clock: Callable[[], float], wake: Callable[[Link], None]
-) -> dict[int, Route]:
-    """A route to every slot but one's own."""
-    return {slot: Route(slot, window_bytes, clock, wake) for slot in range(slots) if slot != own}
+        self._adopt(sock, sibling.unpack_handover(body))

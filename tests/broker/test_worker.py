@@ -249,9 +249,9 @@ def test_a_retired_worker_stays_until_its_siblings_have_moved_on_and_its_links_a
     for _ in range(3):
         world.worker.turn()
     assert world.worker.phase is Phase.RETIRED, "the sibling may still send something"
-    successor = world.worker.siblings.links[0, 2]
+    successor = world.worker.links.open[0, 2]
     successor.queue(bytes(8 << 20))  # as if many connections were on their way
-    world.worker.siblings.touch(successor)
+    world.worker.siblings.links.touch(successor)
     ends[1].sendall(sibling.pack_switched())
     for _ in range(3):
         world.worker.turn()

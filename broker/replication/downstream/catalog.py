@@ -9,16 +9,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
+from tailrace.broker.process.scoreboard import Board
+from tailrace.broker.services import SlotCalls
 from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.protocol.messages import pack
 from tailrace.protocol.replication import NAMES_MAX, Names
 from tailrace.shard.names import base_of, is_reserved
-
-if TYPE_CHECKING:
-    from tailrace.broker.connection.binary import BinaryClient
-    from tailrace.broker.worker import Worker
 
 Args = list[Any]
 
@@ -42,12 +40,21 @@ def names(owner: Owner, args: Args) -> list[Any]:
     return [owner.incarnation, start, list(islice(owner.names, start, start + NAMES_A_CALL))]
 
 
+class Watcher(Protocol):
+    """A connection that wants names."""
+
+    closed: bool
+    out: bytearray
+
+    def say(self, envelope: bytes) -> None: ...
+
+
 class Watch:
     """`place`: of the next name to look at, among all that the worker knows."""
 
     __slots__ = ("client", "number", "place", "prefix")
 
-    def __init__(self, client: BinaryClient, number: int, prefix: bytes) -> None:
+    def __init__(self, client: Watcher, number: int, prefix: bytes) -> None:
         self.client = client
         self.number = number
         self.prefix = prefix
@@ -55,23 +62,24 @@ class Watch:
 
 
 class Catalog:
-    """One a worker. It asks and keeps nothing until somebody watches."""
+    """One per worker. It asks and keeps nothing until somebody watches."""
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+    def __init__(self, board: Board, calls: SlotCalls) -> None:
+        self._board = board
+        self._calls = calls
         self._names: list[bytes] = []
         self._known: set[bytes] = set()
         self._heard: dict[int, tuple[int, int]] = {}  # by slot: of which owner, how many
         self._asking: set[int] = set()
-        self._watches: dict[tuple[BinaryClient, bytes], Watch] = {}
+        self._watches: dict[tuple[Watcher, bytes], Watch] = {}
         self._due: deque[Watch] = deque()  # those that there are names for, since the last tick
 
-    def watch(self, client: BinaryClient, number: int, prefix: bytes) -> None:
+    def watch(self, client: Watcher, number: int, prefix: bytes) -> None:
         """From the beginning, also where the client watches this prefix already, by another number then."""
         self._watches[client, prefix] = Watch(client, number, prefix)
         self.tick()
 
-    def forget(self, client: BinaryClient) -> None:
+    def forget(self, client: Watcher) -> None:
         for key in [key for key in self._watches if key[0] is client]:
             del self._watches[key]
         self._due = deque(watch for watch in self._due if watch.client is not client)
@@ -89,7 +97,7 @@ class Catalog:
     def tick(self) -> None:
         if not self._watches:
             return
-        for slot in self._worker.board:
+        for slot in self._board:
             if slot.index not in self._asking and slot.streams > self._heard.get(slot.index, (0, 0))[1]:
                 self._ask(slot.index)
         self._due = deque(watch for watch in self._watches.values() if watch.place < len(self._names))
@@ -107,7 +115,7 @@ class Catalog:
     def _ask(self, slot: int) -> None:
         self._asking.add(slot)
         owner, count = self._heard.get(slot, (0, 0))
-        self._worker.router.call_slot(slot, "names", [owner, count], lambda value: self._answered(slot, value))
+        self._calls.call_slot(slot, "names", [owner, count], lambda value: self._answered(slot, value))
 
     def _answered(self, slot: int, value: Any) -> None:
         self._asking.discard(slot)

@@ -23,7 +23,10 @@ from tailrace.shard.meta import Role
 if TYPE_CHECKING:
     from tailrace.broker.replication.downstream.session import Follower, Following
     from tailrace.broker.routing.link import Link
-    from tailrace.broker.worker import Worker
+    from tailrace.broker.routing.link_table import LinkTable
+    from tailrace.broker.routing.router import Router
+    from tailrace.broker.services import Clock
+    from tailrace.broker.streams.owner import Owner
 
 log = logging.getLogger(__name__)
 
@@ -41,10 +44,14 @@ DEPOSED_TEXT = "logged here, but this node is not the stream's master any more"
 
 
 class Followers:
-    """One a worker."""
+    """One per worker."""
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+    def __init__(self, owner: Owner, router: Router, links: LinkTable, generation: int, clock: Clock) -> None:
+        self._owner = owner
+        self._router = router
+        self._links = links
+        self._generation = generation
+        self._clock = clock
         self.nodes: dict[Follower, None] = {}
         self._complained_s = 0.0
         self._connections = count(1)
@@ -63,12 +70,12 @@ class Followers:
 
     def complain(self, what: str) -> None:
         """Log that a peer was refused, at most every COMPLAINT_S."""
-        if self._worker.now_s - self._complained_s >= COMPLAINT_S:
-            self._complained_s = self._worker.now_s
+        if self._clock.now_s - self._complained_s >= COMPLAINT_S:
+            self._complained_s = self._clock.now_s
             log.warning("%s", what)
 
     def _expect(self, follower: Follower) -> None:
-        owner, address = self._worker.owner, follower.claimed_address
+        owner, address = self._owner, follower.claimed_address
         if address in self._noted or address in owner.followers or (owner.was_followed and not address):
             return
         if len(self._noted) >= FOLLOWERS_MAX:
@@ -80,7 +87,7 @@ class Followers:
                 log.error("cannot write down that other nodes follow this one: %s", value.text)
                 self._noted.discard(address)
 
-        self._worker.call_slot(FOLLOWED_SLOT, "followed", list(address), written)
+        self._router.call_slot(FOLLOWED_SLOT, "followed", list(address), written)
 
     def add(self, following: Following) -> None:
         self._of.setdefault(following.name, {})[following] = None
@@ -119,9 +126,8 @@ class Followers:
         self._tell_owner_gone(self._slot_of(following.name), connection, [(following.name, node)])
 
     def _tell_owner_gone(self, slot: int, connection: int, rows: list[tuple[bytes, str]]) -> None:
-        worker = self._worker
-        if slot not in worker.routes:
-            worker.owner.replicas.gone(slot, worker.generation, connection, rows)
+        if slot not in self._links.routes:
+            self._owner.replicas.gone(slot, self._generation, connection, rows)
             return
         self._send(slot, sibling.pack_gone(connection, rows))
 
@@ -145,24 +151,22 @@ class Followers:
         for (name, connection, node), following in held.items():
             row = (name, following.lineage.line, connection, node, *following.rows[node])
             by_slot.setdefault(self._slot_of(name), []).append(row)
-        worker = self._worker
         for slot, rows in by_slot.items():
-            if slot not in worker.routes:
-                worker.owner.replicas.held(slot, worker.generation, rows)
+            if slot not in self._links.routes:
+                self._owner.replicas.held(slot, self._generation, rows)
                 continue
             for start in range(0, len(rows), HELD_ROWS_MAX):
                 self._send(slot, sibling.pack_held(rows[start : start + HELD_ROWS_MAX]))
 
     def _send(self, slot: int, envelope: bytes) -> None:
         """While the slot has no owner nothing is said: its next one is told everything."""
-        siblings = self._worker.siblings
-        link = siblings.link_to(slot)
+        link = self._links.link_to(slot)
         if link is not None:
             link.queue(envelope)
-            siblings.touch(link)
+            self._links.touch(link)
 
     def _slot_of(self, name: bytes) -> int:
-        return self._worker.router.slot_of(name)
+        return self._router.slot_of(name)
 
     # --- from the owners --------------------------------------------------------------------------------------------
 
@@ -175,7 +179,7 @@ class Followers:
         names = [name for name in self._of if self._slot_of(name) == link.slot]
         for start in range(0, len(names), LINEAGES_MAX):
             link.queue(sibling.pack_want(names[start : start + LINEAGES_MAX]))
-        self._worker.siblings.touch(link)
+        self._links.touch(link)
 
     def hear_news(self, news: Iterable[tuple[bytes, list[Any]]]) -> None:
         for name, row in news:
@@ -202,7 +206,7 @@ class Followers:
 
     def role_changed(self, name: bytes) -> None:
         """The role of a stream of this worker, its terms or its way to the master may be others now."""
-        owner = self._worker.owner
+        owner = self._owner
         if name in owner.replicas.streams:
             if owner.role(name) is not Role.MASTER:
                 owner.replicas.refuse(name, DEPOSED_TEXT)
@@ -210,23 +214,22 @@ class Followers:
 
     def _flush_news(self) -> None:
         """Of a part of them, where they are many: a stream may have to be opened for this."""
-        worker = self._worker
-        if not worker.owner.owning:
+        if not self._owner.owning:
             self._changed.clear()
             return
-        news = replica_state.lineages(worker.owner, _some(self._changed, lambda: self._changed.popitem()[0]))
+        news = replica_state.lineages(self._owner, _some(self._changed, lambda: self._changed.popitem()[0]))
         self.hear_news(news)
         for start in range(0, len(news), LINEAGES_MAX):
             envelope = sibling.pack_news(news[start : start + LINEAGES_MAX])
-            for link in worker.siblings.links.values():
+            for link in self._links.open.values():
                 link.queue(envelope)
-                worker.siblings.touch(link)
+                self._links.touch(link)
 
     def want(self, link: Link, names: list[bytes]) -> None:
         """Nodes follow these streams of this worker through a sibling, which is to hear of them: at once of those that
         are open, and so in use.
         """
-        found = self._worker.owner.open
+        found = self._owner.open
         self._tell_wanted(link, [name for name in names if name in found])
         self._wanted.extend((link, name) for name in names if name not in found)
 
@@ -239,8 +242,8 @@ class Followers:
 
     def _tell_wanted(self, link: Link, names: list[bytes]) -> None:
         if names and not link.closed:
-            link.queue(sibling.pack_news(replica_state.lineages(self._worker.owner, names)))
-            self._worker.siblings.touch(link)
+            link.queue(sibling.pack_news(replica_state.lineages(self._owner, names)))
+            self._links.touch(link)
 
 
 def _some(row: Sized, take: Callable[[], _Item]) -> list[_Item]:

@@ -20,7 +20,6 @@ from tailrace.broker.replication.downstream.calls import CALLS_MAX, pack_value, 
 from tailrace.broker.replication.downstream.replica_acks import NODES_MAX
 from tailrace.broker.replication.downstream.replica_state import Lineage
 from tailrace.broker.replication.roles.peers import may_lead
-from tailrace.broker.replication.status import answer as status
 from tailrace.broker.streams.owner import Refused
 from tailrace.protocol import replication as r
 from tailrace.protocol.address import split_address
@@ -314,7 +313,7 @@ class Follower:
 
     def ask(self, message: r.Ask) -> None:
         """Every worker is asked; one that is down makes the answer an error, not one that is wrong."""
-        client, number, worker = self.client, message.id, self.client.worker
+        client, number = self.client, message.id
 
         def answer(outcome: r.Told | Refused) -> None:
             if isinstance(outcome, Refused):
@@ -322,7 +321,7 @@ class Follower:
             else:
                 client.say(pack(outcome))
 
-        status.gather(worker, message, self._awaiting(answer))
+        client.worker.status.gather(message, self._awaiting(answer))
 
     def call(self, message: r.Call) -> None:
         """What the stream's owner says is answered when it says it; until then the connection may end all the same."""

@@ -9,20 +9,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from tailrace.broker.replication.roles.peers import is_loopback
-from tailrace.broker.replication.status import answer
-from tailrace.broker.replication.upstream.inquiry import Inquiry
-from tailrace.broker.streams.owner import Refused
+from tailrace.broker.replication.status.answer import NodeStatus
+from tailrace.broker.replication.upstream.inquiry import Inquiry, Outside
+from tailrace.broker.services import Clock
+from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.protocol.address import join_address, split_address
 from tailrace.protocol.errors import Code
 from tailrace.protocol.names import shown_text
 from tailrace.protocol.replication import ASKED_STREAMS_MAX, Ask, End, Link, Told
 from tailrace.shard.meta import Role
-
-if TYPE_CHECKING:
-    from tailrace.broker.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -98,8 +96,8 @@ class Findings:
 class Scout:
     """One check: of `stream`, or of `streams`, by walking the whole tree; `done` is called once."""
 
-    def __init__(self, worker: Worker, stream: bytes | None, streams: Sequence[bytes], done: Done) -> None:
-        self._worker = worker
+    def __init__(self, scouts: Scouts, stream: bytes | None, streams: Sequence[bytes], done: Done) -> None:
+        self._scouts = scouts
         self._stream = stream
         self._left = list(reversed(streams))
         self._done = done
@@ -109,10 +107,10 @@ class Scout:
         self._mine: Sequence[End] = ()
         self._number = 0
         self._findings = Findings()
-        self._deadline_s = worker.now_s + FIND_S
+        self._deadline_s = scouts.clock.now_s + FIND_S
         self._busy = True  # with what must be complete before it goes on
         self.ended = False
-        answer.gather(worker, Ask(0, stream), self._found_own)
+        scouts.status.gather(Ask(0, stream), self._found_own)
 
     # --- finding the tree -------------------------------------------------------------------------------------------
 
@@ -125,7 +123,7 @@ class Scout:
             self._end(self._findings)  # there is nothing here that could be promoted
             return
         self._nodes[told.node] = None
-        self._find((*self._worker.owner.peers.nodes, *named_by(told.links, "")))
+        self._find((*self._scouts.owner.peers.nodes, *named_by(told.links, "")))
         self._go_on()
 
     def _find(self, named: Iterable[Where]) -> None:
@@ -133,7 +131,7 @@ class Scout:
         self._busy = True
         for where in named:
             if where not in self._asked and len(self._asked) < NODES_MAX:
-                inquiry = self._asked[where] = Inquiry(self._worker, *where, self._found)
+                inquiry = self._asked[where] = Inquiry(self._scouts.outside, *where, self._found)
                 self._waiting[inquiry] = None
                 inquiry.ask(Ask(1, self._stream))
         self._busy = False
@@ -169,9 +167,9 @@ class Scout:
         names = tuple(self._left[-ASKED_STREAMS_MAX:][::-1])
         del self._left[-ASKED_STREAMS_MAX:]
         self._number += 1
-        self._deadline_s = self._worker.now_s + ANSWER_S
+        self._deadline_s = self._scouts.clock.now_s + ANSWER_S
         self._busy = True
-        answer.gather(self._worker, Ask(0, None, names), lambda told: self._take_own(told, names, others))
+        self._scouts.status.gather(Ask(0, None, names), lambda told: self._take_own(told, names, others))
 
     def _take_own(self, told: Told | Refused, names: tuple[bytes, ...], others: Iterable[Inquiry]) -> None:
         self._busy = False
@@ -222,8 +220,11 @@ def named_by(links: Iterable[Link], asked_host: str) -> list[Where]:
 class Scouts:
     """The checks of one worker."""
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+    def __init__(self, owner: Owner, status: NodeStatus, outside: Outside, clock: Clock) -> None:
+        self.owner = owner
+        self.status = status
+        self.outside = outside
+        self.clock = clock
         self._running: dict[Scout, None] = {}
 
     def __len__(self) -> int:
@@ -235,7 +236,7 @@ class Scouts:
             text = f"{SCOUTS_MAX} promotions wait for other nodes' answers; try again in a moment"
             done(Refused(Code.OVERLOADED, text))
             return
-        scout = Scout(self._worker, stream, streams, done)
+        scout = Scout(self, stream, streams, done)
         if not scout.ended:
             self._running[scout] = None
 

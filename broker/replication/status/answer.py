@@ -4,50 +4,61 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tailrace.broker.replication.status import links
+from tailrace.broker.routing.calls import WorkerCalls
 from tailrace.broker.streams.owner import Refused
 from tailrace.protocol.replication import ENDS_MAX, Ask, End, Told
 
-if TYPE_CHECKING:
-    from tailrace.broker.worker import Worker
 
+class NodeStatus:
+    """Answers ASK, for other nodes and for the checks of this one."""
 
-def gather(worker: Worker, ask: Ask, done: Callable[[Told | Refused], None]) -> None:
-    """Ask every worker; one that is down makes the outcome an error, not a status that lacks something.
+    def __init__(self, calls: WorkerCalls, slots: int, node_id: str, address: str) -> None:
+        self._calls = calls
+        self._slots = slots
+        self._node_id = node_id
+        self._address = address
 
-    An ASK for the ends of streams by `streams` gathers nothing else.
-    """
-    wanted: dict[int, list[bytes]] = {}
-    for name in ask.streams or (() if ask.stream is None else (ask.stream,)):
-        wanted.setdefault(worker.router.slot_of(name), []).append(name)
-    calls: list[tuple[int, str, list[Any]]] = [(slot, "ends", [names]) for slot, names in wanted.items()]
-    if not ask.streams:
-        calls += [(slot, "links", [ask.stream]) for slot in range(worker.slots)]
-    links_parts: list[Any] = []
-    ends: list[End] = []
-    failed: list[Refused] = []
-    missing = len(calls)
+    def gather(self, ask: Ask, done: Callable[[Told | Refused], None]) -> None:
+        """Ask every worker; one that is down makes the outcome an error, not a status that lacks something.
 
-    def take(verb: str, value: Any) -> None:
-        nonlocal missing
-        missing -= 1
-        if isinstance(value, Refused):
-            failed.append(value)
-        elif verb == "ends":
-            ends.extend(End(*row) for row in value)
-        else:
-            links_parts.append(value)
-        if not missing:
-            done(failed[0] if failed else _told(worker, ask, links_parts, ends))
+        An ASK for the ends of streams by `streams` gathers nothing else.
+        """
+        calls = self._calls_for(ask)
+        links_parts: list[Any] = []
+        ends: list[End] = []
+        failed: list[Refused] = []
+        missing = len(calls)
 
-    for slot, verb, args in calls:
-        worker.call_slot(slot, verb, args, partial(take, verb))
+        def take(verb: str, value: Any) -> None:
+            nonlocal missing
+            missing -= 1
+            if isinstance(value, Refused):
+                failed.append(value)
+            elif verb == "ends":
+                ends.extend(End(*row) for row in value)
+            else:
+                links_parts.append(value)
+            if not missing:
+                done(failed[0] if failed else self._told(ask, links_parts, ends))
 
+        for slot, verb, args in calls:
+            self._calls.call_slot(slot, verb, args, partial(take, verb))
 
-def _told(worker: Worker, ask: Ask, links_parts: list[Any], ends: list[End]) -> Told:
-    found, counts = links.together(links_parts)
-    masters, slaves, disabled, turned = counts
-    shown = tuple(ends[:ENDS_MAX])
-    return Told(ask.id, worker.node_id, worker.address, tuple(found), masters, slaves, disabled, shown, turned)
+    def _calls_for(self, ask: Ask) -> list[tuple[int, str, list[Any]]]:
+        """Slot, verb and arguments of each call that an ASK needs."""
+        wanted: dict[int, list[bytes]] = {}
+        for name in ask.streams or (() if ask.stream is None else (ask.stream,)):
+            wanted.setdefault(self._calls.router.slot_of(name), []).append(name)
+        calls: list[tuple[int, str, list[Any]]] = [(slot, "ends", [names]) for slot, names in wanted.items()]
+        if not ask.streams:
+            calls += [(slot, "links", [ask.stream]) for slot in range(self._slots)]
+        return calls
+
+    def _told(self, ask: Ask, links_parts: list[Any], ends: list[End]) -> Told:
+        found, counts = links.together(links_parts)
+        masters, slaves, disabled, turned = counts
+        shown = tuple(ends[:ENDS_MAX])
+        return Told(ask.id, self._node_id, self._address, tuple(found), masters, slaves, disabled, shown, turned)

@@ -16,10 +16,11 @@ from tailrace.shard.meta import Role
 from tailrace.shard.names import is_reserved
 
 if TYPE_CHECKING:
-    from tailrace.broker.replication.downstream.session import Following
+    from tailrace.broker.delivery.readers import Readers
+    from tailrace.broker.replication.downstream.session import Follower, Following
+    from tailrace.broker.replication.upstream.connection import Uplink
     from tailrace.broker.replication.upstream.fetchers import Copy
     from tailrace.broker.streams.owner import Owner
-    from tailrace.broker.worker import Worker
 
 UP = "up"
 CLAIMED_PLACE = ("seq", 0)
@@ -29,13 +30,14 @@ LAGS_MEASURED_MAX = 256
 ROLES = (Role.MASTER, Role.SLAVE, Role.DISABLED)
 
 
-def of_worker(worker: Worker, name: bytes | None) -> list[Any]:
+def of_worker(
+    owner: Owner, uplinks: Iterable[Uplink], followers: Iterable[Follower], readers: Readers, name: bytes | None
+) -> list[Any]:
     """[rows of links, streams as master, as slave, disabled, turned by themselves], of one stream or of all: each
     worker's own business.
     """
-    rows = [list(link) for link in (*_up(worker, name), *_down(worker, name))]
+    rows = [list(link) for link in (*_up(uplinks, name), *_down(followers, readers, name))]
     counts = dict.fromkeys(ROLES, 0)
-    owner = worker.owner
     turned = 0
     if owner.owning:
         for each in _shown(owner.names) if name is None else {name} & owner.names.keys():
@@ -76,8 +78,8 @@ def _joined(one: Link, other: Link) -> Link:
     )
 
 
-def _up(worker: Worker, name: bytes | None) -> Iterator[Link]:
-    for uplink in worker.uplinks:
+def _up(uplinks: Iterable[Uplink], name: bytes | None) -> Iterator[Link]:
+    for uplink in uplinks:
         copies, claimed = uplink.copies.by_name, set(uplink.claims) - uplink.copies.by_name.keys()
         if name is not None and name not in copies:
             if name not in claimed:
@@ -109,9 +111,9 @@ def state_up(copies: Sequence[Copy]) -> str:
     return first if len(waiting) == 1 else f"{len(waiting)} streams wait, the first is {first}"
 
 
-def _down(worker: Worker, name: bytes | None) -> Iterator[Link]:
+def _down(followers: Iterable[Follower], readers: Readers, name: bytes | None) -> Iterator[Link]:
     left = LAGS_MEASURED_MAX
-    for follower in worker.followers.nodes:
+    for follower in followers:
         streams = messages = nbytes = age_ms = 0
         for following in follower.followings.values():
             if name is not None and following.name != name:
@@ -120,7 +122,7 @@ def _down(worker: Worker, name: bytes | None) -> Iterator[Link]:
             behind = following.cursor.feed.end_seq - held_seq(following)
             if behind > 0:
                 messages += behind
-                lag = _measured(worker, following) if left > 0 else (0, 0)
+                lag = _measured(readers, following) if left > 0 else (0, 0)
                 left -= 1
                 nbytes, age_ms = nbytes + lag[0], max(age_ms, lag[1])
         if streams or name is None:
@@ -133,10 +135,10 @@ def held_seq(following: Following) -> int:
     return following.cursor.seq if row is None else row[0]
 
 
-def _measured(worker: Worker, following: Following) -> tuple[int, int]:
+def _measured(readers: Readers, following: Following) -> tuple[int, int]:
     """Bytes that the follower lacks, and the age in ms of the first message that it lacks; 0 where nobody can tell."""
     try:
-        reader = worker.readers.get(following.name)
+        reader = readers.get(following.name)
         seq = max(held_seq(following), reader.first_seq())
         end_seq = reader.next_seq()
         if seq >= end_seq:

@@ -10,17 +10,15 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from tailrace.broker.process.metrics import MAX_NODES, OTHER, SlaveMeasures
+from tailrace.broker.process.metrics import MAX_NODES, OTHER, SlaveMeasures, WorkerMetrics
 from tailrace.broker.process.timers import now_us
 from tailrace.broker.replication.downstream.replica_acks import Holders
 from tailrace.broker.replication.status.lag import NO_LAG, Lag, lag_of
 from tailrace.broker.replication.upstream.connection import Phase
+from tailrace.broker.replication.upstream.manager import Uplinks
+from tailrace.broker.streams.owner import Owner
 from tailrace.shard.errors import StorageError
-
-if TYPE_CHECKING:
-    from tailrace.broker.worker import Worker
 
 SLICE_S = 0.005  # of a tick
 
@@ -35,10 +33,14 @@ class _Round:
 
 
 class Survey:
-    """One a worker. Call `tick` from the coarse timer."""
+    """One per worker. Call `tick` from the coarse timer."""
 
-    def __init__(self, worker: Worker, clock: Callable[[], float] = time.monotonic) -> None:
-        self._worker = worker
+    def __init__(
+        self, owner: Owner, uplinks: Uplinks, metrics: WorkerMetrics, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._owner = owner
+        self._uplinks = uplinks
+        self._metrics = metrics
         self._clock = clock
         self._rest: Iterator[None] = iter(())
 
@@ -52,17 +54,16 @@ class Survey:
 
     def _walk(self) -> Iterator[None]:
         """One stream a step, and the round's sums at its end."""
-        worker = self._worker
         found = _Round({}, Counter())
-        for name, holders in list(worker.owner.holders.items()):
+        for name, holders in list(self._owner.holders.items()):
             self._look_at_slaves(name, holders, found.slaves)
             yield
-        for uplink in list(worker.uplinks):
+        for uplink in list(self._uplinks):
             for copy in list(uplink.copies.by_name.values()):
                 found.states[copy.state.value] += 1
                 found.copies_lag_messages += max(copy.end_seq - copy.next_seq, 0)
                 yield
-        metrics = worker.metrics
+        metrics = self._metrics
         metrics.slaves = found.slaves
         metrics.copies = dict(found.states)
         metrics.copies_lag_messages = found.copies_lag_messages
@@ -84,7 +85,7 @@ class Survey:
 
     def _lag(self, name: bytes, held_seq: int, end_seq: int) -> Lag:
         """A stream that is not open is not opened for this; it has not grown lately."""
-        stream = self._worker.owner.open.get(name)
+        stream = self._owner.open.get(name)
         try:
             if stream is not None:
                 return lag_of(stream.log, held_seq, now_us())
@@ -95,10 +96,10 @@ class Survey:
     def _measure_links(self) -> None:
         links: Counter[str] = Counter()
         links_up: Counter[str] = Counter()
-        for uplink in self._worker.uplinks:
+        for uplink in self._uplinks:
             label = uplink.address if uplink.address in links or len(links) < MAX_NODES else OTHER
             links[label] += 1
             links_up[label] += uplink.phase is Phase.UP
-        metrics = self._worker.metrics
+        metrics = self._metrics
         metrics.upstream_links, metrics.upstream_links_up = dict(links), dict(links_up)
-        metrics.replication_waits = self._worker.owner.replicas.waiting
+        metrics.replication_waits = self._owner.replicas.waiting

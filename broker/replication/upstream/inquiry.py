@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import select
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
+from tailrace.broker.process.poller import Poller
 from tailrace.broker.process.version import program_version
 from tailrace.broker.replication.upstream.socket import Address, Chunks, Wire, WireClosed, numeric_address
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.messages import pack
 
-if TYPE_CHECKING:
-    from tailrace.broker.worker import Worker
-
+Resolve = Callable[[str, int, Callable[[Address | None, str], None]], None]
+"""Looks up a host and a port; calls back with the address, or with None and why."""
 Heard = Callable[["Inquiry", "r.Told | str"], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What inquiries need to reach other nodes. token: of this node's clients, shown in HELLO."""
+
+    poller: Poller
+    resolve: Resolve
+    token: str | None
 
 
 class Inquiry:
@@ -24,11 +33,11 @@ class Inquiry:
     node: the id of the node at the other end, "" until it has answered.
     """
 
-    def __init__(self, worker: Worker, host: str, port: int, heard: Heard) -> None:
+    def __init__(self, outside: Outside, host: str, port: int, heard: Heard) -> None:
         self.host, self.port = host, port
         self.node = ""
         self.closed = False
-        self._worker = worker
+        self._outside = outside
         self._heard = heard
         self._ask: r.Ask | None = None
         self._wire: Wire | None = None
@@ -54,7 +63,7 @@ class Inquiry:
             else:
                 self._connect(found)
 
-        self._worker.uplinks.resolve(self.host, self.port, looked_up)
+        self._outside.resolve(self.host, self.port, looked_up)
 
     def fail(self, why: str) -> None:
         """There is no answer, for this reason."""
@@ -66,7 +75,7 @@ class Inquiry:
         self.closed = True
         wire, self._wire = self._wire, None
         if wire is not None:
-            self._worker.poller.unregister(wire.fileno())
+            self._outside.poller.unregister(wire.fileno())
             wire.close()
 
     def _connect(self, address: Address) -> None:
@@ -76,7 +85,7 @@ class Inquiry:
             self.fail(str(closed))
             return
         self._wire, self._mask = wire, select.EPOLLOUT
-        self._worker.poller.register(wire.fileno(), self._mask, self._on_event)
+        self._outside.poller.register(wire.fileno(), self._mask, self._on_event)
 
     def _on_event(self, mask: int) -> None:
         wire = self._wire
@@ -86,8 +95,7 @@ class Inquiry:
             if not self._connected:
                 wire.connected()
                 self._connected = True
-                token = self._worker.settings.token or None
-                wire.queue(pack(m.Hello(m.VERSION, (r.FEATURE,), f"tailrace/{program_version()}", token)))
+                wire.queue(pack(m.Hello(m.VERSION, (r.FEATURE,), f"tailrace/{program_version()}", self._outside.token)))
             elif mask & ~select.EPOLLOUT:
                 for message in wire.receive():
                     self._take(message)
@@ -102,7 +110,7 @@ class Inquiry:
         wire.flush()
         if wire.interest != self._mask:
             self._mask = wire.interest
-            self._worker.poller.modify(wire.fileno(), self._mask)
+            self._outside.poller.modify(wire.fileno(), self._mask)
 
     def _take(self, message: m.Response | Chunks) -> None:
         """Raises WireClosed."""

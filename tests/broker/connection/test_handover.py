@@ -24,10 +24,10 @@ def move(node: World, peer: Peer) -> None:
     client = node.client_of(peer)
     source = client.worker
     assert handover.possible(client)
-    link = source.siblings.link_to(1 - source.slot)
+    link = source.links.link_to(1 - source.slot)
     assert link is not None
     fd, state = handover.detach(client)
-    source.siblings.hand_over(link, fd, state)
+    source.links.hand_over(link, fd, state)
     source.siblings.flush()
     assert source.clients.keys().isdisjoint({client.fd}) and client.closed
     node.workers[1 - source.slot].turn()
@@ -198,9 +198,9 @@ def test_a_peer_that_is_gone_meanwhile_does_no_harm(node: World) -> None:
     node.ask(peer, "sub a 0")
     client = node.client_of(peer)
     peer.close()
-    link = node.workers[0].siblings.link_to(1)
+    link = node.workers[0].links.link_to(1)
     assert link is not None
-    node.workers[0].siblings.hand_over(link, *handover.detach(client))
+    node.workers[0].links.hand_over(link, *handover.detach(client))
     node.settle()
     node.fill("a", [b"x", b"y"])
     assert all(not worker.clients and not worker.fanout.feeds for worker in node.workers)

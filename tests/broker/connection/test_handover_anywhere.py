@@ -68,9 +68,9 @@ def move(node: World, peer: Peer) -> None:
             each.read()
     (client,) = found
     source = client.worker
-    link = source.siblings.link_to(1 - source.slot)
+    link = source.links.link_to(1 - source.slot)
     assert link is not None
-    source.siblings.hand_over(link, *handover.detach(client))
+    source.links.hand_over(link, *handover.detach(client))
     source.siblings.flush()
 
 

@@ -88,7 +88,7 @@ def test_who_waits_while_the_owner_is_replaced_asks_its_successor(node: World, n
 def test_who_waits_when_the_owner_dies_hears_it(node: World, name: str) -> None:
     waiting = get(node, name, 60_000)
     asked = node.workers[0]
-    asked.siblings._closed(asked.siblings.links[1, 2])
+    asked.siblings._closed(asked.links.open[1, 2])
     assert code_of(waiting) is Code.UNAVAILABLE
 
 

@@ -253,7 +253,7 @@ def test_a_retired_worker_hands_on_whom_it_can_and_reads_the_others_no_more(node
     worker._retire()
     drain.hand_all_over(worker)
     assert len(worker.clients) == 2, "the successor owns nothing yet"
-    worker.routes[0].switch(next(iter(worker.siblings.links.values())))  # the other worker plays the successor
+    worker.routes[0].switch(next(iter(worker.links.open.values())))  # the other worker plays the successor
     drain.hand_all_over(worker)
     assert list(worker.clients.values()) == [client] and client.paused == Pause.LEAVING
     pending.settle(b"settled\r\n")
@@ -308,7 +308,7 @@ def test_another_node_is_not_handed_over(node: World) -> None:
     client = node.connection_of(follower.peer)
     assert not handover.possible(client)
     worker._retire()
-    worker.routes[0].switch(next(iter(worker.siblings.links.values())))  # the other worker plays the successor
+    worker.routes[0].switch(next(iter(worker.links.open.values())))  # the other worker plays the successor
     drain.hand_all_over(worker)
     assert client.lingering_since_s and list(worker.clients.values()) == [client]
     assert not client.paused, "what it holds is heard to the end"

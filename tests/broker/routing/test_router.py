@@ -112,7 +112,7 @@ def test_before_many_appends_a_sibling_gets_its_share(
     router.publish(client, staged(*publishes))
     router.flush()
     node.settle()
-    (link,) = node.workers[1].siblings.links.values()
+    (link,) = node.workers[1].links.open.values()
     assert not select.select([link], [], [], 0)[0]
     was_sent: list[bool] = []
     append = owner.append

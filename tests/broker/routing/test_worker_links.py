@@ -94,12 +94,12 @@ def test_an_owner_that_is_gone_fails_what_was_asked_of_it(node: World) -> None:
     peer.send("ack on", f"pub {name} |x", f"stat {name}")
     node.settle(0)
     assert peer.take() == ["ok ack on"]
-    (left,) = [link for (slot, _generation), link in node.workers[1].siblings.links.items() if slot == 0]
+    (left,) = [link for (slot, _generation), link in node.workers[1].links.open.items() if slot == 0]
     left.close()
     node.settle(0)
     assert [" ".join(line.split()[:2]) for line in peer.take()] == ["err unavailable"] * 2
-    assert node.workers[0].siblings.link_to(1) is None
-    assert node.workers[0].siblings.link_to(2) is not None
+    assert node.workers[0].links.link_to(1) is None
+    assert node.workers[0].links.link_to(2) is not None
 
 
 def test_what_waits_for_an_owner_goes_to_the_next_one(node: World) -> None:
@@ -107,7 +107,7 @@ def test_what_waits_for_an_owner_goes_to_the_next_one(node: World) -> None:
     name = node.name(1)
     peer, reader = node.connect(0), node.connect(0)
     node.ask(reader, f"sub {name} 0")
-    for link in list(node.workers[0].siblings.links.values()):
+    for link in list(node.workers[0].links.open.values()):
         if link.slot == 1:
             node.workers[0].siblings._closed(link)
     node.settle(1)
@@ -164,10 +164,10 @@ def test_a_forwarded_publish_is_answered_when_all_its_streams_are() -> None:
     batch.add(second, 0, 1, bytearray(40))
     assert batch.creator() is None
     first.published(0, 5, 9)
-    assert sent == [] and not siblings.touch.called
+    assert sent == [] and not siblings.links.touch.called
     batch.refused(Code.STREAMS, "no more")
     assert len(sent) == 1
-    siblings.touch.assert_called_once_with(link)
+    siblings.links.touch.assert_called_once_with(link)
     late = Forwarded(siblings, link, 8)  # type: ignore[arg-type]
     part = late.part(True)
     link.closed = True
@@ -245,7 +245,7 @@ def test_what_followers_of_a_worker_held_goes_with_the_worker(node: World) -> No
     nodes = node.workers[1].owner.replicas.holders(name.encode()).nodes
     assert list(nodes) == ["node-b"]
     siblings = node.workers[1].siblings
-    siblings._closed(siblings.links[0, 1])
+    siblings._closed(siblings.links.open[0, 1])
     assert not nodes
 
 
@@ -275,8 +275,8 @@ def test_a_late_answer_to_a_worker_that_is_gone_is_dropped(node: World) -> None:
     owner.router.answered_later = {"get": lambda _args, done: waiting.append(done)}
     asked.router.call(name, "get", [name], answers.append)
     node.settle()
-    owner.siblings._closed(owner.siblings.links[0, 1])
-    asked.siblings._closed(asked.siblings.links[1, 2])
+    owner.siblings._closed(owner.links.open[0, 1])
+    asked.siblings._closed(asked.links.open[1, 2])
     waiting[0]("value")
     node.settle()
     (refused,) = answers

@@ -191,7 +191,7 @@ def test_a_connection_that_moves_knows_what_it_was_shown(node: World) -> None:
     node.fill(name, [b"x"] * 10)
     show(node, owners, peer, name, [2, 2, 0])
     client = node.client_of(peer)
-    client.worker.siblings.hand_over(client.worker.siblings.link_to(1), *handover.detach(client))  # type: ignore[arg-type]
+    client.worker.links.hand_over(client.worker.links.link_to(1), *handover.detach(client))  # type: ignore[arg-type]
     node.ask(peer, f"ack {name} n 2 3")
     assert node.client_of(peer).worker is node.workers[1] and owners.asked[0][1][3] == [[2, 3, 1]]
 
@@ -280,7 +280,7 @@ def test_a_connection_that_moves_is_the_same_member(node: World) -> None:
     assert [each["do"] for each in owners.told] == ["wake"]
     owners.answer()
     assert peer.take() == ["ok get s n 0"]
-    client.worker.siblings.hand_over(client.worker.siblings.link_to(1), *handover.detach(client))  # type: ignore[arg-type]
+    client.worker.links.hand_over(client.worker.links.link_to(1), *handover.detach(client))  # type: ignore[arg-type]
     assert node.ask(peer, "get s n") == []
     assert node.client_of(peer).worker is node.workers[1]
     assert member_of(owners) == member
@@ -294,7 +294,7 @@ def test_one_that_asked_for_nothing_moves_without(node: World) -> None:
     client = node.client_of(peer)
     fd, state = handover.detach(client)
     assert state["consumers"] is None
-    client.worker.siblings.hand_over(client.worker.siblings.link_to(1), fd, state)  # type: ignore[arg-type]
+    client.worker.links.hand_over(client.worker.links.link_to(1), fd, state)  # type: ignore[arg-type]
     assert node.ask(peer, "ping") == ["ok pong"]
 
 

@@ -228,7 +228,7 @@ def test_members_go_along_when_the_connection_is_handed_over(node: World) -> Non
     peer.ask(get(1, "s"))
     owners.answer()
     client = node.binary_client_of(peer.peer)
-    client.worker.siblings.hand_over(client.worker.siblings.link_to(1), *handover.detach(client))  # type: ignore[arg-type]
+    client.worker.links.hand_over(client.worker.links.link_to(1), *handover.detach(client))  # type: ignore[arg-type]
     node.settle()
     assert node.binary_client_of(peer.peer).worker is node.workers[1]
     assert owners.told == []

@@ -84,9 +84,9 @@ class Worker:
     def move(self) -> None:
         self.party.settle()  # so that no worker has begun to move it
         client = self.party.node.binary_client_of(self.peer.peer)
-        link = client.worker.siblings.link_to(1 - client.worker.slot)
+        link = client.worker.links.link_to(1 - client.worker.slot)
         if handover.possible(client) and link is not None:
-            client.worker.siblings.hand_over(link, *handover.detach(client))
+            client.worker.links.hand_over(link, *handover.detach(client))
 
 
 class Party:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tailrace.broker.replication.status import answer as status
 from tailrace.broker.streams.owner import Refused
 from tailrace.protocol import replication as r
 from tailrace.protocol.errors import Code
@@ -40,9 +39,9 @@ def test_of_one_stream_there_are_links_and_ends(tmp_path: Path) -> None:
 
 def test_a_worker_that_cannot_answer_makes_it_an_error(tmp_path: Path) -> None:
     with world(tmp_path, workers=2) as node:
-        worker = node.workers[0]
+        calls, status = node.workers[0].calls, node.workers[0].status
         found: list[r.Told | Refused] = []
-        call_slot = worker.call_slot
+        call_slot = calls.call_slot
 
         def refusing(slot: int, verb: str, args: list[Any], done: Callable[[Any], None], *rest: Any) -> None:
             if slot:
@@ -50,7 +49,7 @@ def test_a_worker_that_cannot_answer_makes_it_an_error(tmp_path: Path) -> None:
             else:
                 call_slot(slot, verb, args, done, *rest)
 
-        worker.call_slot = refusing  # type: ignore[assignment, method-assign]
-        status.gather(worker, r.Ask(1), found.append)
+        calls.call_slot = refusing  # type: ignore[assignment, method-assign]
+        status.gather(r.Ask(1), found.append)
         (outcome,) = found
         assert isinstance(outcome, Refused) and outcome.code is Code.UNAVAILABLE

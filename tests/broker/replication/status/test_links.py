@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,11 +13,16 @@ from tailrace.broker.replication.upstream.fetchers import Copy
 from tailrace.protocol import replication as r
 from tailrace.protocol.replication import LINKS_MAX, Link
 from tests.broker.binary import FROM_START, BinaryPeer
-from tests.broker.world import world
+from tests.broker.world import World, world
 
 
 def row(node: str, state: str = "up", streams: int = 1, *lag: int, direction: r.Direction = "down") -> list[object]:
     return list(Link(direction, node, f"{node}:5050", state, streams, *(lag or (0, 0, 0))))
+
+
+def links_of(node: World, name: bytes | None) -> list[Any]:
+    worker = node.workers[0]
+    return links.of_worker(worker.owner, worker.uplinks, worker.followers.nodes, worker.readers, name)
 
 
 def test_the_links_of_all_workers_are_one_to_a_node() -> None:
@@ -41,12 +47,12 @@ def test_links_are_bounded() -> None:
 def test_a_node_that_cannot_be_reached_is_a_link_too(tmp_path: Path) -> None:
     with world(tmp_path) as node:
         assert node.ask(node.connect(), "slave 127.0.0.1 1 s 0")[0].startswith("ok slave")
-        (links_found, *counts) = links.of_worker(node.workers[0], None)
+        (links_found, *counts) = links_of(node, None)
         ((direction, _node, address, state, streams, *_lag),) = links_found
         assert (direction, address, streams, counts) == ("up", "127.0.0.1:1", 1, [0, 1, 0, 0])
         assert state != "up"
-        assert links.of_worker(node.workers[0], b"s")[0] == links_found
-        assert links.of_worker(node.workers[0], b"other") == [[], 0, 0, 0, 0]
+        assert links_of(node, b"s")[0] == links_found
+        assert links_of(node, b"other") == [[], 0, 0, 0, 0]
 
 
 def test_the_brokers_own_streams_are_not_counted(tmp_path: Path) -> None:
@@ -55,9 +61,9 @@ def test_the_brokers_own_streams_are_not_counted(tmp_path: Path) -> None:
         node.ask(node.connect(), "slave 127.0.0.1 1 s 0")
         for name in (b"$cursor/s", b"s/$dead", b"$cursor/other"):
             node.workers[0].owner.create(name)
-        ((_direction, _node, _address, _state, streams, *_lag),), *counts = links.of_worker(node.workers[0], None)
+        ((_direction, _node, _address, _state, streams, *_lag),), *counts = links_of(node, None)
         assert (streams, counts) == (2, [1, 2, 0, 0])
-        assert links.of_worker(node.workers[0], b"$cursor/s")[1:] == [0, 1, 0, 0]
+        assert links_of(node, b"$cursor/s")[1:] == [0, 1, 0, 0]
 
 
 def test_what_is_claimed_elsewhere_and_what_has_turned_is_told(tmp_path: Path) -> None:
@@ -68,14 +74,14 @@ def test_what_is_claimed_elsewhere_and_what_has_turned_is_told(tmp_path: Path) -
         node.fill("t", [b"a"])
         stream_roles.claimed(owner, [b"t", [[1, 0, ""], [2, 1, "n2"]], "127.0.0.1", 2])
         node.settle()
-        rows, *counts = links.of_worker(node.workers[0], None)
+        rows, *counts = links_of(node, None)
         assert counts == [1, 1, 0, 1], "a stream that is made now would not follow where t does"
         assert next((address, state.partition(":")[0], streams) for _, _, address, state, streams, *_ in rows) == (
             "127.0.0.1:1", "claims 1", 0,
         )  # fmt: skip
-        assert links.of_worker(node.workers[0], b"s")[0][0][3].startswith("claims 1")
+        assert links_of(node, b"s")[0][0][3].startswith("claims 1")
         node.ask(peer, "slave 127.0.0.1 2 * 0")
-        assert links.of_worker(node.workers[0], b"t")[4] == 0
+        assert links_of(node, b"t")[4] == 0
 
 
 def test_streams_that_do_not_follow_show_in_the_state_of_their_link() -> None:
@@ -95,8 +101,8 @@ def test_lag_is_looked_up_of_so_many_streams_only(tmp_path: Path, monkeypatch: p
             node.fill(f"s{number}", [b"x"] * 4)
             peer.ask(r.Follow(number, b"s%d" % number, 0, 1, "", None, FROM_START))
             peer.ask(r.Held(((number, "node-b", 1, 1),)))
-        ((link,), *_counts) = links.of_worker(node.workers[0], None)
+        ((link,), *_counts) = links_of(node, None)
         assert (Link(*link).lag_messages, Link(*link).lag_bytes) == (9, 3 * 33)
         node.workers[0].owner.trim(node.workers[0].owner.stream(b"s0"), 3)
-        ((link,), *_counts) = links.of_worker(node.workers[0], b"s0")
+        ((link,), *_counts) = links_of(node, b"s0")
         assert Link(*link).lag_bytes == 33, "no more than there is"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tailrace.broker.replication.upstream.inquiry import Inquiry
+from tailrace.broker.replication.upstream.inquiry import Inquiry, Outside
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.messages import pack
@@ -26,7 +26,8 @@ class Asked:
         self.node = node
         self.heard: list[r.Told | str] = []
         port: int = listener.getsockname()[1]
-        self.inquiry = Inquiry(node.workers[0], "127.0.0.1", port, lambda _inquiry, told: self.heard.append(told))
+        outside = Outside(node.workers[0].poller, node.workers[0].uplinks.resolve, None)
+        self.inquiry = Inquiry(outside, "127.0.0.1", port, lambda _inquiry, told: self.heard.append(told))
         self.inquiry.ask(r.Ask(1))
         self.sock = listener.accept()[0]
         self.node.settle()

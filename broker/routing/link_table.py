@@ -1,0 +1,62 @@
+"""The links to the other workers of the node, the routes to the owners of their slots, and what is to be sent."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable
+from typing import Any
+
+from tailrace.broker.process.poller import Poller
+from tailrace.broker.routing.link import Link, LinkClosed
+from tailrace.broker.routing.route import Route
+from tailrace.protocol import sibling
+
+
+class LinkTable:
+    """One per worker. `routes`: to every slot but its own, until it is retired.
+
+    `open`: the open links by slot and generation of the worker at the other end.
+    """
+
+    def __init__(self, slots: int, own: int, window_bytes: int, poller: Poller, clock: Callable[[], float]) -> None:
+        self.open: dict[tuple[int, int], Link] = {}
+        self.routes = {slot: Route(slot, window_bytes, clock, self.touch) for slot in range(slots) if slot != own}
+        self._window_bytes = window_bytes
+        self.poller = poller
+        self._clock = clock
+        self._touched: dict[Link, None] = {}
+
+    def follow_successor(self, own: int) -> None:
+        """This worker is retired: what is for its own slot goes to the slot's next owner."""
+        self.routes[own] = Route(own, self._window_bytes, self._clock, self.touch)
+
+    def touch(self, link: Link) -> None:
+        """There is something to send over this link; it goes at the end of the turn."""
+        self._touched[link] = None
+
+    def send(self) -> None:
+        """Send now what is queued."""
+        while self._touched:
+            link, _ = self._touched.popitem()
+            if link.closed:
+                continue
+            try:
+                link.flush()
+            except LinkClosed:
+                link.drop_queue()  # what came over it before the end is still read, and then the end
+            self.poller.modify(link.fileno(), select.EPOLLIN | (select.EPOLLOUT if link.wants_write else 0))
+
+    def link_to(self, slot: int) -> Link | None:
+        """The link to the slot's owner; None while there is none. A successor that stands by owns nothing yet."""
+        route = self.routes.get(slot)
+        return None if route is None else route.successor or route.link
+
+    def queued_bytes(self) -> int:
+        """What waits for the other workers, on links and on routes."""
+        links = sum(link.queued_bytes for link in self.open.values())
+        return links + sum(route.bytes_held for route in self.routes.values())
+
+    def hand_over(self, link: Link, fd: int, state: dict[str, Any]) -> None:
+        """Give a connection to the worker at the other end; the link owns `fd` (a duplicate) from here on."""
+        link.queue(sibling.pack_handover(state), fd=fd)
+        self.touch(link)

@@ -1,0 +1,65 @@
+"""The links of one worker: who owns a slot, what is queued, and when it is sent."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from tailrace.broker.process.poller import Poller
+from tailrace.broker.routing.link import Link
+from tailrace.broker.routing.link_table import LinkTable
+from tailrace.protocol import sibling
+
+WINDOW_BYTES = 1 << 20
+
+
+@pytest.fixture
+def table() -> Iterator[LinkTable]:
+    poller = Poller()
+    yield LinkTable(3, 1, WINDOW_BYTES, poller, lambda: 0.0)
+    poller.close()
+
+
+@pytest.fixture
+def pair(table: LinkTable) -> Iterator[tuple[Link, Link]]:
+    """A link of the table to slot 0, and its other end."""
+    left, right = socket.socketpair()
+    links = Link(left, 0, 1, WINDOW_BYTES), Link(right, 1, 2, WINDOW_BYTES)
+    table.open[0, 1] = links[0]
+    table.poller.register(links[0].fileno(), 0, lambda _mask: None)
+    yield links
+    for link in links:
+        if not link.closed:
+            link.close()
+
+
+def test_there_is_a_route_to_every_other_slot_and_after_retiring_to_its_own(table: LinkTable) -> None:
+    assert table.routes.keys() == {0, 2}
+    table.follow_successor(1)
+    assert table.routes.keys() == {0, 1, 2} and table.routes[1].link is None
+
+
+def test_a_slot_has_a_link_once_its_owner_is_known(table: LinkTable, pair: tuple[Link, Link]) -> None:
+    assert table.link_to(0) is None and table.link_to(1) is None
+    table.routes[0].switch(pair[0])
+    assert table.link_to(0) is pair[0] and table.link_to(2) is None
+
+
+def test_what_is_queued_goes_when_it_is_sent(table: LinkTable, pair: tuple[Link, Link]) -> None:
+    ours, theirs = pair
+    ours.queue(sibling.pack_switched())
+    table.touch(ours)
+    assert table.queued_bytes() == ours.queued_bytes > 0 and list(theirs.receive()) == []
+    table.send()
+    assert [opcode for opcode, _body in theirs.receive()] == [sibling.SWITCHED] and not table.queued_bytes()
+
+
+def test_a_link_whose_other_end_is_gone_drops_what_is_queued(table: LinkTable, pair: tuple[Link, Link]) -> None:
+    ours, theirs = pair
+    theirs.close()
+    ours.queue(sibling.pack_switched())
+    table.touch(ours)
+    table.send()
+    assert not table.queued_bytes()
