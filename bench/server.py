@@ -9,7 +9,7 @@ import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -72,16 +72,7 @@ class Server:
         environment = {**os.environ, **self._peer.environment()}
         begin = time.monotonic()
         with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                command,
-                cwd=self.site.directory,
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=_in_child,
-            )
+            self._process = launch(command, self.site.directory, environment, log.fileno())
         self._await_ready(begin + START_TIMEOUT_S)
         return time.monotonic() - begin
 
@@ -144,6 +135,22 @@ class Server:
         if self._process is None:
             raise RuntimeError(f"{self._peer.name} is not running")
         return self._process
+
+
+def launch(
+    command: Sequence[str], directory: Path, environment: Mapping[str, str], output: int
+) -> subprocess.Popen[bytes]:
+    """Start a server in a session of its own."""
+    return subprocess.Popen(
+        command,
+        cwd=directory,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        start_new_session=True,
+        preexec_fn=_in_child,
+    )
 
 
 def _in_child() -> None:

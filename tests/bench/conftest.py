@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
+from bench import server
 from bench.contest import Cell, Results
 from bench.peers import make_peers
 from bench.rows import make_rows
 from bench.rows.base import Measurement
 from bench.scale import FULL
+from tests.system.nursery import Forked, nursery
 
 MakeResults = Callable[[dict[tuple[str, str], list[Measurement]]], Results]
+
+
+@pytest.fixture(autouse=True)
+def nodes_by_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes that are measured are forked from a process that has imported the broker; other servers start as ever."""
+    by_exec = server.launch
+
+    def launch(
+        command: Sequence[str], directory: Path, environment: Mapping[str, str], output: int
+    ) -> subprocess.Popen[bytes] | Forked:
+        found = nursery(environment)
+        if found is None or "serve" not in command or Path(command[0]).name != "tailrace":
+            return by_exec(command, directory, environment, output)
+        return found.start(command[1:], output, environment, folder=directory)
+
+    monkeypatch.setattr(server, "launch", launch)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Starts nodes by fork from a process that has imported the broker, as a shell would start them by exec.
+"""Starts nodes and publishers by fork from a process that has imported them, as a shell would start them by exec.
 
 Most of what the start of a node costs is imports, two thirds of a second of processor time, and the suite starts
 hundreds. A node started here has the same process group, descriptors, environment, directory, network and exit code as
@@ -25,21 +25,26 @@ from pathlib import Path
 
 import setproctitle
 
+from tailrace.shard.leaves import INTERPRETED_VARIABLE
+
 ROOT = Path(__file__).parents[2]
 REQUEST_BYTES_MAX = 1 << 18
+NODE, PUBLISHER = "tailrace.cli.main", "tests.system.tree_load"
+"""Programs: modules with a `main`."""
 IMPORTS = (
-    "tailrace.cli.main",
+    NODE,
+    PUBLISHER,
     "tailrace.cli.serve",
     "tailrace.supervisor.main",
     "tailrace.broker.worker",
     "logging.handlers",
 )
-"""What a node imports, so that its copies need not."""
+"""What they import, so that no copy need do it."""
 TITLE_SPACE = " " * 400
 """An argument that is not used: what a process calls itself must fit where its arguments were."""
 NETWORK = "/proc/thread-self/ns/net"
 MOUNTS = "/proc/thread-self/ns/mnt"
-AT_START = ("PYTHON", "LD_", "TAILRACE_INTERPRETED")
+AT_START = ("PYTHON", "LD_", INTERPRETED_VARIABLE)
 """Beginnings of the environment variables that are read when Python starts or the broker is imported."""
 
 
@@ -67,16 +72,28 @@ class Nursery:
             self._socket.shutdown(socket.SHUT_RDWR)
             self._process.wait()
 
-    def start(self, arguments: Sequence[str], output: int, environment: Mapping[str, str]) -> Forked:
-        """`tailrace ARGUMENTS` in a session of its own, in the network of the calling thread."""
+    def start(
+        self,
+        arguments: Sequence[str],
+        output: int,
+        environment: Mapping[str, str],
+        *,
+        folder: Path | None = None,
+        program: str = NODE,
+        source: int | None = None,
+    ) -> Forked:
+        """`python -m PROGRAM ARGUMENTS` in a session of its own, in this folder and in the network of the calling
+        thread. `source`: its standard input, if it has one.
+        """
         request: dict[str, object] = {
+            "program": program,
             "arguments": list(arguments),
             "environment": dict(environment),
-            "cwd": os.getcwd(),
+            "cwd": str(folder or Path.cwd()),
         }
         network = os.open(NETWORK, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return Forked(self, self._ask(request, [output, network]))
+            return Forked(self, self._ask(request, [output, network, *([] if source is None else [source])]))
         finally:
             os.close(network)
 
@@ -149,7 +166,9 @@ def nursery(environment: Mapping[str, str]) -> Nursery | None:
 
 def settings_at_start(environment: Mapping[str, str]) -> tuple[object, ...]:
     """What a process gets from the one that starts it and keeps for its life."""
-    variables = sorted((name, value) for name, value in environment.items() if name.startswith(AT_START))
+    variables = {name: value for name, value in environment.items() if name.startswith(AT_START)}
+    if variables.get(INTERPRETED_VARIABLE) in ("", "0"):
+        del variables[INTERPRETED_VARIABLE]
     return os.stat(MOUNTS).st_ino, variables
 
 
@@ -157,9 +176,9 @@ def settings_at_start(environment: Mapping[str, str]) -> tuple[object, ...]:
 
 
 def serve(requests: socket.socket) -> list[str]:
-    """Answer requests until there are no more, and end; or return in a copy, with the arguments of its command."""
+    """Answer requests until there are no more, and end; or return in a copy, with its program and the arguments."""
     while True:
-        data, descriptors, _flags, _address = socket.recv_fds(requests, REQUEST_BYTES_MAX, 2)
+        data, descriptors, _flags, _address = socket.recv_fds(requests, REQUEST_BYTES_MAX, 3)
         if not data:
             sys.exit(0)
         request = json.loads(data)
@@ -171,13 +190,13 @@ def serve(requests: socket.socket) -> list[str]:
         if not pid:
             requests.close()
             become(request["environment"], request["cwd"], *descriptors)
-            return list(request["arguments"])
+            return [request["program"], *request["arguments"]]
         for descriptor in descriptors:
             os.close(descriptor)
         requests.send(str(pid).encode())
 
 
-def become(environment: dict[str, str], folder: str, output: int, network: int) -> None:
+def become(environment: dict[str, str], folder: str, output: int, network: int, source: int | None = None) -> None:
     """Make this copy of the nursery what exec would have made."""
     os.setsid()
     if os.fstat(network).st_ino != os.stat(NETWORK).st_ino:
@@ -188,6 +207,9 @@ def become(environment: dict[str, str], folder: str, output: int, network: int) 
     os.dup2(output, 2)
     for descriptor in (output, network):
         os.close(descriptor)
+    if source is not None:
+        os.dup2(source, 0)
+        os.close(source)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
@@ -199,7 +221,5 @@ if __name__ == "__main__":
     setproctitle.setproctitle("tailrace tests: nursery")  # it finds its place before the environment is exchanged
     gc.collect()
     with socket.socket(fileno=int(sys.argv[1])) as control:
-        sys.argv[1:] = serve(control)
-    from tailrace.cli.main import main
-
-    main()
+        sys.argv = serve(control)
+    importlib.import_module(sys.argv[0]).main()

@@ -16,7 +16,7 @@ from tailrace.shard.names import shard_of
 from tests.system.node import Node
 
 SHARDS = 64
-TEXT_LINES = 40_000  # many times what sockets and pipes hold
+TEXT_LINES = 25_000  # many times what sockets and pipes hold
 # Texts that Debian installs, some of them with letters beyond ASCII; python's own sources make up what is missing.
 TEXT_FILES = (
     ("/usr/share/zoneinfo", "*.tab"),

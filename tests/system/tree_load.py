@@ -16,11 +16,12 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, BinaryIO, TextIO
 
 import tailrace
 from tailrace.protocol.messages import Ack
 from tests.system.node import LineClient, wait_for
+from tests.system.nursery import PUBLISHER, Forked, nursery
 from tests.system.tree_ledger import MARK, Fate, Sent, read_sent
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -202,7 +203,8 @@ class Load:
         for number, (name, known) in enumerate(addresses.items()):
             kind = kinds[number % len(kinds)]
             self._specs[f"{name}-{kind}"] = {"addresses": list(known), "kind": kind, **shared}
-        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._processes: dict[str, subprocess.Popen[bytes] | Forked] = {}
+        self._inputs: dict[str, BinaryIO] = {}
         self._counted = dict.fromkeys(self._specs, 0)  # acknowledgements in the part of each record that was read
         self._read_bytes = dict.fromkeys(self._specs, 0)
 
@@ -249,9 +251,8 @@ class Load:
 
     def finish(self) -> list[Sent]:
         """End the publishers when they have their answers; gives what became of all their messages."""
-        for process in self._processes.values():
-            assert process.stdin is not None
-            process.stdin.close()
+        for given in self._inputs.values():
+            given.close()
         for name, process in self._processes.items():
             assert process.wait(END_S) == 0, f"{name} has failed:\n{self.errors(name)}"
         return self.sent()
@@ -260,9 +261,10 @@ class Load:
         return (self.folder / f"{name}.errors").read_text()
 
     def _start(self, name: str, spec: Mapping[str, object]) -> None:
-        command = [sys.executable, "-m", "tests.system.tree_load", json.dumps(spec)]
-        with (self.folder / f"{name}.errors").open("wb") as errors:
-            self._processes[name] = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stderr=errors)
+        source, given = os.pipe()
+        self._inputs[name] = os.fdopen(given, "wb")
+        with (self.folder / f"{name}.errors").open("wb") as errors, os.fdopen(source, "rb"):
+            self._processes[name] = begin([json.dumps(spec)], errors.fileno(), source)
 
     def _check(self) -> None:
         for name, process in self._processes.items():
@@ -271,7 +273,18 @@ class Load:
     def _kill(self) -> None:
         for process in self._processes.values():
             process.kill()
-            process.communicate()
+            process.wait()
+        for given in self._inputs.values():
+            given.close()
+
+
+def begin(arguments: list[str], output: int, source: int) -> subprocess.Popen[bytes] | Forked:
+    """A publisher in a process of its own."""
+    found = nursery(os.environ)
+    if found is not None:
+        return found.start(arguments, output, os.environ, folder=ROOT, program=PUBLISHER, source=source)
+    command = [sys.executable, "-m", PUBLISHER, *arguments]
+    return subprocess.Popen(command, cwd=ROOT, stdin=source, stdout=output, stderr=output)
 
 
 def wait_for_end_of_input(publisher: Publisher) -> None:

@@ -232,8 +232,9 @@ def test_a_broker_that_trims_all_the_time(tmp_path: Path) -> None:
     """The command as a program of its own: while it starts Spark, what it has planned to read is trimmed."""
     if interpreted_wanted():
         pytest.skip("nothing here depends on which build is loaded; the other run has it")
-    with running(tmp_path / "data") as node, Publisher(node).slowly(0.2) as publisher:
+    with running(tmp_path / "data") as node, Publisher(node) as publisher:
         wait_for(lambda: min(publisher.sent.values()) > 2 * KEPT or publisher.failure, "enough is published")
+        publisher.slowly(2.0)
         today = datetime.now(UTC).date()
         command = [sys.executable, "-m", "tailrace.cli.main", "rollup", str(node.data), str(tmp_path / "out")]
         with trimming_slowly(node):
