@@ -32,7 +32,7 @@ NOWHERE_TO_WRITE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 class Night(NamedTuple):
     """A day. `policy_of` returns a stream's retention, if the configuration is known. `more`: jobs of other nodes, for
-    the same day and OUT. `is_fleet`: a node that cannot be opened is recorded as missing, and is no error."""
+    the same day and OUT. `is_fleet`: record a node that cannot be opened as missing."""
 
     job: Job
     policy_of: PolicyOf | None = None
@@ -122,9 +122,9 @@ def write_report(night: Night, outcome: Outcome, show: Show) -> Path:
     jobs = (job, *night.more)
     removals = None if night.policy_of is None or len(jobs) > 1 else find_removals(job, night.policy_of)
     told = [Told(note.stream, note.text) for note in outcome.notes] + told_of_kept(outcome)
-    made_at = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    now = datetime.now(UTC)
     source = ", ".join(each.source.get("path") or each.source.get("brokers", "") for each in jobs)
-    page = render(summarize(store, job.day), removals, told, made_at, source)
+    page = render(summarize(store, job.day, now), removals, told, f"{now:%Y-%m-%d %H:%M} UTC", source)
     path = store.report(job.day)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, page.encode())

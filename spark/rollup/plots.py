@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from tailrace.spark.rollup.summary import DayTotal, Minute
 
@@ -22,6 +22,11 @@ BLUE: Final = "#2a6f97"
 ORANGE: Final = "#e07a2f"
 GREY: Final = "#666666"
 MINUTES: Final = 1_440
+MINUTES_MIN: Final = 60
+"""A plot over the day shows at least so much of it."""
+STEPS: Final = (10, 15, 30, 60, 180)
+"""Minutes between two times below a plot. All divide the day."""
+TIMES_SHOWN: Final = 8
 TICKS: Final = 5
 """Lines across a plot, about."""
 WAITS_S: Final = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1, 10, 60, 600, 3_600, 21_600, 86_400, 604_800)
@@ -30,6 +35,14 @@ _INNER_WIDTH: Final = WIDTH - LEFT - RIGHT
 _INNER_HEIGHT: Final = HEIGHT - TOP - BOTTOM
 _PREFIXES: Final = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1, ""))
 _STYLE: Final = 'font-family="sans-serif" font-size="12" fill="#222"'
+
+
+class Window(NamedTuple):
+    """Minutes of the day that a plot shows, from `first` to before `end`, with a time below it each `step`."""
+
+    first: int
+    end: int
+    step: int
 
 
 def plot_messages(minutes: Sequence[Minute]) -> str:
@@ -49,6 +62,7 @@ def plot_streams(minutes: Sequence[Minute]) -> str:
 
 def plot_gaps(minutes: Sequence[Minute]) -> str:
     """The longest wait between two messages of a stream that ended in each minute, on a logarithmic scale."""
+    window = find_window(minutes)
     waits = [(_place(minute.start), minute.gap_max_us / 1e6) for minute in minutes if minute.gap_max_us]
     lowest = min((seconds for _, seconds in waits), default=1.0)
     highest = max((seconds for _, seconds in waits), default=1.0)
@@ -58,9 +72,11 @@ def plot_gaps(minutes: Sequence[Minute]) -> str:
     def down(seconds: float) -> float:
         return _down((math.log10(seconds) - ends[0]) / (ends[1] - ends[0]))
 
-    dots = "".join(f'<circle cx="{_across(place):.1f}" cy="{down(each):.1f}" r="1.3"/>' for place, each in waits)
+    radius = 1.3 if window.end - window.first > MINUTES // 2 else 2.5
+    places = [(_across(place + 0.5, window), down(each)) for place, each in waits]
+    dots = "".join(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}"/>' for x, y in places)
     lines = [(down(tick), show_seconds(tick)) for tick in within]
-    return _svg("longest gap that ended", lines, _hours(), f'<g fill="{BLUE}">{dots}</g>')
+    return _svg("longest gap that ended", lines, _times(window), f'<g fill="{BLUE}">{dots}</g>')
 
 
 def plot_growth(days: Sequence[DayTotal]) -> str:
@@ -99,9 +115,20 @@ def _over_the_day(minutes: Sequence[Minute], values: Sequence[int], color: str, 
     for minute, value in zip(minutes, values, strict=True):
         filled[_place(minute.start)] = value
     highest, lines = _scale(values, unit)
-    steps = "".join(f"V{_down(value / highest):.1f}h{_INNER_WIDTH / MINUTES:.3f}" for value in filled)
+    window = find_window(minutes)
+    width = _INNER_WIDTH / (window.end - window.first)
+    steps = "".join(f"V{_down(value / highest):.1f}h{width:.3f}" for value in filled[window.first : window.end])
     area = f'<path d="M{LEFT} {_down(0)}{steps}V{_down(0)}Z" fill="{color}" fill-opacity="0.35" stroke="{color}" '
-    return _svg(label, lines, _hours(), f'{area}stroke-width="0.6"/>')
+    return _svg(label, lines, _times(window), f'{area}stroke-width="0.6"/>')
+
+
+def find_window(minutes: Sequence[Minute]) -> Window:
+    """The part of the day that has messages, so that the few minutes of a short day can be seen; at least an hour."""
+    first = min((_place(minute.start) for minute in minutes), default=0)
+    end = 1 + max((_place(minute.start) for minute in minutes), default=MINUTES - 1)
+    step = next(step for step in STEPS if step * TIMES_SHOWN >= end - first)
+    first = min(first // step * step, MINUTES - MINUTES_MIN)
+    return Window(first, max(-(-end // step) * step, first + MINUTES_MIN), step)
 
 
 def _place(start: datetime) -> int:
@@ -110,8 +137,8 @@ def _place(start: datetime) -> int:
     return 60 * time.hour + time.minute
 
 
-def _across(minute: float) -> float:
-    return LEFT + _INNER_WIDTH * minute / MINUTES
+def _across(minute: float, window: Window) -> float:
+    return LEFT + _INNER_WIDTH * (minute - window.first) / (window.end - window.first)
 
 
 def _down(part: float) -> float:
@@ -129,8 +156,9 @@ def _scale(values: Sequence[int], unit: str) -> tuple[float, list[tuple[float, s
     return highest, [(_down(tick / highest), show_number(tick, unit)) for tick in ticks]
 
 
-def _hours() -> list[tuple[float, str]]:
-    return [(_across(60 * hour), f"{hour % 24:02}:00") for hour in range(0, 25, 3)]
+def _times(window: Window) -> list[tuple[float, str]]:
+    minutes = range(window.first, window.end + 1, window.step)
+    return [(_across(minute, window), f"{minute // 60 % 24:02}:{minute % 60:02}") for minute in minutes]
 
 
 def _svg(label: str, lines: Sequence[tuple[float, str]], named: Sequence[tuple[float, str]], drawn: str) -> str:

@@ -65,7 +65,7 @@ def test_the_rollup_writes_only_to_a_directory_of_its_own() -> None:
     assert service["Group"] == broker["Group"], "or it could not read the data directory"
     assert service["ProtectSystem"] == "strict"
     assert service["StateDirectory"] == "tailrace-rollup"
-    assert arguments()[1:3] == ["/var/lib/tailrace", "/var/lib/tailrace-rollup"]
+    assert arguments()[1:3] == ["%H=/var/lib/tailrace", "/var/lib/tailrace-rollup"]
     assert int(broker["StateDirectoryMode"], 8) & 0o070 == 0o050
     assert int(service["StateDirectoryMode"], 8) & 0o070 == 0o050, "the broker reads the metrics there"
 

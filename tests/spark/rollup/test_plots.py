@@ -36,6 +36,21 @@ def test_a_single_message_makes_a_plot(plot: Callable[[Sequence[Minute]], str]) 
     assert texts(plot([Minute(START, 1, 0, 1, None)]))
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "times"),
+    [
+        (843, 845, ["14:00", "14:10", "14:20", "14:30", "14:40", "14:50", "15:00"]),
+        (1_439, 1_439, ["23:00", "23:10", "23:20", "23:30", "23:40", "23:50", "00:00"]),
+        (0, 200, ["00:00", "00:30", "01:00", "01:30", "02:00", "02:30", "03:00", "03:30"]),
+        (10, 1_000, ["00:00", "03:00", "06:00", "09:00", "12:00", "15:00", "18:00"]),
+    ],
+)
+def test_a_short_day_is_enlarged(first: int, last: int, times: list[str]) -> None:
+    minutes = [Minute(START + timedelta(minutes=each), 5_000, 1, 1, 1) for each in sorted({first, last})]
+    for plot in (plot_messages, plot_gaps):
+        assert [text for text in texts(plot(minutes)) if ":" in text] == times
+
+
 def test_growth() -> None:
     days = [DayTotal(DAY - timedelta(days=back), 1, 1_000 * back, 1) for back in range(29, -1, -1)]
     assert texts(plot_growth(days)).count(f"{DAY:%d %b}") == 1
