@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
 NEEDED = ("numpy", "pyarrow", "jinja2")
 NOTES_SHOWN = 20
+NODES_FILE_BYTES_MAX = 1_000_000
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/")
 _NODE = re.compile(r"(?:([A-Za-z0-9_.-]+)=)?(.+)", re.DOTALL)
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", re.ASCII)
@@ -41,6 +42,7 @@ Examples:
   tailrace rollup ./data ./rollups --catch-up
   tailrace rollup ./data ./rollups --config /etc/tailrace/tailrace.toml
   tailrace rollup north=/mnt/north south=/mnt/south ./rollups
+  tailrace rollup --nodes fleet.txt ./rollups --catch-up
   tailrace rollup ./data ./rollups --engine spark
   tailrace rollup ./data /shared/rollups --master spark://host:7077 --py-files tailrace.zip
 
@@ -55,8 +57,13 @@ arguments, 3 another rollup writes to OUT, 4 no connection to the brokers, 5 DAT
 
 
 @click.command("rollup", epilog=EPILOG)
-@click.argument("data", metavar="[NODE=]DATA…", nargs=-1, required=True)
+@click.argument("data", metavar="[NODE=]DATA…", nargs=-1)
 @click.argument("out", metavar="OUT", callback=lambda _context, _option, text: parse_out(text))
+@click.option(
+    "--nodes",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A file with more nodes, a NODE=DATA on each line; # begins a comment.",
+)
 @click.option("--day", metavar="YYYY-MM-DD", help="The day, UTC [default: yesterday].")
 @click.option("--from", "first", metavar="DAY", help="The first of several days; each is committed by itself.")
 @click.option("--to", "last", metavar="DAY", help="The last of them, which is included [default: yesterday].")
@@ -90,6 +97,7 @@ arguments, 3 another rollup writes to OUT, 4 no connection to the brokers, 5 DAT
 def command(
     data: tuple[str, ...],
     out: Path,
+    nodes: Path | None,
     day: str | None,
     first: str | None,
     last: str | None,
@@ -114,7 +122,10 @@ def command(
     """Roll a day of the streams in DATA up into OUT; of several nodes each with a name before it."""
     require(NEEDED, "rollup")
     set_up_logging(log_level)
-    if replace and len(data) > 1:
+    listed = data if nodes is None else (*data, *read_nodes_file(nodes))
+    if not listed:
+        raise click.UsageError("DATA is missing: a data directory, or --nodes FILE")
+    if replace and len(listed) > 1:
         raise click.UsageError("--replace removes rows of other nodes, so it goes with one node")
     from tailrace.spark.rollup.job import Job
 
@@ -123,7 +134,7 @@ def command(
     days = parse_days(day, first, last, catch_up)
     jobs = [
         Job(parse_source(text, brokers, token), out.resolve(), days[-1], streams, verify, replace, name)
-        for name, text in parse_nodes(data)
+        for name, text in parse_nodes(listed)
     ]
     zips, settings = [path for path in py_files.split(",") if path], parse_settings(conf)
     if engine == "local" and (master or zips or settings):
@@ -202,6 +213,28 @@ def require_path(name: str, text: str) -> None:
     """Raises click.UsageError for a URL."""
     if _URL.match(text):
         raise click.UsageError(f"{name} is {text!r}, a URL; it is a folder, on a cluster one that all nodes have")
+
+
+def read_nodes_file(path: Path) -> tuple[str, ...]:
+    """The nodes in a file, as on the command line. Raises click.UsageError."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(NODES_FILE_BYTES_MAX + 1)
+        lines = [line.strip() for line in content.decode().splitlines()]
+    except OSError as error:
+        raise click.UsageError(f"--nodes {path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise click.UsageError(f"--nodes {path}: byte {error.start:,} is not UTF-8") from None
+    if len(content) > NODES_FILE_BYTES_MAX:
+        raise click.UsageError(f"--nodes {path}: longer than {NODES_FILE_BYTES_MAX:,} bytes")
+    for number, line in enumerate(lines, 1):
+        found = _NODE.fullmatch(line)
+        if line and not line.startswith("#") and (found is None or not found[1]):
+            raise click.UsageError(f"--nodes {path}, line {number}: {line[:80]!r} must be NODE=DATA")
+    nodes = tuple(line for line in lines if line and not line.startswith("#"))
+    if not nodes:
+        raise click.UsageError(f"--nodes {path}: has no nodes")
+    return nodes
 
 
 def parse_nodes(texts: tuple[str, ...]) -> list[tuple[str, str]]:

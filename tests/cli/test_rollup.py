@@ -112,6 +112,44 @@ def test_nodes_that_cannot_be_told_apart(tmp_path: Path, capsys: Captured, words
     assert said in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"north=a\nb\n", "line 2: 'b' must be NODE=DATA"),
+        (b"north=\n", "line 1: 'north=' must be NODE=DATA"),
+        (b"sou th=a\n", "line 1: 'sou th=a' must be NODE=DATA"),
+        (b"north=a\nnorth=b\n", "several nodes need a name each"),
+        (b"# nothing\n\n", "has no nodes"),
+        (b"\xff=a", "byte 0 is not UTF-8"),
+        (b"n=" + b"a" * 1_000_000, "longer than 1,000,000 bytes"),
+        (b"n=s3://b", "DATA is 's3://b', a URL"),
+        (None, "No such file or directory"),
+    ],
+)
+def test_wrong_files_of_nodes(tmp_path: Path, capsys: Captured, content: bytes | None, said: str) -> None:
+    if content is not None:
+        (tmp_path / "fleet").write_bytes(content)
+    assert main.run(["rollup", "--nodes", str(tmp_path / "fleet"), str(tmp_path / "out")]) == USAGE
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_of_nodes(tmp_path: Path, capsys: Captured) -> None:
+    from tailrace.spark.rollup.nodes import read_all_nodes
+    from tailrace.spark.rollup.store import Store
+
+    for name in ("north", "sou th=1", "west"):
+        make_data_dir(tmp_path / name, 2)
+    fleet = f"# the fleet\r\nnorth={tmp_path}/north\r\n\n  south = x=\n".replace(" = x=", f"={tmp_path}/sou th=1")
+    (tmp_path / "fleet").write_text(fleet)
+    words = ["--nodes", str(tmp_path / "fleet"), f"west={tmp_path}/west", str(tmp_path / "out"), "--no-report"]
+    assert main.run(["rollup", *words]) == OK
+    found = read_all_nodes(Store(tmp_path / "out").snapshot())
+    assert [(row.name, row.state) for _, row in found] == [(name, "whole") for name in ("north", "south", "west")]
+    assert main.run(["rollup", str(tmp_path / "out")]) == USAGE
+    assert "DATA is missing" in capsys.readouterr().err
+
+
 def test_nodes_by_name() -> None:
     assert parse_nodes(("north=/x=y", "s.2=b")) == [("north", "/x=y"), ("s.2", "b")]
     assert parse_nodes(("./x=y",)) == [("", "./x=y")]
