@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from bench.build import build_under
 from bench.chart import NoChart, draw
 from bench.contest import Cell, Results, run_contest
-from bench.load.apart import raise_open_files
+from bench.load.base import raise_open_files
 from bench.load.limits import LoadError
 from bench.machine import describe_machine
 from bench.peers import make_peers
@@ -22,8 +22,7 @@ from bench.peers.base import Peer, Unavailable
 from bench.peers.tailrace import Tailrace
 from bench.report import as_json, write_json
 from bench.rows import make_rows
-from bench.rows.base import Row
-from bench.rows.replay import replay_messages
+from bench.rows.base import Row, replay_messages
 from bench.scale import FULL, QUICK, Scale
 from bench.table import results_tables, targets_table
 from bench.targets import Outcome, evaluate

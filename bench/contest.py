@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.build import running_build
+from bench.figures import median, spread
 from bench.load.limits import LoadError
 from bench.peers.base import Peer, Unavailable
 from bench.peers.tailrace import Tailrace
-from bench.rows.base import Measurement, Row
+from bench.rows.base import Measurement, Row, Run
 from bench.scale import Scale
 from bench.server import Server, fresh_site
-from bench.statistics import median, spread
 
 
 @dataclass(slots=True)
@@ -104,7 +104,7 @@ def measure(row: Row, peer: Peer, scale: Scale, scratch: Path, build: str) -> Me
     peer = row.suited(peer)
     with fresh_site(scratch, peer.name) as site, Server(peer, site) as server:
         try:
-            measured = row.measure(peer, server, scale)
+            measured = row.measure(Run(peer, server, scale))
             if isinstance(peer, Tailrace):
                 _require_build(server, build)
         except LoadError as error:

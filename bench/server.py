@@ -15,11 +15,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bench.load.apart import raise_open_files
-from bench.load.dial import dialled, steps_succeed
-from bench.load.ingest import Target
+from bench.load.base import Target, raise_open_files
 from bench.load.limits import Deadline, LoadError
 from bench.load.meter import ProcessTree
+from bench.load.sockets import steps_succeed, take_steps
 from bench.peers.base import Peer, Site
 from bench.ports import free_port
 
@@ -96,14 +95,12 @@ class Server:
         process.wait(STOP_TIMEOUT_S)
         return seconds
 
+    def tree(self) -> ProcessTree:
+        """Its processes as they are now."""
+        return ProcessTree(self._running().pid)
+
     def peak_rss_bytes(self) -> int:
-        return ProcessTree(self._running().pid).peak_rss_bytes()
-
-    def private_bytes(self) -> int:
-        return ProcessTree(self._running().pid).private_bytes()
-
-    def open_files(self) -> list[int]:
-        return ProcessTree(self._running().pid).open_files()
+        return self.tree().peak_rss_bytes()
 
     def log_tail(self) -> str:
         """The end of what the server printed."""
@@ -117,8 +114,7 @@ class Server:
         if not prepare:
             return
         try:
-            with dialled(self.site.port, [prepare], Deadline(START_TIMEOUT_S)):
-                pass
+            take_steps(self.site.port, prepare, Deadline(START_TIMEOUT_S))
         except LoadError as error:
             raise LoadError(f"{self._peer.name} could not be prepared: {error}\n{self.log_tail()}") from error
 

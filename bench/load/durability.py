@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
-import socket
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
+from socket import socket
 
-from bench.load.dial import dialled
+from bench.figures import median
+from bench.load.base import Load
 from bench.load.limits import Deadline, LoadError
-from bench.peers.base import Peer, Step
+from bench.peers.base import Step
 from tailrace.shard.directory import open_data_dir
 from tailrace.shard.header import INDEX_NEXT_SEQ, INDEX_SYNCED_SEQ, untagged
 from tailrace.shard.stream_files import stream_paths
@@ -22,59 +24,50 @@ _POLL_S = 0.001
 assert INDEX_SYNCED_SEQ == INDEX_NEXT_SEQ + 1
 
 
-def acknowledged(
-    peer: Peer, port: int, names: Sequence[str], payload: bytes, rounds: int, deadline: Deadline
-) -> list[float]:
-    """One publish to each stream, with one `send`: the seconds until the last is acknowledged, for each round.
+def acknowledged(load: Load, names: Sequence[str], rounds: int) -> list[float]:
+    """Publish once to each stream, with one `send`; return the seconds until the last acknowledgement of each round.
 
     The first round, which makes the streams, is left out.
     """
-    request = b"".join(peer.publish(name, payload) for name in names)
-    with dialled(port, [[ACKS]], deadline) as (sock,):
+    request = b"".join(load.peer.publish(name, load.payload) for name in names)
+    with load.connected([ACKS]) as (sock,):
         sock.setblocking(True)
         return [_round(sock, request, len(names)) for _ in range(rounds + 1)][1:]
 
 
-def synced(
-    peer: Peer, port: int, data: Path, names: Sequence[str], payload: bytes, rounds: int, deadline: Deadline
-) -> list[float]:
-    """One publish to each stream: the seconds from the `send` until the node has noted all of them as synced."""
-    request, seconds = b"".join(peer.publish(name, payload) for name in names), []
-    with dialled(port, [[ACKS]], deadline) as (sock,):
+def synced(load: Load, data: Path, names: Sequence[str], rounds: int) -> list[float]:
+    """Do the same; return the seconds from the `send` until the node has noted all messages as synced."""
+    request, seconds = b"".join(load.peer.publish(name, load.payload) for name in names), []
+    with load.connected([ACKS]) as (sock,), ExitStack() as files:
         sock.setblocking(True)
         _round(sock, request, len(names))
         indexes = _indexes(data, names)
-        try:
-            _wait_until_synced(indexes, deadline)
-            for _ in range(rounds):
-                began_s = time.perf_counter()
-                _round(sock, request, len(names))
-                _wait_until_synced(indexes, deadline)
-                seconds.append(time.perf_counter() - began_s)
-        finally:
-            for fd in indexes:
-                os.close(fd)
+        for fd in indexes:
+            files.callback(os.close, fd)
+        _wait_until_synced(indexes, load.deadline)
+        for _ in range(rounds):
+            began_s = time.perf_counter()
+            _round(sock, request, len(names))
+            _wait_until_synced(indexes, load.deadline)
+            seconds.append(time.perf_counter() - began_s)
     return seconds
 
 
 def disk_sync_s(directory: Path, rounds: int) -> float:
-    """The median of what this disk takes to sync a file that has grown a little."""
+    """Return the median of what this disk takes to sync a file that has grown a little."""
     found = []
     path = directory / "disk_sync"
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    try:
+    with path.open("ab", buffering=0) as file:
         for _ in range(rounds):
-            os.write(fd, bytes(100))
+            file.write(bytes(100))
             began_s = time.perf_counter()
-            os.fdatasync(fd)
+            os.fdatasync(file)
             found.append(time.perf_counter() - began_s)
-    finally:
-        os.close(fd)
-        path.unlink()
-    return sorted(found)[rounds // 2]
+    path.unlink()
+    return median(found)
 
 
-def _round(sock: socket.socket, request: bytes, answers: int) -> float:
+def _round(sock: socket, request: bytes, answers: int) -> float:
     began_s = time.perf_counter()
     sock.sendall(request)
     while answers > 0:

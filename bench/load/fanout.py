@@ -1,29 +1,27 @@
 """One publisher, many subscribers, everything delivered.
 
-The publisher may be ahead of the deliveries by a window of so many bytes, all subscribers together. The window is the
-same for every server, is far more than is ever needed to keep one busy, and is below what makes NATS drop a subscriber.
+The publisher may be ahead of the deliveries by a window of bytes, all subscribers together. The window is the same for
+every server. It is far more than is needed to keep a server busy, and less than what makes NATS drop a subscriber.
 """
 
 from __future__ import annotations
 
-import select
-import socket
 import time
 from dataclasses import dataclass
+from socket import socket
 
-from bench.load.counting import make_counter
-from bench.load.dial import dialled
-from bench.load.drain import drain, read, send_some
-from bench.load.ingest import Stop, Target
-from bench.load.limits import Deadline, LoadError
-from bench.load.meter import Meter, Spent
-from bench.peers.base import Feed, Peer, make_feed
+from bench.load.base import Load, Stop
+from bench.load.limits import LoadError
+from bench.load.meter import Spent
+from bench.load.receiving import Drained, Silent, make_counter
+from bench.load.sockets import Poller, send_some
+from bench.peers.base import Feed, make_feed
 
 WINDOW_BYTES = 64 * 1024 * 1024
 _PIECES = 8  # the window is filled in so many pieces
 _PIECE_BYTES_MAX = 256 * 1024
-_EVENTS_MAX = 256  # sockets drained between two looks at the publisher
-_WAIT_S = 0.1
+_EVENTS_MAX = 256  # sockets drained between two visits to the publisher
+_WAIT_S, _BLOCKED_WAIT_S = 0.1, 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,60 +31,59 @@ class FannedOut:
     spent: Spent
 
 
-def fan_out(
-    peer: Peer, target: Target, name: str, payload: bytes, subscribers: int, stop: Stop, deadline: Deadline
-) -> FannedOut:
-    """Publish to the fresh stream `name`; over when every subscriber has every byte. LoadError if one has more."""
-    feed = _piece(peer, name, payload, subscribers)
-    scripts = [peer.subscriber(name, client) for client in range(subscribers)]
+def fan_out(load: Load, name: str, subscribers: int, stop: Stop) -> FannedOut:
+    """Publish to the new stream `name`; over when every subscriber has every byte. LoadError if one has more."""
+    scripts = [load.peer.subscriber(name, client) for client in range(subscribers)]
     # The subscribers first: the publisher's connection is the last to be made.
-    with dialled(target.port, [*scripts, peer.publisher(subscribers, [name])], deadline) as socks:
-        spread = _Spread(peer, name, len(payload), socks, deadline)
-        meter = Meter(target.pid)
-        spread.run(feed, stop)
+    with load.connected(*scripts, load.peer.publisher(subscribers, [name])) as socks:
+        spread = _Spread(load, name, socks)
+        meter = load.meter()
+        spread.run(_piece(load, name, subscribers), stop)
         return FannedOut(spread.messages, spread.messages * subscribers, meter.stop())
 
 
-def _piece(peer: Peer, name: str, payload: bytes, subscribers: int) -> Feed:
-    line_bytes = peer.delivered_bytes(name, 1, len(payload))
-    messages = max(1, WINDOW_BYTES // (subscribers * line_bytes * _PIECES))
-    one = len(peer.publish(name, payload))
-    return make_feed(peer, [name], payload, min(messages * one, _PIECE_BYTES_MAX))
+def _piece(load: Load, name: str, subscribers: int) -> Feed:
+    messages = max(1, WINDOW_BYTES // (subscribers * load.delivered_bytes(name, 1) * _PIECES))
+    one_bytes = len(load.peer.publish(name, load.payload))
+    return make_feed(load.peer, [name], load.payload, min(messages * one_bytes, _PIECE_BYTES_MAX))
 
 
 class _Spread:
-    def __init__(
-        self, peer: Peer, name: str, payload_bytes: int, socks: list[socket.socket], deadline: Deadline
-    ) -> None:
+    """The publisher, its subscribers, and how far each side is."""
+
+    def __init__(self, load: Load, name: str, socks: list[socket]) -> None:
         self.messages = 0
-        self._peer = peer
+        self._load = load
         self._name = name
-        self._payload_bytes = payload_bytes
+        self._socks = socks
         *subscribers, self._publisher = socks
-        self._takers = {sock.fileno(): make_counter(peer, payload_bytes, sock).take for sock in subscribers}
-        self._deadline = deadline
+        self._subscribers = len(subscribers)
+        self._takers = {sock.fileno(): make_counter(load.peer, len(load.payload), sock).take for sock in subscribers}
+        # A publisher that is acknowledged throws its answers away: the deliveries are what counts.
+        self._answers = Drained(self._publisher) if load.peer.acked else Silent(self._publisher)
         self._pending = memoryview(b"")
         self._got_bytes = 0
 
     def run(self, feed: Feed, stop: Stop) -> None:
         end = time.perf_counter() + stop.seconds
-        with select.epoll() as poller:
-            for fd in (*self._takers, self._publisher.fileno()):
-                poller.register(fd, select.EPOLLIN)
+        with Poller(self._load.deadline, self._socks) as poller:
             while not self._over(stop, end):
                 self._publish(feed, stop, end)
-                self._deadline.check(f"{self._got_bytes} of {self._due_bytes()} bytes delivered")
-                wait_s = 0.001 if self._pending else _WAIT_S
-                for fd, _ in poller.poll(self._deadline.left_s(wait_s), _EVENTS_MAX):
-                    self._take(fd)
+                wait_s = _BLOCKED_WAIT_S if self._pending else _WAIT_S
+                doing = f"{self._got_bytes} of {self._due_bytes()} bytes delivered"
+                for fd, _ in poller.wait(doing, wait_s, _EVENTS_MAX):
+                    if fd == self._publisher.fileno():
+                        self._answers.take()
+                    else:
+                        self._got_bytes += self._takers[fd]()
 
     def _over(self, stop: Stop, end: float) -> bool:
         if self._wants_more(stop, end) or self._pending:
             return False
-        due = self._due_bytes()
-        if self._got_bytes > due:
-            raise LoadError(f"{self._got_bytes} bytes delivered where {due} were due")
-        return self._got_bytes == due
+        due_bytes = self._due_bytes()
+        if self._got_bytes > due_bytes:
+            raise LoadError(f"{self._got_bytes} bytes delivered where {due_bytes} were due")
+        return self._got_bytes == due_bytes
 
     def _wants_more(self, stop: Stop, end: float) -> bool:
         return self.messages < stop.messages or time.perf_counter() < end
@@ -95,8 +92,8 @@ class _Spread:
         """Send what the window and the socket allow."""
         while True:
             if not self._pending:
-                ahead = self._due_bytes() - self._got_bytes
-                if not self._wants_more(stop, end) or ahead >= WINDOW_BYTES:
+                ahead_bytes = self._due_bytes() - self._got_bytes
+                if not self._wants_more(stop, end) or ahead_bytes >= WINDOW_BYTES:
                     return
                 self._pending = memoryview(feed.data)
                 self.messages += feed.messages
@@ -106,16 +103,4 @@ class _Spread:
                 return
 
     def _due_bytes(self) -> int:
-        each = self._peer.delivered_bytes(self._name, self.messages, self._payload_bytes)
-        return each * len(self._takers)
-
-    def _take(self, fd: int) -> None:
-        if fd != self._publisher.fileno():
-            self._got_bytes += self._takers[fd]()
-            return
-        if self._peer.acked:
-            drain(self._publisher)
-            return
-        said = read(self._publisher)
-        if said:
-            raise LoadError(f"the server should have said nothing to the publisher, but said {said[:200]!r}")
+        return self._load.delivered_bytes(self._name, self.messages) * self._subscribers

@@ -59,8 +59,8 @@ class Rollups:
                 self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
     @contextmanager
-    def still(self) -> Iterator[None]:
-        """While the block runs they take nothing of the processors."""
+    def suspended(self) -> Iterator[None]:
+        """While the block runs they use no processor."""
         tree = self._tree()
         for process in tree:
             with suppress(psutil.NoSuchProcess):

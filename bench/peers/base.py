@@ -17,6 +17,8 @@ from types import MappingProxyType
 PAYLOAD_MARK = b"@"
 # The id that every subscriber of framed deliveries gives its only subscription.
 SUBSCRIPTION = 1
+BLOCK = bytes(range(256)) * 4096
+"""A megabyte that files are filled with."""
 
 
 class Unavailable(Exception):
@@ -142,6 +144,10 @@ class Peer(ABC):
     def answers_bytes(self, names: Sequence[str], requests: int) -> int:
         """All answers to the first `requests`, round-robin over fresh streams. Acknowledged variants only."""
         raise NotImplementedError(f"{self.name} gives no answers of known length")
+
+    def answers_due(self, names: Sequence[str], requests: int) -> int:
+        """What is counted of those answers: marks if the peer has one, otherwise bytes."""
+        return requests if self.answer_mark else self.answers_bytes(names, requests)
 
     def stored(self, name: str, messages: int) -> Step | None:
         """What succeeds only if stream `name` holds exactly `messages`; None where nothing is stored or acks say it."""

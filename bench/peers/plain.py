@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 
-from bench.peers.base import Peer, Site, Step
+from bench.peers.base import BLOCK, Peer, Site, Step
 from bench.peers.programs import OWN_MODULES
 from bench.peers.tailrace import Tailrace
 
@@ -67,11 +67,10 @@ class BareSendfile(Peer):
 
     def command(self, site: Site) -> list[str]:
         path = site.directory / "file"
-        block = bytes(range(256)) * 4096
         with path.open("wb") as file:
-            for _ in range(self._file_bytes // len(block)):
-                file.write(block)
-            file.write(block[: self._file_bytes % len(block)])
+            for _ in range(self._file_bytes // len(BLOCK)):
+                file.write(BLOCK)
+            file.write(BLOCK[: self._file_bytes % len(BLOCK)])
         return [sys.executable, "-m", "bench.load.bare", str(site.port), str(path), str(self._processes)]
 
     def environment(self) -> Mapping[str, str]:

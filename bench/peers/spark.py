@@ -26,10 +26,6 @@ class SparkSession(Peer):
         self.kind = kind
         self.sizes = sizes
 
-    def sized(self, streams: int, messages: int, payload_bytes: int) -> SparkSession:
-        """The same over other data."""
-        return SparkSession(self.kind, self.kinds, (streams, messages, payload_bytes))
-
     def command(self, site: Site) -> list[str]:
         return [sys.executable, "-m", "bench.load.spark_server", str(site.port), self.kind, *map(str, self.sizes)]
 

@@ -59,22 +59,12 @@ class Tailrace(Peer):
     def environment(self) -> Mapping[str, str]:
         return {INTERPRETED_VARIABLE: "1" if self.interpreted else "0"}
 
-    def with_workers(self, workers: int) -> Self:
-        """The same, run by so many workers."""
+    def changed(self, **settings: object) -> Self:
+        """The same with other settings, such as workers=1. Raises ValueError for an unknown one."""
+        if unknown := settings.keys() - vars(self).keys():
+            raise ValueError(f"{self.name} has no setting {', '.join(sorted(unknown))}")
         changed = copy.copy(self)
-        changed.workers = workers
-        return changed
-
-    def with_config(self, config: str) -> Self:
-        """The same, with this configuration file."""
-        changed = copy.copy(self)
-        changed.config = config
-        return changed
-
-    def with_flush(self, flush_ms: int) -> Self:
-        """The same, on a disk whose flush takes so much longer."""
-        changed = copy.copy(self)
-        changed.flush_ms = flush_ms
+        vars(changed).update(settings)
         return changed
 
     def version(self) -> str:

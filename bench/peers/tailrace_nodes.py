@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import Self
 
@@ -39,23 +38,9 @@ class TailraceNodes(TailraceBinary):
         self.nodes = 2
         self.following = True
 
-    def with_nodes(self, nodes: int) -> Self:
-        """The same with so many nodes, in a chain. The tree is as deep as it has nodes."""
-        changed = copy.copy(self)
-        changed.nodes = nodes
-        return changed
-
-    def not_following(self) -> Self:
-        """The same, whose nodes know nothing of each other until they are told."""
-        changed = copy.copy(self)
-        changed.following = False
-        return changed
-
     def held_by_all(self) -> Self:
         """The same, whose publishes are acknowledged when every node has them."""
-        changed = copy.copy(self)
-        changed.replicas = self.nodes - 1
-        return changed
+        return self.changed(replicas=self.nodes - 1)
 
     def slave_ports(self, site: Site) -> list[int]:
         """Of the nodes behind the master, in the order of the chain."""

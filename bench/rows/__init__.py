@@ -1,62 +1,50 @@
-"""What is measured: `make_rows` gives every row of the report, in its order."""
+"""What is measured: `make_rows` returns the table of all rows, in the order of the report."""
 
 from __future__ import annotations
 
 from bench.rows.base import Row
-from bench.rows.beside import BesideRollupRow
-from bench.rows.connections import ConnectionsRow
-from bench.rows.consume import ConsumeRow, ManyConsumersRow
-from bench.rows.durability import FLUSHES_MS, AlwaysRow, IntervalRow
-from bench.rows.fanout import FanOutRow
-from bench.rows.flooded import FLOODS, FloodedRow
-from bench.rows.idempotence import IdempotenceRow
-from bench.rows.ingest import IngestRow
-from bench.rows.latency import LatencyRow
-from bench.rows.live import LiveRow
-from bench.rows.neighbour import NeighbourRow
-from bench.rows.replay import ReplayRow
-from bench.rows.replication import CatchUpRow, HopRow, ReplicatedRow
-from bench.rows.rollup import RollupRow
-from bench.rows.roundrobin import RoundRobinRow
-from bench.rows.spark_scan import SparkScanRow
-from bench.rows.streams import StreamsRow
-from bench.rows.turns import TurnsRow
+from bench.rows.delivering import connections_row, consume_row, fan_out_row, many_consumers_row, replay_row
+from bench.rows.durability import FLUSHES_MS, always_row, interval_row
+from bench.rows.latency import FLOODS, beside_rollup_row, flooded_row, latency_row, neighbour_row
+from bench.rows.publishing import idempotence_row, ingest_row, round_robin_row, streams_row, turns_row
+from bench.rows.replication import catch_up_row, hop_row, replicated_row
+from bench.rows.spark import live_row, rollup_row, spark_scan_row
 from bench.scale import Scale
 
 
 def make_rows(scale: Scale) -> list[Row]:
     return [
-        IngestRow(1),
-        IngestRow(scale.streams),
-        TurnsRow(scale.connections, 1),
-        TurnsRow(scale.connections, scale.connections),
-        FanOutRow(100),
-        FanOutRow(1_000),
-        ReplayRow(1),
-        ReplayRow(10),
-        ConsumeRow(),
-        ManyConsumersRow(10_000, scale.crowd_share),
-        LatencyRow(1_000),
-        LatencyRow(10_000),
-        ConnectionsRow(2_000, scale.crowd_share),
-        ConnectionsRow(8_000, scale.crowd_share),
-        ConnectionsRow(16_000, scale.crowd_share, long=True),
-        NeighbourRow(),
-        *(FloodedRow(flood) for flood in FLOODS),
-        RoundRobinRow(scale.streams),
-        IdempotenceRow(1),
-        IdempotenceRow(100),
-        StreamsRow(scale.many_streams),
-        AlwaysRow(),
-        *(AlwaysRow(flush_ms) for flush_ms in FLUSHES_MS),
-        IntervalRow(),
-        ReplicatedRow(2),
-        ReplicatedRow(3),
-        HopRow(),
-        CatchUpRow(),
-        SparkScanRow(),
-        RollupRow(8),
-        RollupRow(10_000),
-        BesideRollupRow(),
-        LiveRow(),
+        ingest_row(1),
+        ingest_row(scale.streams),
+        turns_row(scale.connections, 1),
+        turns_row(scale.connections, scale.connections),
+        fan_out_row(100),
+        fan_out_row(1_000),
+        replay_row(1),
+        replay_row(10),
+        consume_row(),
+        many_consumers_row(10_000, scale.crowd_share),
+        latency_row(1_000),
+        latency_row(10_000),
+        connections_row(2_000, scale.crowd_share),
+        connections_row(8_000, scale.crowd_share),
+        connections_row(16_000, scale.crowd_share, long=True),
+        neighbour_row(),
+        *(flooded_row(flood) for flood in FLOODS),
+        round_robin_row(scale.streams),
+        idempotence_row(1),
+        idempotence_row(100),
+        streams_row(scale.many_streams),
+        always_row(),
+        *(always_row(flush_ms) for flush_ms in FLUSHES_MS),
+        interval_row(),
+        replicated_row(2),
+        replicated_row(3),
+        hop_row(),
+        catch_up_row(),
+        spark_scan_row(),
+        rollup_row(8),
+        rollup_row(10_000),
+        beside_rollup_row(),
+        live_row(),
     ]

@@ -1,31 +1,35 @@
-"""A row of the report: one kind of load, put on each of the peers that take part in it."""
+"""A row of the report: one kind of load on each of the peers that take part, and what one measurement has at hand."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar
 
-from bench.load.apart import apart
-from bench.load.dial import dialled
-from bench.load.ingest import Pushed, Stop, ingest
+from bench.load.base import Load, Stop, apart
 from bench.load.limits import Deadline, LoadError
 from bench.load.meter import Spent
-from bench.peers.base import Feed, Peer
+from bench.load.publishing import Pushed, ingest
+from bench.load.sockets import take_steps
+from bench.peers.base import Feed, Peer, make_feed, make_payload
 from bench.scale import Scale
 from bench.server import Server
+from tailrace.shard.frame import HEADER_BYTES
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
+STREAM = "b.000000"
+"""The stream of rows that need one: the first of `stream_names`."""
+FILL_MESSAGES = 10_000  # of one feed, whatever the peer, so that all hold the same number of messages
+WINDOW_FEEDS = 4  # a feed is this part of the window, if there is one, so that the window stays full
 # The generator's own deadline is the first to pass, so that it can say what it was waiting for.
 _APART_MARGIN_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One peer, one row, one round. `extras` are further figures, their unit at the end of their names."""
+    """One peer, one row, one round. `extras` are further figures, with the unit at the end of their names."""
 
     value: float
     cpu_us: float
@@ -33,47 +37,91 @@ class Measurement:
     extras: dict[str, float] = field(default_factory=dict)
 
 
-class Row(ABC):
-    """`value` is in `unit`; `cpu_us` is the server's processor time for each `counted`."""
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One measurement: a peer, its new server, and the helpers that rows share. They raise LoadError."""
+
+    peer: Peer
+    server: Server
+    scale: Scale
+
+    @property
+    def payload(self) -> bytes:
+        return make_payload(self.scale.payload_bytes)
+
+    @property
+    def load(self) -> Load:
+        """For one part of the measurement: its time begins now."""
+        return Load(self.peer, self.server.target, self.payload, Deadline(self.scale.timeout_s))
+
+    def generate(self, function: Callable[Concatenate[Load, P], R], *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run a load generator in a process of its own."""
+        return apart(self.scale.timeout_s + _APART_MARGIN_S, function, self.load, *args, **kwargs)
+
+    def feed(self, names: Sequence[str], bytes_min: int = 0, messages_min: int = 0, batch_max: int = 1 << 30) -> Feed:
+        return make_feed(self.peer, names, self.payload, bytes_min, messages_min, batch_max)
+
+    def full_feed(self, names: Sequence[str]) -> Feed:
+        """As much as is sent at once in the rows that publish as fast as they can."""
+        window = self.peer.window_requests
+        if window:
+            return self.feed(names, messages_min=window // WINDOW_FEEDS)
+        return self.feed(names, self.scale.feed_bytes)
+
+    def ingest(self, names: list[str], feed: Feed, stop: Stop, warm: Feed | None = None) -> Pushed:
+        return self.generate(ingest, names, feed, stop, warm)
+
+    def fill(self, name: str, messages: int) -> None:
+        """Publish `messages` to the stream, in whole feeds of FILL_MESSAGES."""
+        self.ingest([name], self.feed([name], messages_min=FILL_MESSAGES), Stop(messages=messages))
+        self.check_stored(name, messages)
+
+    def check_stored(self, name: str, messages: int, timeout_s: float = 5.0) -> None:
+        """Raise LoadError unless the stream holds what was published; do nothing for peers that cannot tell."""
+        step = self.peer.stored(name, messages)
+        if step is None:
+            return
+        try:
+            take_steps(self.server.site.port, [step], Deadline(timeout_s))
+        except LoadError as error:
+            text = f"{self.peer.name} does not hold the {messages} messages published to {name}: {error}"
+            raise LoadError(text) from error
+
+    def measured(self, value: float, spent: Spent, count: int, extras: dict[str, float] | None = None) -> Measurement:
+        """The result; `count` messages or deliveries share the processor time."""
+        return Measurement(value, cpu_us(spent, count), self.server.peak_rss_bytes(), extras or {})
+
+
+def _as_it_is(peer: Peer) -> Peer:
+    return peer
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """`measure` puts the load on a new server; the value is in `unit`, processor time is for each `counted`.
+
+    `suited` returns the peer as it is started for this row. `measure` raises LoadError if the load does not go through.
+    """
 
     name: str
     title: str
     kind: str
     unit: str
+    measure: Callable[[Run], Measurement]
     counted: str = "message"
     lower_is_better: bool = False
-
-    def suited(self, peer: Peer) -> Peer:
-        """The peer as it is started for this row."""
-        return peer
-
-    @abstractmethod
-    def measure(self, peer: Peer, server: Server, scale: Scale) -> Measurement:
-        """Put the load on a fresh server. LoadError if it does not go through."""
+    suited: Callable[[Peer], Peer] = _as_it_is
 
 
-def generate(scale: Scale, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Run a part of the generator in a process of its own."""
-    return apart(scale.timeout_s + _APART_MARGIN_S, function, *args, **kwargs)
-
-
-def run_ingest(
-    peer: Peer, server: Server, names: list[str], feed: Feed, stop: Stop, scale: Scale, warm: Feed | None = None
-) -> Pushed:
-    return generate(scale, ingest, peer, server.target, names, feed, stop, Deadline(scale.timeout_s), warm)
-
-
-def check_stored(peer: Peer, server: Server, name: str, messages: int, timeout_s: float = 5.0) -> None:
-    """LoadError unless the stream holds what was published; does nothing for peers that cannot tell."""
-    step = peer.stored(name, messages)
-    if step is None:
-        return
-    try:
-        with dialled(server.site.port, [[step]], Deadline(timeout_s)):
-            pass
-    except LoadError as error:
-        raise LoadError(f"{peer.name} does not hold the {messages} messages published to {name}: {error}") from error
+def replay_messages(scale: Scale, part: int = 1) -> int:
+    """As many as make about `replay_bytes` / `part` of frames in tailrace's log, in whole feeds."""
+    feed_bytes = FILL_MESSAGES * (HEADER_BYTES + scale.payload_bytes)
+    return max(1, scale.replay_bytes // part // feed_bytes) * FILL_MESSAGES
 
 
 def cpu_us(spent: Spent, count: int) -> float:
     return spent.cpu_s / count * 1e6
+
+
+def total(parts: Sequence[Spent]) -> Spent:
+    return Spent(sum(part.wall_s for part in parts), sum(part.cpu_s for part in parts))

@@ -1,38 +1,31 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from bench.contest import Cell, in_turn, measure, run_contest
 from bench.load.limits import LoadError
-from bench.peers.base import Peer
 from bench.peers.plain import Plain
-from bench.rows.base import Measurement, Row
+from bench.rows.base import Measurement, Row, Run
 from bench.scale import Scale
-from bench.server import Server
 
 
-class _Row(Row):
-    name, title, kind, unit = "a-row", "a row", "ingest", "things"
-
-    def measure(self, peer: Peer, server: Server, scale: Scale) -> Measurement:
-        if peer.acked:
-            raise LoadError("it does not work")
-        return Measurement(1.0, 2.0, server.peak_rss_bytes())
+def _measure(run: Run) -> Measurement:
+    if run.peer.acked:
+        raise LoadError("it does not work")
+    return Measurement(1.0, 2.0, run.server.peak_rss_bytes())
 
 
-class _Suiting(_Row):
-    """Wants its peers to be other ones."""
-
-    def suited(self, peer: Peer) -> Peer:
-        return Plain(100)
+ROW = Row("a-row", "a row", "ingest", "things", _measure)
 
 
 def test_a_row_may_want_a_peer_of_its_own(tmp_path: Path) -> None:
-    assert measure(_Suiting(), Plain(100, acked=True), Scale(), tmp_path, "compiled").value == 1.0
+    row = replace(ROW, suited=lambda _peer: Plain(100))
+    assert measure(row, Plain(100, acked=True), Scale(), tmp_path, "compiled").value == 1.0
 
 
 def test_every_round_another_peer_begins() -> None:
-    cells = [Cell(_Row(), Plain(100), [], [str(i)]) for i in range(3)]
+    cells = [Cell(ROW, Plain(100), [], [str(i)]) for i in range(3)]
     orders = [[cells.index(cell) for cell in in_turn(cells, number)] for number in range(4)]
     assert orders == [[0, 1, 2], [1, 2, 0], [2, 0, 1], [0, 1, 2]]
 
@@ -40,7 +33,7 @@ def test_every_round_another_peer_begins() -> None:
 def test_a_failure_is_kept_and_the_rest_goes_on(tmp_path: Path) -> None:
     seen: list[tuple[int, str]] = []
     results = run_contest(
-        [_Row()],
+        [ROW],
         [Plain(100), Plain(100, acked=True)],
         Scale(rounds=2),
         tmp_path,

@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from bench import figures
+from bench.figures import median, quantile, spread
 
 
 @pytest.mark.parametrize(
@@ -26,3 +29,42 @@ def test_units() -> None:
     assert figures.mebibytes(3 * 1048576) == "3 MiB"
     assert figures.microseconds(71.25) == "71.2 µs"
     assert figures.microseconds(3_600) == "3.60 ms"
+
+
+FINITE = st.floats(-1e9, 1e9)
+
+
+def test_median_of_odd_and_even_counts() -> None:
+    assert median([3, 1, 2]) == 2
+    assert median([4, 1, 2, 3]) == 2.5
+    assert median([7]) == 7
+
+
+def test_quantile_is_one_of_the_values() -> None:
+    values = list(range(1, 101))
+    assert quantile(values, 0.5) == 50
+    assert quantile(values, 0.99) == 99
+    assert quantile(values, 0.999) == 100
+    assert quantile(values, 1) == 100
+    assert quantile([5], 0.001) == 5
+
+
+@given(st.lists(FINITE, min_size=1), st.floats(0.001, 1))
+def test_quantile_bounds_its_share(values: list[float], share: float) -> None:
+    bound = quantile(values, share)
+    assert sum(value <= bound for value in values) >= share * len(values)
+    assert sum(value < bound for value in values) < share * len(values)
+
+
+def test_spread_is_relative_to_the_median() -> None:
+    assert spread([90, 100, 120]) == pytest.approx(0.3)
+    assert spread([0, 0]) == 0
+    assert spread([5]) == 0
+
+
+@pytest.mark.parametrize("values", [[], ()])
+def test_no_values_is_an_error(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="no values"):
+        median(values)
+    with pytest.raises(ValueError, match="0 values"):
+        quantile(values, 0.5)

@@ -8,8 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from bench.load.base import Load
+from bench.load.limits import Deadline
+from bench.peers.base import Peer, make_payload
 from bench.peers.plain import Plain
 from bench.server import Server, fresh_site
+
+PAYLOAD = make_payload(100)
+
+
+def load_on(server: Server, peer: Peer, timeout_s: float = 20.0) -> Load:
+    return Load(peer, server.target, PAYLOAD, Deadline(timeout_s))
 
 
 @pytest.fixture

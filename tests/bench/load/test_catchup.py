@@ -7,13 +7,18 @@ from pathlib import Path
 
 import pytest
 
+from bench.load.base import Load, Target
 from bench.load.catchup import catch_up, touch_memory
-from bench.load.ingest import Target
 from bench.load.limits import Deadline, LoadTimeout
 from bench.peers.base import Step
+from bench.peers.plain import Plain
 from tests.bench.load.serving import serving
 
 LAST = [Step(b"last", b"held")]
+
+
+def load(port: int, timeout_s: float) -> Load:
+    return Load(Plain(100), Target(port, os.getpid()), b"", Deadline(timeout_s))
 
 
 def test_the_slave_is_told_to_follow_before_the_last_publish() -> None:
@@ -28,7 +33,7 @@ def test_the_slave_is_told_to_follow_before_the_last_publish() -> None:
         sock.sendall(b"held")
 
     with serving(master) as port, serving(slave) as slave_port:
-        spent = catch_up(Target(port, os.getpid()), slave_port, "b.000000", LAST, Deadline(10))
+        spent = catch_up(load(port, 10), slave_port, "b.000000", LAST)
     assert heard == [b"slave 127.0.0.1 %d b.000000 0\r\n" % port, b"last"]
     assert spent.wall_s > 0
 
@@ -40,7 +45,7 @@ def test_a_slave_that_refuses_ends_in_a_timeout() -> None:
             pass
 
     with serving(slave) as port, pytest.raises(LoadTimeout, match="err denied"):
-        catch_up(Target(port, os.getpid()), port, "b.000000", LAST, Deadline(0.3))
+        catch_up(load(port, 0.3), port, "b.000000", LAST)
 
 
 def test_touched_memory_is_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import select
+import os
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from bench.load.base import Load, Target
 from bench.load.crowd import (
     HEARTBEAT_S,
     IDLE_SLOT_S,
@@ -21,6 +22,7 @@ from bench.load.limits import Deadline, LoadError, LoadTimeout, PeerClosed
 from bench.peers.base import Peer, make_payload
 from bench.peers.plain import Plain
 from bench.server import Server
+from tests.bench.load.conftest import load_on
 from tests.bench.load.serving import serving
 
 NAME, PAYLOAD = "b.000000", make_payload(100)
@@ -28,7 +30,7 @@ MESSAGE = Plain(100).publish(NAME, PAYLOAD)
 
 
 def test_everybody_joins_and_hears_everything(silent_server: Server, silent: Plain) -> None:
-    done = gather(silent, silent_server.target, NAME, PAYLOAD, 60, 3, 2 * IDLE_SLOT_S, Deadline(20))
+    done = gather(load_on(silent_server, silent), NAME, 60, 3, 2 * IDLE_SLOT_S)
     assert len(done.heard_s) == 3
     assert all(0 < seconds < 20 for seconds in done.heard_s)
     assert len(done.idle_shares) == 2
@@ -51,12 +53,12 @@ class _Promising(Plain):
 
 def test_a_byte_too_few_ends_in_a_timeout(silent_server: Server) -> None:
     with pytest.raises(LoadTimeout, match="20 of 20 have not heard message 0"):
-        gather(_Promising(1), silent_server.target, NAME, PAYLOAD, 20, 1, 0, Deadline(1.6))
+        gather(load_on(silent_server, _Promising(1), 1.6), NAME, 20, 1, 0)
 
 
 def test_a_byte_too_many_is_an_error(silent_server: Server) -> None:
     with pytest.raises(LoadError, match="bytes were due"):
-        gather(_Promising(-1), silent_server.target, NAME, PAYLOAD, 20, 1, 0, Deadline(20))
+        gather(load_on(silent_server, _Promising(-1)), NAME, 20, 1, 0)
 
 
 class _Other(Plain):
@@ -68,7 +70,7 @@ class _Other(Plain):
 
 def test_another_payload_is_an_error(silent_server: Server) -> None:
     with pytest.raises(LoadError, match="no delivery of the payload"):
-        gather(_Other(100), silent_server.target, NAME, PAYLOAD, 20, 1, 0, Deadline(20))
+        gather(load_on(silent_server, _Other(100)), NAME, 20, 1, 0)
 
 
 class _Chatting(Plain):
@@ -88,14 +90,14 @@ def _crowd_of_one(peer: Peer, say: Callable[[socket.socket], None]) -> Iterator[
         say(sock)
 
     ours, theirs = socket.socketpair()
-    with serving(behave) as port, select.epoll() as poller, ours, theirs:
-        crowd = Crowd(peer, port, NAME, poller, Deadline(10))
-        try:
-            crowd.join(1)
-            joined.set()
-            yield crowd, ours
-        finally:
-            crowd.leave()
+    with serving(behave) as port, ours, theirs, _crowd(peer, port, 10) as crowd:
+        crowd.join(1)
+        joined.set()
+        yield crowd, ours
+
+
+def _crowd(peer: Peer, port: int, timeout_s: float) -> Crowd:
+    return Crowd(Load(peer, Target(port, os.getpid()), PAYLOAD, Deadline(timeout_s)), NAME)
 
 
 def test_chatter_is_answered() -> None:
@@ -108,7 +110,7 @@ def test_chatter_is_answered() -> None:
         sock.recv(1)
 
     with _crowd_of_one(_Chatting(100), say) as (crowd, publisher):
-        assert crowd.hear(publisher, PAYLOAD, 0) > 0
+        assert crowd.hear(publisher, 0) > 0
     assert answers == [b"fine\r\n"]
 
 
@@ -122,9 +124,9 @@ def test_what_is_said_unasked_is_an_error() -> None:
 
 def test_a_connection_that_is_closed_is_told() -> None:
     with _crowd_of_one(Plain(100), lambda sock: sock.sendall(MESSAGE)) as (crowd, publisher):
-        assert crowd.hear(publisher, PAYLOAD, 0) > 0
+        assert crowd.hear(publisher, 0) > 0
         with pytest.raises(PeerClosed):
-            crowd.hear(publisher, PAYLOAD, 1)
+            crowd.hear(publisher, 1)
 
 
 def test_a_message_in_pieces_counts_once_it_is_whole() -> None:
@@ -134,14 +136,13 @@ def test_a_message_in_pieces_counts_once_it_is_whole() -> None:
         sock.recv(1)
 
     with _crowd_of_one(Plain(100), say) as (crowd, publisher):
-        assert crowd.hear(publisher, PAYLOAD, 0) > 0
+        assert crowd.hear(publisher, 0) > 0
 
 
 def test_nobody_there_is_told() -> None:
-    with select.epoll() as poller, socket.socket() as sock:
+    with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
-        crowd = Crowd(Plain(100), sock.getsockname()[1], NAME, poller, Deadline(5))
-        with pytest.raises(LoadError, match="connection 1: "):
+        with _crowd(Plain(100), sock.getsockname()[1], 5) as crowd, pytest.raises(LoadError, match="connection 1: "):
             crowd.join(1)
 
 
@@ -150,11 +151,12 @@ def test_a_server_that_never_answers_ends_in_a_timeout() -> None:
         while sock.recv(1):
             pass
 
-    with serving(behave) as port, select.epoll() as poller:
-        crowd = Crowd(Plain(100), port, NAME, poller, Deadline(0.3))
-        with pytest.raises(LoadTimeout, match="1 of 1 have connected, 1 have not joined"):
-            crowd.join(1)
-        crowd.leave()
+    with (
+        serving(behave) as port,
+        _crowd(Plain(100), port, 0.3) as crowd,
+        pytest.raises(LoadTimeout, match="1 of 1 have connected, 1 have not joined"),
+    ):
+        crowd.join(1)
 
 
 def test_quiet_begins_with_several_slots_of_next_to_nothing() -> None:

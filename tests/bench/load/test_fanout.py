@@ -2,18 +2,18 @@ from __future__ import annotations
 
 import pytest
 
+from bench.load.base import Stop
 from bench.load.fanout import fan_out
-from bench.load.ingest import Stop
-from bench.load.limits import Deadline, LoadError, LoadTimeout
-from bench.peers.base import make_payload
+from bench.load.limits import LoadError, LoadTimeout
 from bench.peers.plain import Plain
 from bench.server import Server
+from tests.bench.load.conftest import load_on
 
-NAME, PAYLOAD = "b.000000", make_payload(100)
+NAME = "b.000000"
 
 
 def test_everything_reaches_everyone(silent_server: Server, silent: Plain) -> None:
-    done = fan_out(silent, silent_server.target, NAME, PAYLOAD, 12, Stop(messages=3_000), Deadline(20))
+    done = fan_out(load_on(silent_server, silent), NAME, 12, Stop(messages=3_000))
     assert done.messages >= 3_000
     assert done.deliveries == done.messages * 12
 
@@ -31,9 +31,9 @@ class _Promising(Plain):
 
 def test_bytes_that_never_come_end_in_a_timeout(silent_server: Server) -> None:
     with pytest.raises(LoadTimeout, match="bytes delivered"):
-        fan_out(_Promising(1), silent_server.target, NAME, PAYLOAD, 3, Stop(messages=10), Deadline(0.5))
+        fan_out(load_on(silent_server, _Promising(1), 0.5), NAME, 3, Stop(messages=10))
 
 
 def test_bytes_too_many_are_an_error(silent_server: Server) -> None:
     with pytest.raises(LoadError, match="were due"):
-        fan_out(_Promising(-1), silent_server.target, NAME, PAYLOAD, 3, Stop(messages=10), Deadline(20))
+        fan_out(load_on(silent_server, _Promising(-1)), NAME, 3, Stop(messages=10))

@@ -35,7 +35,7 @@ def wait_until(states: set[str], count: int) -> None:
 def test_all_of_it_stands_still_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with rollups(tmp_path, FOR_EVER, monkeypatch) as running:
         wait_until({psutil.STATUS_SLEEPING}, 2)
-        with running.still():
+        with running.suspended():
             wait_until({psutil.STATUS_STOPPED}, 2)
         wait_until({psutil.STATUS_SLEEPING}, 2)
         running.go_on()

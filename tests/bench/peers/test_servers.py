@@ -7,24 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from bench.load.consume import consume
+from bench.load.base import Stop
 from bench.load.crowd import gather
 from bench.load.fanout import fan_out
-from bench.load.ingest import Stop, ingest
 from bench.load.latency import latency
-from bench.load.limits import Deadline
-from bench.load.replay import replay
-from bench.load.turns import turns
-from bench.peers.base import Peer, Unavailable, make_feed, make_payload, stream_names
+from bench.load.publishing import ingest, turns
+from bench.load.reading import consume, replay
+from bench.peers.base import Peer, Unavailable, make_feed, stream_names
 from bench.peers.jetstream import JetStream
 from bench.peers.mosquitto import Mosquitto
 from bench.peers.nats import Nats
 from bench.peers.redis import Redis, RedisPubSub
 from bench.peers.tailrace import Tailrace
 from bench.peers.tailrace_binary import TailraceBinary
-from bench.rows.base import check_stored
+from bench.rows.base import Run
+from bench.scale import FULL
 from bench.server import Server, fresh_site
 from tailrace.shard.leaves import interpreted_wanted
+from tests.bench.load.conftest import PAYLOAD, load_on
 
 OURS = [
     kind(acked=acked, interpreted=interpreted_wanted())
@@ -32,47 +32,44 @@ OURS = [
     for acked in (False, True)
 ]
 PEERS = [*OURS, Nats(), JetStream(), Redis(), Redis(acked=False), RedisPubSub(), Mosquitto(), Mosquitto(qos=1)]
-PAYLOAD = make_payload(100)
 NAME, *NAMES = stream_names(6)
-TIMEOUT_S = 30.0
 
 
 def _ingest_and_replay(peer: Peer, server: Server) -> None:
     feed = make_feed(peer, [NAME], PAYLOAD, 0, 2_500)
-    pushed = ingest(peer, server.target, [NAME], feed, Stop(messages=12_000), Deadline(TIMEOUT_S))
+    pushed = ingest(load_on(server, peer), [NAME], feed, Stop(messages=12_000))
     assert pushed.messages == 12_500
-    check_stored(peer, server, NAME, pushed.messages)
+    Run(peer, server, FULL).check_stored(NAME, pushed.messages)
     if "replay" in peer.kinds:
-        done = replay(peer, server.target, NAME, pushed.messages, len(PAYLOAD), 2, Deadline(TIMEOUT_S))
+        done = replay(load_on(server, peer), NAME, pushed.messages, 2)
         assert done.messages == 2 * pushed.messages
         assert done.wire_bytes > done.messages * len(PAYLOAD)
 
 
 def _consume(peer: Peer, server: Server) -> None:
     feed = make_feed(peer, [NAME], PAYLOAD, 0, 2_500)
-    pushed = ingest(peer, server.target, [NAME], feed, Stop(messages=12_000), Deadline(TIMEOUT_S))
-    consume(peer, server.target, NAME, pushed.messages, Deadline(TIMEOUT_S))
+    pushed = ingest(load_on(server, peer), [NAME], feed, Stop(messages=12_000))
+    consume(load_on(server, peer), NAME, pushed.messages)
 
 
 def _turns(peer: Peer, server: Server) -> None:
-    stop, deadline = Stop(messages=1_000), Deadline(TIMEOUT_S)
-    pushed = turns(peer, server.target, NAMES, PAYLOAD, 2 * len(NAMES), stop, deadline)
+    pushed = turns(load_on(server, peer), NAMES, 2 * len(NAMES), Stop(messages=1_000))
     assert pushed.messages == 1_000
-    check_stored(peer, server, NAMES[-1], pushed.stored // len(NAMES))
+    Run(peer, server, FULL).check_stored(NAMES[-1], pushed.stored // len(NAMES))
 
 
 def _fan_out(peer: Peer, server: Server) -> None:
-    done = fan_out(peer, server.target, NAME, PAYLOAD, 5, Stop(messages=2_000), Deadline(TIMEOUT_S))
+    done = fan_out(load_on(server, peer), NAME, 5, Stop(messages=2_000))
     assert done.deliveries == done.messages * 5
 
 
 def _latency(peer: Peer, server: Server) -> None:
-    timed = latency(peer, server.target, NAME, PAYLOAD, 1_000, 200, Deadline(TIMEOUT_S))
+    timed = latency(load_on(server, peer), NAME, 1_000, 200)
     assert len(timed.latencies_ns) == 200
 
 
 def _crowd(peer: Peer, server: Server) -> None:
-    done = gather(peer, server.target, NAME, PAYLOAD, 200, 3, 0.0, Deadline(TIMEOUT_S))
+    done = gather(load_on(server, peer), NAME, 200, 3, 0.0)
     assert len(done.heard_s) == 3
 
 

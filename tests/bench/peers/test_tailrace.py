@@ -28,6 +28,6 @@ def test_tailrace_runs_the_build_that_is_asked_for() -> None:
 
 def test_a_row_may_want_another_number_of_workers() -> None:
     peer = Tailrace(workers=2)
-    alone = peer.with_workers(1)
+    alone = peer.changed(workers=1)
     assert (peer.workers, alone.workers, alone.name) == (2, 1, peer.name)
     assert "1 workers" in alone.version()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.load.dial import steps_succeed
+from bench.load.sockets import steps_succeed
 from bench.peers.base import make_feed, make_payload, stream_names
 from bench.peers.tailrace_binary import TailraceBinary
 from tailrace.protocol.binary import ServerCodec

@@ -20,7 +20,7 @@ def site(path: Path) -> Site:
 
 @pytest.mark.parametrize("nodes", range(2, NODES_MAX + 1))
 def test_each_node_follows_the_one_before_it(tmp_path: Path, nodes: int) -> None:
-    peer = TailraceNodes().with_nodes(nodes)
+    peer = TailraceNodes().changed(nodes=nodes)
     assert peer.command(site(tmp_path))[1:3] == ["-m", "bench.load.together"]
     commands = json.loads((tmp_path / "commands.json").read_text())
     ports = [command[command.index("--port") + 1] for command in commands]
@@ -33,7 +33,7 @@ def test_each_node_follows_the_one_before_it(tmp_path: Path, nodes: int) -> None
 
 
 def test_nodes_that_do_not_follow_are_told_nothing(tmp_path: Path) -> None:
-    peer = TailraceNodes().not_following()
+    peer = TailraceNodes().changed(following=False)
     peer.command(site(tmp_path))
     assert "slave" not in tomllib.loads((tmp_path / "node-1.toml").read_text())
     assert peer.prepare() == []
@@ -43,8 +43,8 @@ def test_nodes_that_do_not_follow_are_told_nothing(tmp_path: Path) -> None:
     ("peer", "ack", "replicas"),
     [
         (TailraceNodes(), Ack.APPENDED, 0),
-        (TailraceNodes(replicas=1).with_nodes(3), Ack.REPLICATED, 1),
-        (TailraceNodes().with_nodes(3).held_by_all(), Ack.REPLICATED, 2),
+        (TailraceNodes(replicas=1).changed(nodes=3), Ack.REPLICATED, 1),
+        (TailraceNodes().changed(nodes=3).held_by_all(), Ack.REPLICATED, 2),
         (TailraceNodes(replicas=1).held_by_all(), Ack.REPLICATED, 1),
     ],
 )

@@ -8,7 +8,8 @@ from bench.load.limits import LoadError
 from bench.load.meter import Spent
 from bench.peers.base import Step
 from bench.peers.plain import Plain
-from bench.rows.base import check_stored, cpu_us
+from bench.rows.base import Run, cpu_us
+from bench.scale import FULL
 from bench.server import Server, fresh_site
 
 
@@ -22,9 +23,10 @@ class _Telling(Plain):
 def test_a_stream_that_lost_messages_is_an_error(tmp_path: Path) -> None:
     peer = _Telling(100)
     with fresh_site(tmp_path, peer.name) as site, Server(peer, site) as server:
-        check_stored(peer, server, "b.000000", 3)
+        run = Run(peer, server, FULL)
+        run.check_stored("b.000000", 3)
         with pytest.raises(LoadError, match="does not hold the 4 messages"):
-            check_stored(peer, server, "b.000000", 4, timeout_s=0.3)
+            run.check_stored("b.000000", 4, timeout_s=0.3)
 
 
 def test_processor_time_is_for_each() -> None:

@@ -6,8 +6,8 @@ from bench.peers.base import Peer, Unavailable
 from bench.peers.jetstream_cluster import JetStreamCluster
 from bench.peers.plain import BareSendfile
 from bench.peers.tailrace_nodes import TailraceNodes
-from bench.rows.replay import replay_messages
-from bench.rows.replication import CatchUpRow, HopRow, ReplicatedRow
+from bench.rows.base import replay_messages
+from bench.rows.replication import catch_up_row, hop_row, replicated_row
 from tailrace.shard.frame import HEADER_BYTES
 from tailrace.shard.leaves import interpreted_wanted
 from tests.bench.rows.conftest import TINY, MeasureRow
@@ -18,7 +18,7 @@ APPENDED, HELD = (TailraceNodes(replicas=replicas, interpreted=interpreted_wante
 
 @pytest.mark.parametrize(("nodes", "peer"), [(2, APPENDED), (3, HELD)], ids=["2, appended", "3, replicated 1"])
 def test_all_nodes_of_a_chain_have_what_was_published(measure_row: MeasureRow, nodes: int, peer: Peer) -> None:
-    measured = measure_row(ReplicatedRow(nodes), peer)
+    measured = measure_row(replicated_row(nodes), peer)
     assert measured.extras["all_hold_ms"] > 0
 
 
@@ -28,20 +28,20 @@ def test_three_replicas_of_jetstream(measure_row: MeasureRow) -> None:
         peer.version()
     except Unavailable as error:
         pytest.skip(str(error))
-    assert measure_row(ReplicatedRow(2), peer).extras == {}
+    assert measure_row(replicated_row(2), peer).extras == {}
 
 
 def test_a_hop_is_the_difference_of_two_subscribers(measure_row: MeasureRow) -> None:
-    extras = measure_row(HopRow(200), APPENDED).extras
+    extras = measure_row(hop_row(200), APPENDED).extras
     assert 0 < extras["master_p50_us"] <= extras["master_p99_us"]
     assert 0 < extras["slave_p50_us"] <= extras["slave_p99_us"]
 
 
 def test_an_empty_slave_gets_all_of_a_stream(measure_row: MeasureRow) -> None:
-    assert measure_row(CatchUpRow(), APPENDED).extras["messages_per_s"] > 0
+    assert measure_row(catch_up_row(), APPENDED).extras["messages_per_s"] > 0
 
 
 @pytest.mark.parametrize("copied", [False, True])
 def test_a_bare_file_is_what_it_is_held_against(measure_row: MeasureRow, *, copied: bool) -> None:
     nbytes = replay_messages(TINY) * (HEADER_BYTES + TINY.payload_bytes)
-    assert measure_row(CatchUpRow(), BareSendfile(nbytes, copied=copied)).extras["messages_per_s"] > 0
+    assert measure_row(catch_up_row(), BareSendfile(nbytes, copied=copied)).extras["messages_per_s"] > 0

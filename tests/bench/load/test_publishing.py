@@ -6,12 +6,14 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.load.ingest import Stop, Target, ingest
+from bench.load.base import Load, Stop, Target
 from bench.load.limits import Deadline, LoadError, LoadTimeout, PeerClosed
-from bench.peers.base import make_feed, make_payload
+from bench.load.publishing import ingest, turns
+from bench.peers.base import make_feed, make_payload, stream_names
 from bench.peers.plain import Plain
 from bench.peers.tailrace import Tailrace
 from bench.server import Server
+from tests.bench.load.conftest import load_on
 from tests.bench.load.serving import serving
 
 NAMES, PAYLOAD = ["b.000000"], make_payload(100)
@@ -19,7 +21,7 @@ NAMES, PAYLOAD = ["b.000000"], make_payload(100)
 
 def test_whole_feeds_until_the_messages_are_sent(plain_server: Server, plain: Plain) -> None:
     feed = make_feed(plain, NAMES, PAYLOAD, 100_000)
-    pushed = ingest(plain, plain_server.target, NAMES, feed, Stop(messages=5_000), Deadline(20))
+    pushed = ingest(load_on(plain_server, plain), NAMES, feed, Stop(messages=5_000))
     assert pushed.messages == pushed.stored == -(-5_000 // feed.messages) * feed.messages
     assert pushed.spent.wall_s > 0
 
@@ -27,7 +29,7 @@ def test_whole_feeds_until_the_messages_are_sent(plain_server: Server, plain: Pl
 def test_what_is_sent_before_is_not_timed(plain_server: Server, plain: Plain) -> None:
     plain.window_requests = 100 if plain.acked else 0
     feed, warm = make_feed(plain, NAMES, PAYLOAD, 0, 25), make_feed(plain, NAMES, PAYLOAD, 0)
-    pushed = ingest(plain, plain_server.target, NAMES, feed, Stop(messages=2_000), Deadline(20), warm)
+    pushed = ingest(load_on(plain_server, plain), NAMES, feed, Stop(messages=2_000), warm)
     assert (pushed.messages, pushed.stored) == (2_000, 2_001)
 
 
@@ -48,7 +50,7 @@ def _after_the_first_byte(text: bytes) -> Callable[[socket.socket], None]:
 def _ingest(port: int, timeout_s: float, *, acked: bool = False) -> None:
     peer = Tailrace(acked=acked)
     feed = make_feed(peer, NAMES, PAYLOAD, 0)
-    ingest(peer, Target(port, os.getpid()), NAMES, feed, Stop(messages=1), Deadline(timeout_s))
+    ingest(Load(peer, Target(port, os.getpid()), PAYLOAD, Deadline(timeout_s)), NAMES, feed, Stop(messages=1))
 
 
 def test_a_server_that_never_answers_ends_in_a_timeout() -> None:
@@ -81,3 +83,13 @@ def test_a_connection_that_is_closed_is_told() -> None:
 
     with serving(behave) as port, pytest.raises(PeerClosed):
         _ingest(port, 5)
+
+
+def test_turns_go_round_whole_and_the_first_is_not_timed(plain_server: Server, plain: Plain) -> None:
+    pushed = turns(load_on(plain_server, plain), stream_names(4), 20, Stop(messages=1_010))
+    assert (pushed.messages, pushed.stored) == (1_020, 1_040)
+
+
+def test_one_turn_is_the_least(plain_server: Server, plain: Plain) -> None:
+    pushed = turns(load_on(plain_server, plain), stream_names(1), 5, Stop(messages=1))
+    assert pushed.messages == 5

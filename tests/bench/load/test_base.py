@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from bench.load.apart import OPEN_FILES, apart, raise_open_files
+from bench.load.base import OPEN_FILES, apart, raise_open_files
 from bench.load.limits import LoadError, LoadTimeout
 
 

@@ -1,17 +1,17 @@
-"""Counting what a subscriber gets.
+"""What is counted of what a connection receives: bytes, marks, or frames.
 
-Where every delivered byte has a known length the kernel throws all of it away and the bytes are counted. How a broker
-cuts frames into CHUNK envelopes cannot be known beforehand: of these, the head of each and the header of its last frame
-are looked at, and the rest of large ones is thrown away likewise. Frames of one length, a last seq that is the one that
-their number says, and the exact total at the end leave no room for a message lost, doubled or out of place.
+If every byte is known beforehand, the kernel throws all of it away and only the number of bytes counts. How a broker
+cuts frames into CHUNK envelopes cannot be known beforehand. Of each chunk its head and the header of its last frame are
+read; the rest of large chunks is thrown away too. Frames of one length, the last seq that follows from their number,
+and the exact total at the end leave no room for a message that is lost, doubled or out of place.
 """
 
 from __future__ import annotations
 
 import socket
 
-from bench.load.drain import READ_BYTES, drain, read, read_into
 from bench.load.limits import LoadError
+from bench.load.sockets import READ_BYTES, drain, read, read_into
 from bench.peers.base import SUBSCRIPTION, Peer
 from tailrace.protocol.envelope import HEAD, HEAD_BYTES
 from tailrace.protocol.messages import CHUNK_HEAD, Op
@@ -21,11 +21,24 @@ _SKIPPED = (Op.SUBSCRIBED, Op.PING, Op.PONG)
 _ENVELOPE_BYTES_MAX = 64 * 1024  # of any kind but CHUNK
 _READS_MAX = 64  # of one connection, before the others get their turn
 # Small chunks come with one read; of large ones so much is copied, and the rest is not.
-_READ_BYTES = 4 * 1024
+_CHUNK_READ_BYTES = 4 * 1024
+
+
+class Silent:
+    """Expects nothing; anything that comes is an error."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+
+    def take(self) -> int:
+        data = read(self._sock)
+        if data:
+            raise LoadError(f"the server should have sent nothing, but sent {data[:200]!r}")
+        return 0
 
 
 class Drained:
-    """Whatever comes counts."""
+    """Counts bytes, which the kernel throws away."""
 
     __slots__ = ("_sock",)
 
@@ -33,12 +46,11 @@ class Drained:
         self._sock = sock
 
     def take(self) -> int:
-        """How many bytes were there."""
         return drain(self._sock)
 
 
 class Copied:
-    """Whatever comes counts, and is read into memory, as by anyone who wants it."""
+    """Counts bytes, and reads them into memory as any real reader must."""
 
     __slots__ = ("_memory", "_sock")
 
@@ -47,25 +59,35 @@ class Copied:
         self._memory = bytearray(READ_BYTES)
 
     def take(self) -> int:
-        """How many bytes were there."""
         return read_into(self._sock, self._memory)
 
 
+class Marked:
+    """Counts a byte that each answer contains exactly once, for answers of unknown length."""
+
+    def __init__(self, sock: socket.socket, mark: bytes) -> None:
+        self._sock = sock
+        self._mark = mark
+
+    def take(self) -> int:
+        return read(self._sock).count(self._mark)
+
+
 class Chunks:
-    """CHUNK envelopes with frames of `frame_bytes`, from seq 0 on. `take` raises LoadError for anything else."""
+    """Counts the bytes of frames of `frame_bytes` each, in CHUNK envelopes from seq 0. LoadError for anything else."""
 
     __slots__ = ("_frame_bytes", "_held", "_last_due", "_next_seq", "_skip_bytes", "_sock")
 
     def __init__(self, sock: socket.socket, frame_bytes: int) -> None:
         self._sock = sock
         self._frame_bytes = frame_bytes
-        self._next_seq = 0  # of the chunk after the one that has begun
-        self._skip_bytes = 0  # of that one, up to its last frame
-        self._last_due = False  # whether that frame has still to come
-        self._held = b""  # a part of it, or of the envelope that comes next
+        self._next_seq = 0  # of the next chunk
+        self._skip_bytes = 0  # of the current chunk, up to its last frame
+        self._last_due = False  # the last frame of the current chunk has not come
+        self._held = b""  # a part of that frame, or of the next envelope
 
     def take(self) -> int:
-        """How many bytes of frames were there; those of a chunk's last frame once it is whole."""
+        """Count what is there; a chunk's last frame counts once it is complete."""
         got_bytes = 0
         for _ in range(_READS_MAX):
             if self._skip_bytes:
@@ -74,14 +96,14 @@ class Chunks:
                 got_bytes += skipped_bytes
                 if self._skip_bytes:
                     break
-            data = read(self._sock, _READ_BYTES)
-            got_bytes += self._look(self._held + data if self._held else data)
-            if len(data) < _READ_BYTES:
+            data = read(self._sock, _CHUNK_READ_BYTES)
+            got_bytes += self._parse(self._held + data if self._held else data)
+            if len(data) < _CHUNK_READ_BYTES:
                 break
         return got_bytes
 
-    def _look(self, data: bytes) -> int:
-        """The bytes of frames in `data`. What is not whole of the rest is held; what is missing of a chunk, skipped."""
+    def _parse(self, data: bytes) -> int:
+        """Return the bytes of frames in `data`; hold an incomplete rest, and skip what a chunk still lacks."""
         position = got_bytes = 0
         while True:
             if self._last_due:
@@ -124,7 +146,7 @@ class Chunks:
 
 
 def _after_others(data: bytes, position: int) -> int:
-    """Where the first envelope begins that is a chunk or not whole. LoadError for what no subscriber should be told."""
+    """Return where the first chunk or incomplete envelope begins. LoadError if the broker sends an unexpected one."""
     while len(data) - position >= HEAD_BYTES and data[position] != Op.CHUNK:
         opcode, length = HEAD.unpack_from(data, position)
         if length > _ENVELOPE_BYTES_MAX:
@@ -133,16 +155,24 @@ def _after_others(data: bytes, position: int) -> int:
         if end > len(data):
             break
         if opcode not in _SKIPPED:
-            raise LoadError(f"the broker said {data[position + HEAD_BYTES : end]!r} (opcode {opcode})")
+            raise LoadError(f"the broker sent {data[position + HEAD_BYTES : end]!r} (opcode {opcode})")
         position = end
     return position
 
 
 Counter = Drained | Copied | Chunks
+Answers = Silent | Drained | Marked
 
 
 def make_counter(peer: Peer, payload_bytes: int, sock: socket.socket) -> Counter:
-    """What counts the deliveries of this peer on one connection, payloads all of one length."""
+    """Return what counts this peer's deliveries on one connection; all payloads have one length."""
     if peer.framed:
         return Chunks(sock, HEADER_BYTES + payload_bytes)
     return Copied(sock) if peer.copied else Drained(sock)
+
+
+def make_answers(peer: Peer, sock: socket.socket) -> Answers:
+    """Return what counts this peer's answers to publishes: bytes or marks, as `Peer.answers_due` has them."""
+    if peer.answer_mark:
+        return Marked(sock, peer.answer_mark)
+    return Drained(sock) if peer.acked else Silent(sock)

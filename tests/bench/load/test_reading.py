@@ -4,10 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from bench.load.base import Load, Stop
 from bench.load.limits import Deadline, LoadError, LoadTimeout
-from bench.load.replay import Replayed, replay
+from bench.load.publishing import ingest
+from bench.load.reading import Replayed, consume, consume_many, replay
+from bench.peers.base import make_feed, make_payload
 from bench.peers.plain import BareSendfile
+from bench.peers.tailrace_binary import TailraceBinary
 from bench.server import Server, fresh_site
+from tailrace.shard.leaves import interpreted_wanted
 
 
 class _Promising(BareSendfile):
@@ -23,7 +28,7 @@ class _Promising(BareSendfile):
 
 def _replay(tmp_path: Path, peer: BareSendfile, readers: int, timeout_s: float) -> Replayed:
     with fresh_site(tmp_path, peer.name) as site, Server(peer, site) as server:
-        return replay(peer, server.target, "b.000000", 10, 100, readers, Deadline(timeout_s))
+        return replay(Load(peer, server.target, bytes(100), Deadline(timeout_s)), "b.000000", 10, readers)
 
 
 @pytest.mark.parametrize("readers", [1, 3])
@@ -41,3 +46,24 @@ def test_a_byte_too_many_is_an_error(tmp_path: Path) -> None:
 def test_bytes_that_never_come_are_an_error(tmp_path: Path) -> None:
     with pytest.raises((LoadTimeout, LoadError)):
         _replay(tmp_path, _Promising(1_000, 1_001), 1, 0.5)
+
+
+NAME = "b.000000"
+
+
+@pytest.mark.slow
+@pytest.mark.system
+def test_one_consumer_and_many_take_what_is_there(tmp_path: Path) -> None:
+    peer = TailraceBinary(acked=True, interpreted=interpreted_wanted())
+    with fresh_site(tmp_path, peer.name) as site, Server(peer, site) as server:
+        feed = make_feed(peer, [NAME], make_payload(100), 0, 3_000)
+
+        def load(timeout_s: float) -> Load:
+            return Load(peer, server.target, make_payload(100), Deadline(timeout_s))
+
+        ingest(load(20), [NAME], feed, Stop(messages=3_000))
+        assert consume(load(20), NAME, 3_000).wall_s > 0
+        with pytest.raises(LoadError):  # its name is taken, and it is not made anew
+            consume(load(0.5), NAME, 3_000)
+        done = consume_many(load(30), NAME, 1_005, 20, 10)
+        assert done.messages == 20_100 and done.made_s > 0

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bench.load.counting import Chunks, Copied, Drained, make_counter
 from bench.load.limits import Deadline, LoadError, PeerClosed
+from bench.load.receiving import Chunks, Copied, Drained, make_counter
 from bench.peers.base import make_payload
 from bench.peers.plain import BareSendfile, Plain
 from bench.peers.tailrace_binary import TailraceBinary

@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pytest
+
+from bench.load.limits import LoadError
+from bench.peers.base import Peer
+from bench.peers.plain import Plain
+from bench.peers.tailrace import Tailrace
+from bench.peers.tailrace_binary import TailraceBinary
+from bench.rows.publishing import idempotence_row, ingest_row, round_robin_row, streams_row, turns_row
+from tailrace.shard.leaves import interpreted_wanted
+from tests.bench.rows.conftest import MeasureRow
+
+
+def test_one_stream_and_many(measure_row: MeasureRow) -> None:
+    assert ingest_row(1).name == "ingest-1"
+    measure_row(ingest_row(1), Plain(100))
+    measure_row(ingest_row(50), Plain(100, acked=True))
+
+
+def test_the_names_are_those_of_a_full_run() -> None:
+    assert [turns_row(20, 1).name, turns_row(20, 20).name] == ["turns-1", "turns-1000"]
+    assert "20 connections" in turns_row(20, 1).title
+
+
+def test_a_measurement(measure_row: MeasureRow) -> None:
+    measure_row(turns_row(20, 20), Plain(100))
+
+
+OURS = [
+    Tailrace(interpreted=interpreted_wanted()),
+    *(TailraceBinary(acked=acked, interpreted=interpreted_wanted()) for acked in (False, True)),
+]
+
+
+def test_it_is_as_much_slower_as_its_rates_say(measure_row: MeasureRow) -> None:
+    measured = measure_row(round_robin_row(50), Plain(100))
+    assert measured.value == measured.extras["one_per_s"] / measured.extras["many_per_s"]
+
+
+@pytest.mark.slow
+@pytest.mark.system
+@pytest.mark.parametrize("peer", OURS, ids=lambda peer: str(peer.name))
+def test_the_broker_holds_all_of_it(measure_row: MeasureRow, peer: Peer) -> None:
+    measure_row(round_robin_row(50), peer)
+
+
+def test_only_who_numbers_takes_part(measure_row: MeasureRow) -> None:
+    with pytest.raises(LoadError, match="no numbers"):
+        measure_row(idempotence_row(1), Plain(100))
+
+
+@pytest.mark.slow
+@pytest.mark.system
+@pytest.mark.parametrize("messages", [1, 100])
+def test_the_broker_holds_all_that_is_numbered(measure_row: MeasureRow, messages: int) -> None:
+    measured = measure_row(idempotence_row(messages), TailraceBinary(acked=True, interpreted=interpreted_wanted()))
+    assert measured.value == measured.extras["plain_per_s"] / measured.extras["numbered_per_s"]
+
+
+@pytest.mark.slow
+@pytest.mark.system
+def test_the_broker_comes_back_after_both_ways_to_stop(measure_row: MeasureRow) -> None:
+    extras = measure_row(streams_row(200), Tailrace(interpreted=interpreted_wanted())).extras
+    assert 0 < extras["ready_clean_s"] < 30
+    assert 0 < extras["ready_unclean_s"] < 30
+    assert extras["open_files_max"] > 10
+    assert extras["created_per_s"] > 0
