@@ -1,22 +1,21 @@
-"""`python -m bench`: run the comparison, print it, keep it."""
+"""`python -m bench`: run the comparison, print the results, and write them to files."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from bench.build import build_under
 from bench.chart import NoChart, draw
 from bench.contest import Cell, Results, run_contest
 from bench.load.base import raise_open_files
 from bench.load.limits import LoadError
-from bench.machine import describe_machine
+from bench.machine import build_under, describe_machine
 from bench.peers import make_peers
 from bench.peers.base import Peer, Unavailable
 from bench.peers.tailrace import Tailrace
@@ -27,6 +26,7 @@ from bench.scale import FULL, QUICK, Scale
 from bench.table import results_tables, targets_table
 from bench.targets import Outcome, evaluate
 
+RowOrPeer = TypeVar("RowOrPeer", Row, Peer)
 RESULTS = Path(__file__).resolve().parent / "results"
 _EPILOG = """\b
 Examples:
@@ -75,16 +75,22 @@ def main(
         replay_messages=replay_messages(scale),
         spark_messages=scale.spark_messages,
     )
-    rows = [row for row in make_rows(scale) if row.name in _chosen(row_names, [row.name for row in make_rows(scale)])]
-    peers = [peer for peer in peers if peer.name in _chosen(peer_names, [peer.name for peer in peers])]
-    versions, peers = _installed(console, peers)
+    rows = _chosen(make_rows(scale), row_names)
+    versions, peers = _installed(console, _chosen(peers, peer_names))
     _require_build(console, build, peers)
     results = _run(console, rows, peers, scale, scratch, build)
     outcomes = evaluate(results, build)
     _print(console, results, outcomes, quick)
     name = build + ("-quick" if quick else "") + ("-part" if row_names or peer_names else "")
-    report = as_json(results, outcomes, scale, describe_machine(scratch), build, versions)
-    _keep(console, output / name, report, results, build)
+    machine = describe_machine(scratch)
+    write_json(output / f"{name}.json", as_json(results, outcomes, scale, machine, build, versions))
+    console.print(f"wrote {output / name}.json")
+    caption = f"tailrace, {build} build, {machine['when']}: {machine['processor']}, {machine['cores']} cores"
+    try:
+        draw(output / f"{name}.png", results, caption)
+        console.print(f"wrote {output / name}.png")
+    except NoChart as error:
+        console.print(f"[yellow]{error}[/yellow]")
     if results.failures():
         raise SystemExit(1)
 
@@ -96,17 +102,17 @@ def _scale(quick: bool, rounds: int | None, seconds: float | None) -> Scale:
     return replace(scale, seconds=seconds) if seconds is not None else scale
 
 
-def _chosen(names: str, known: Sequence[str]) -> Sequence[str]:
-    """The names of a comma-separated list, or all of them for an empty one."""
+def _chosen(known: list[RowOrPeer], names: str) -> list[RowOrPeer]:
+    """Those of a comma-separated list of names, or all of them if it is empty."""
     chosen = [name.strip() for name in names.split(",") if name.strip()]
     for name in chosen:
-        if name not in known:
-            raise click.UsageError(f"unknown name {name!r}; there are {', '.join(known)}")
-    return chosen or known
+        if name not in [each.name for each in known]:
+            raise click.UsageError(f"unknown name {name!r}; there are {', '.join(each.name for each in known)}")
+    return [each for each in known if each.name in chosen] if chosen else known
 
 
 def _installed(console: Console, peers: list[Peer]) -> tuple[dict[str, str], list[Peer]]:
-    """The versions of those that are there, and those; the others are named and left out."""
+    """Return the versions of the installed peers, and these; name the others."""
     versions: dict[str, str] = {}
     for peer in peers:
         try:
@@ -117,12 +123,12 @@ def _installed(console: Console, peers: list[Peer]) -> tuple[dict[str, str], lis
 
 
 def _require_build(console: Console, build: str, peers: list[Peer]) -> None:
-    """The build that was asked for is the one that is loaded; each measurement looks again at the running processes."""
-    ours = [peer for peer in peers if isinstance(peer, Tailrace)]
-    if not ours:
+    """Require that the wanted build is loaded; each measurement checks the running processes again."""
+    ours = next((peer for peer in peers if isinstance(peer, Tailrace)), None)
+    if ours is None:
         return
     try:
-        loaded = build_under(ours[0].environment())
+        loaded = build_under(ours.environment())
     except LoadError as error:
         raise click.ClickException(str(error)) from error
     if loaded != build:
@@ -152,7 +158,7 @@ def _run(console: Console, rows: list[Row], peers: list[Peer], scale: Scale, scr
 
 
 def _print(console: Console, results: Results, outcomes: list[Outcome], quick: bool) -> None:
-    # A table that is cut at 80 columns would say nothing in a log file.
+    # A table that is cut at 80 columns is useless in a log file.
     wide = console if console.is_terminal else Console(width=200)
     for table in results_tables(results):
         wide.print(table)
@@ -161,21 +167,3 @@ def _print(console: Console, results: Results, outcomes: list[Outcome], quick: b
         wide.print("A quick run shows that everything works. Its figures mean nothing.")
     for failure in results.failures():
         wide.print(f"[red]failed:[/red] {failure}", highlight=False, markup=True)
-
-
-def _keep(console: Console, stem: Path, report: dict[str, object], results: Results, build: str) -> None:
-    write_json(stem.with_name(stem.name + ".json"), report)
-    machine = report["machine"]
-    assert isinstance(machine, dict)
-    caption = f"tailrace, {build} build, {machine['when']}: {machine['processor']}, {machine['cores']} cores"
-    console.print(f"kept {stem}.json")
-    try:
-        draw(stem.with_name(stem.name + ".png"), results, caption)
-    except NoChart as error:
-        console.print(f"[yellow]{error}[/yellow]")
-    else:
-        console.print(f"kept {stem}.png")
-
-
-if __name__ == "__main__":
-    main()

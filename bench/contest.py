@@ -1,7 +1,7 @@
 """One run: every row, every peer, several rounds, a fresh server for each measurement.
 
-Rounds go outermost and the order of the peers turns with each, so that whatever the machine does in the meantime falls
-on all of them. The medians of the rounds are what is reported.
+Rounds go outermost and the order of the peers turns with each, so that changes of the machine affect all
+of them alike. The medians of the rounds are reported.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from bench.build import running_build
 from bench.figures import median, spread
 from bench.load.limits import LoadError
+from bench.machine import running_build
 from bench.peers.base import Peer, Unavailable
 from bench.peers.tailrace import Tailrace
 from bench.rows.base import Measurement, Row, Run
@@ -77,7 +77,7 @@ def run_contest(
     build: str,
     progress: Callable[[int, Cell], None],
 ) -> Results:
-    """`progress` is told the round and the cell before each measurement. A failed measurement is kept as its reason."""
+    """Call `progress` with the round and the cell before each measurement. Of a failed one its reason is kept."""
     cells = [Cell(row, peer) for row in rows for peer in peers if row.kind in peer.kinds]
     for number in range(scale.rounds):
         for cell in in_turn(cells, number):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def median(values: Sequence[float]) -> float:
-    """Return the middle value, or the mean of the middle two. Raises ValueError if there are none."""
+    """Return the middle value, or the mean of the middle two. Raises ValueError if there are no values."""
     if not values:
         raise ValueError("the median of no values")
     ordered = sorted(values)

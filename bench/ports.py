@@ -53,10 +53,10 @@ class Block:
 
 
 def reserve() -> Block:
-    """A block that no other process has. Raises OSError when there is none.
+    """A block that no other process has. Raises OSError if all are taken.
 
-    What marks it is a name in the abstract namespace of Unix sockets: it is one process's, and gone with it, whatever
-    ends that; and like a port, it is of one network namespace.
+    What marks it is a name in the abstract namespace of Unix sockets: it belongs to one process,
+    ends with it in any case, and like a port belongs to one network namespace.
     """
     ports = _ports()
     starts = ports[: len(ports) - BLOCK_PORTS + 1 : BLOCK_PORTS]
@@ -72,7 +72,7 @@ def reserve() -> Block:
 
 
 def _ports() -> range:
-    """All but those of connections, where that leaves any."""
+    """All but the kernel's ports for connections; all if that leaves too few."""
     connections_begin = int(_CONNECTIONS_FILE.read_text().split()[0])
     ports = range(PORTS.start, min(PORTS.stop, connections_begin))
     return ports if len(ports) >= BLOCK_PORTS else PORTS

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from bench.load.base import Target, raise_open_files
+from bench.load.base import ServerProcess, raise_open_files
 from bench.load.limits import Deadline, LoadError
 from bench.load.meter import ProcessTree
 from bench.load.sockets import steps_succeed, take_steps
@@ -50,8 +50,8 @@ class Server:
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
-    def target(self) -> Target:
-        return Target(self.site.port, self._running().pid)
+    def target(self) -> ServerProcess:
+        return ServerProcess(self.site.port, self._running().pid)
 
     def __enter__(self) -> Self:
         try:
@@ -150,7 +150,7 @@ def launch(
 
 
 def _in_child() -> None:
-    """As many files as are allowed; and the server does not outlive the harness, whatever ends that."""
+    """Allow many open files; and let the server not outlive the harness, however that ends."""
     raise_open_files()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
 

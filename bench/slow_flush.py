@@ -1,7 +1,7 @@
 """A disk whose flush takes its time, emulated for one server: each sync that it asks for takes so much longer.
 
-The disk of a virtual machine often answers a flush at once, since its host keeps what was written in memory. On such a
-machine the processor is all that a sync costs, which says little about a disk that must write its cache.
+The disk of a virtual machine often answers a flush at once, since its host keeps writes in memory. On such a machine a
+sync costs processor time only, unlike on a disk that must write its cache.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _COMPILE_TIMEOUT_S = 60.0
 def under_slow_flush(command: list[str], directory: Path, flush_ms: int) -> list[str]:
     """The command, run so that fsync, fdatasync, syncfs and msync take `flush_ms` longer. Several calls wait at once.
 
-    What it takes is compiled into `directory`. Raises Unavailable without a C compiler.
+    The library for it is compiled into `directory`. Raises Unavailable without a C compiler.
     """
     library = directory / "slow_flush.so"
     compiler = shutil.which("cc")

@@ -10,7 +10,7 @@ from bench import figures
 from bench.contest import Cell, Results
 from bench.targets import Outcome
 
-# Each of ours, and the heading of the column with its figure divided by that of whoever's row it is.
+# Each of ours, and the heading of the column with its figure divided by the peer's.
 OURS = {"tailrace": "line÷", "tailrace-acks": "acks÷", "tailrace-binary": "bin÷", "tailrace-binary-acks": "b.acks÷"}
 OUR_CPU = {"tailrace": "line÷ ", "tailrace-binary": "bin÷ "}
 _WIDTHS = {"peer": 26, "figure": 8, **dict.fromkeys(OURS.values(), 7)}
@@ -54,7 +54,7 @@ _EXTRAS = {
 
 
 def results_tables(results: Results) -> list[Table]:
-    """One a row. A heading with ÷ is the figure of that one of ours (see OURS) divided by the peer's."""
+    """Return a table per row. A heading with ÷ is the figure of that one of ours (see OURS) divided by the peer's."""
     return [_row_table(results, row) for row in dict.fromkeys(cell.row.name for cell in results.cells)]
 
 
@@ -88,7 +88,7 @@ def _cell_texts(results: Results, cell: Cell) -> list[str]:
 
 
 def ratio_to(results: Results, cell: Cell, ours: str, figure: Callable[[Cell], float]) -> float | None:
-    """Our figure divided by this cell's; None where there is no such cell of ours, or this one is ours."""
+    """Our figure divided by this cell's; None if we have no such cell, or this one is ours."""
     our_cell = results.find(cell.row.name, ours)
     if our_cell is None or cell.peer.name in OURS or not figure(cell):
         return None

@@ -1,4 +1,4 @@
-"""Bare sendfile: one file to everyone who asks, and nothing else. What a replay is held against.
+"""Bare sendfile: one file to every connection that asks, and nothing else. Replays are compared with it.
 
 The parent accepts and deals the connections out to its children in turn, so that they share the work evenly. A
 connection that sends G gets the file once; any other byte is answered with `!`.
@@ -11,27 +11,25 @@ import os
 import select
 import socket
 import sys
+from itertools import cycle
 
 CHUNK_BYTES = 4 * 1024 * 1024  # at one call; smaller ones were not faster
 
 
-def main(arguments: list[str]) -> None:
-    port, path, processes = int(arguments[0]), arguments[1], int(arguments[2])
-    links = [_start_child(path) for _ in range(processes)]
-    listener = socket.create_server(("127.0.0.1", port), backlog=1024)
-    dealt = 0
+def main(port: str, path: str, processes: str) -> None:
+    children = cycle([_start_child(path) for _ in range(int(processes))])
+    listener = socket.create_server(("127.0.0.1", int(port)), backlog=1024)
     while True:
         sock, _ = listener.accept()
         with sock:
             if sock.recv(1) == b"G":
-                socket.send_fds(links[dealt % processes], [b"G"], [sock.fileno()])
-                dealt += 1
+                socket.send_fds(next(children), [b"G"], [sock.fileno()])
             else:
                 sock.sendall(b"!")
 
 
 def _start_child(path: str) -> socket.socket:
-    """A child that sends the file to every connection that comes over the link. It ends when the link closes."""
+    """Start a child that sends the file to every connection that comes over the link; it ends when the link closes."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
     if os.fork():
         theirs.close()
@@ -50,7 +48,7 @@ class _Sender:
         self._poller = select.epoll()
 
     def serve(self) -> None:
-        """Until the link closes."""
+        """Serve until the link closes."""
         self._poller.register(self._link.fileno(), select.EPOLLIN)
         while True:
             for fd, _ in self._poller.poll():
@@ -69,8 +67,7 @@ class _Sender:
 
     def _send(self, fd: int) -> None:
         try:
-            position = self._positions[fd]
-            self._positions[fd] += os.sendfile(fd, self._file, position, CHUNK_BYTES)
+            self._positions[fd] += os.sendfile(fd, self._file, self._positions[fd], CHUNK_BYTES)
         except BlockingIOError:
             return
         except ConnectionError:
@@ -82,4 +79,4 @@ class _Sender:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(*sys.argv[1:])

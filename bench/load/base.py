@@ -24,7 +24,7 @@ _END_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class ServerProcess:
     """A running server: its port, and the process whose tree is metered."""
 
     port: int
@@ -44,7 +44,7 @@ class Load:
     """A peer, its running server, the payload of every message, and the time by which all must be over."""
 
     peer: Peer
-    target: Target
+    target: ServerProcess
     payload: bytes
     deadline: Deadline
 

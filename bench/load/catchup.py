@@ -1,4 +1,4 @@
-"""Filling an empty slave: from the `slave` command until it holds what its master has."""
+"""Filling an empty slave: from the `slave` command until it holds all messages of its master."""
 
 from __future__ import annotations
 

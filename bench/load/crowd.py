@@ -1,7 +1,7 @@
 """Very many subscribers that are quiet nearly all the time: they join, are idle, and all receive the same messages.
 
-Each connection costs the generator a socket and an entry in two tables. What it receives is read into one buffer and
-compared byte by byte with what the first received: each delivery of one message is the same for every connection.
+Each connection costs the generator a socket and an entry in two tables. Received data goes into one buffer and is
+compared byte by byte with the first connection's: each delivery of one message is the same for every connection.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from bench.load.base import Load
 from bench.load.limits import LoadError, PeerClosed
 from bench.load.meter import ProcessTree, Spent
-from bench.load.sockets import DIAL_AT_ONCE, Call, Poller
+from bench.load.sockets import DIAL_AT_ONCE, OpeningSteps, SocketPoller
 from tailrace.protocol.messages import CHUNK_HEAD
 
 CONNECTIONS_PER_SOURCE = 4_000  # connections from each of 127.0.0.1, 127.0.0.2, ...: each has ports of its own
-WARM_PART = 20  # one connection in so many is made before the others are measured
+WARM_PART = 20  # one connection in 20 is made before the others are measured
 IDLE_SLOT_S = 0.5
 QUIET_SHARE, QUIET_SLOTS = 0.01, 4  # of one core
 HEARTBEAT_S = 30.0  # the interval of tailrace's pings, the shortest of all: each connection has one in that time
@@ -29,7 +29,7 @@ _WAIT_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class CrowdFigures:
     """What a crowd costs.
 
     `resident_bytes`: the growth of the server per connection, once all have received all messages. `idle_shares`:
@@ -43,7 +43,7 @@ class Gathered:
     spent: Spent
 
 
-def gather(load: Load, name: str, connections: int, messages: int, idle_s: float) -> Gathered:
+def gather(load: Load, name: str, connections: int, messages: int, idle_s: float) -> CrowdFigures:
     """Let all join the new stream `name`, leave them alone for `idle_s`, then publish `messages` one by one."""
     tree, warm = ProcessTree(load.target.pid), max(1, connections // WARM_PART)
     joining, slots = connections - warm, max(2, round(idle_s / IDLE_SLOT_S))
@@ -57,7 +57,8 @@ def gather(load: Load, name: str, connections: int, messages: int, idle_s: float
         heard_s = [crowd.hear(publisher, number) for number in range(messages)]
         spent = Spent(time.perf_counter() - begin, tree.busy_s() - busy_s)
         crowd.rest(_WAIT_S)
-        return Gathered(joining / joined_s, (tree.rss_bytes() - before_bytes) / joining, idle_shares, heard_s, spent)
+        resident_bytes = (tree.rss_bytes() - before_bytes) / joining
+        return CrowdFigures(joining / joined_s, resident_bytes, idle_shares, heard_s, spent)
 
 
 class Crowd:
@@ -67,9 +68,9 @@ class Crowd:
         self._load = load
         self._peer = load.peer
         self._name = name
-        self._poller = Poller(load.deadline)
+        self._poller = SocketPoller(load.deadline)
         self._socks: dict[int, socket.socket] = {}
-        self._joining: dict[int, Call] = {}
+        self._joining: dict[int, OpeningSteps] = {}
         self._heard: dict[int, int] = {}  # the last message of each
         self._parts: dict[int, bytes] = {}  # of messages that came in pieces
         self._buffer = bytearray(_READ_BYTES)
@@ -96,7 +97,7 @@ class Crowd:
                     del self._joining[fd]
 
     def rest(self, seconds: float) -> None:
-        """Answer what has to be answered; LoadError if anything else comes."""
+        """Answer chatter; LoadError if anything else comes."""
         end = time.perf_counter() + seconds
         while (left_s := end - time.perf_counter()) > 0:
             for fd, _ in self._poller.wait("resting", left_s, _EVENTS_MAX):
@@ -143,7 +144,7 @@ class Crowd:
         fd = sock.fileno()
         self._socks[fd] = sock
         self._heard[fd] = -1
-        call = Call(sock, self._peer.listener(self._name, client))
+        call = OpeningSteps(sock, self._peer.listener(self._name, client))
         if not call.advance():
             self._joining[fd] = call
         self._poller.add(sock)

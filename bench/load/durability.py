@@ -54,7 +54,7 @@ def synced(load: Load, data: Path, names: Sequence[str], rounds: int) -> list[fl
 
 
 def disk_sync_s(directory: Path, rounds: int) -> float:
-    """Return the median of what this disk takes to sync a file that has grown a little."""
+    """Return the median time of this disk to sync a file that has grown a little."""
     found = []
     path = directory / "disk_sync"
     with path.open("ab", buffering=0) as file:

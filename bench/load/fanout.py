@@ -14,11 +14,11 @@ from bench.load.base import Load, Stop
 from bench.load.limits import LoadError
 from bench.load.meter import Spent
 from bench.load.receiving import Drained, Silent, make_counter
-from bench.load.sockets import Poller, send_some
+from bench.load.sockets import SocketPoller, send_some
 from bench.peers.base import Feed, make_feed
 
 WINDOW_BYTES = 64 * 1024 * 1024
-_PIECES = 8  # the window is filled in so many pieces
+_PIECES = 8  # pieces that fill the window
 _PIECE_BYTES_MAX = 256 * 1024
 _EVENTS_MAX = 256  # sockets drained between two visits to the publisher
 _WAIT_S, _BLOCKED_WAIT_S = 0.1, 0.001
@@ -65,8 +65,8 @@ class _Spread:
         self._got_bytes = 0
 
     def run(self, feed: Feed, stop: Stop) -> None:
-        end = time.perf_counter() + stop.seconds
-        with Poller(self._load.deadline, self._socks) as poller:
+        with SocketPoller(self._load.deadline, self._socks) as poller:
+            end = time.perf_counter() + stop.seconds
             while not self._over(stop, end):
                 self._publish(feed, stop, end)
                 wait_s = _BLOCKED_WAIT_S if self._pending else _WAIT_S

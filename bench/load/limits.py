@@ -6,7 +6,7 @@ import time
 
 
 class LoadError(Exception):
-    """The measurement failed; the message says what was seen, and where."""
+    """The measurement failed; the message has the reason."""
 
 
 class LoadTimeout(LoadError):

@@ -1,7 +1,7 @@
 """A live Spark query over a node's files that looks at every message, in a process of its own.
 
 `python -m bench.load.live DATA CHECKPOINT`: prints `begun` when its first batch is done. When its input ends it reads
-what there is, and prints how long its batches took, in seconds, as JSON: `{"rows": 5, "batches": [0.4]}`.
+the rest, and prints how long its batches took, in seconds, as JSON: `{"rows": 5, "batches": [0.4]}`.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class LiveQuery:
         return self
 
     def finish(self) -> Lived:
-        """Let it read what is left. LoadError when it has failed."""
+        """Let it read the rest. Raises LoadError if it has failed."""
         try:
             self._close_input()
             self._process.wait(self._deadline.left_s(self._deadline.timeout_s))

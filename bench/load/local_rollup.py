@@ -8,18 +8,20 @@ seconds of processor time. A small day (10 streams, 5,000 messages) comes first,
 
 from __future__ import annotations
 
-import os
-import statistics
+import subprocess
 import sys
 import time
 from argparse import ArgumentParser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from resource import RUSAGE_CHILDREN, getrusage
+from typing import Any, Final
 
 import numpy as np
 
-from bench.load.spark_data import DAY_START_US, make_data
+from bench.figures import median
+from bench.load.meter import Spent
+from bench.load.spark_data import DAY_START_US, make_data, polars_percentiles
 from tailrace.shard.catalog import all_streams
 from tailrace.shard.directory import open_data_dir
 from tailrace.shard.frame import HEADER_BYTES
@@ -30,27 +32,15 @@ from tailrace.spark.rollup.day_plan import day_of
 
 SMALL: Final = (10, 5_000)
 PAYLOAD_BYTES: Final = 16
-
-
 TABLES: Final = {"minutes": "1m", "hours": "1h", "days": "1d"}
 
 
-class Spent(NamedTuple):
-    """Of a process and its children: by the clock, and of processors."""
-
-    seconds: float
-    processor_s: float
-
-
 def run(command: list[str]) -> Spent:
-    """Raises RuntimeError if it fails."""
-    begun_s = time.monotonic()
-    silent = (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0)
-    pid = os.posix_spawn(command[0], command, os.environ, file_actions=[silent])
-    _, status, usage = os.wait4(pid, 0)
-    if status:
-        raise RuntimeError(f"{command} ended with {os.waitstatus_to_exitcode(status)}")
-    return Spent(time.monotonic() - begun_s, usage.ru_utime + usage.ru_stime)
+    """Run a command and return what it and its children took. Raises CalledProcessError if it fails."""
+    begun_s, before = time.monotonic(), getrusage(RUSAGE_CHILDREN)
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    seconds, after = time.monotonic() - begun_s, getrusage(RUSAGE_CHILDREN)
+    return Spent(seconds, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -60,30 +50,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--streams", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--polars", action="store_true", help="Only let polars roll up DIR/large.")
-    said = parser.parse_args(arguments)
-    if said.polars:
-        return roll_up_polars(said.directory / "large", said.directory / "polars")
-    for name, (streams, messages) in (("small", SMALL), ("large", (said.streams, said.messages))):
-        if not (said.directory / name).exists():
-            make_data(said.directory / name, streams, messages, PAYLOAD_BYTES)
+    options = parser.parse_args(arguments)
+    if options.polars:
+        return roll_up_polars(options.directory / "large", options.directory / "polars")
+    for name, (streams, messages) in (("small", SMALL), ("large", (options.streams, options.messages))):
+        if not (options.directory / name).exists():
+            make_data(options.directory / name, streams, messages, PAYLOAD_BYTES)
+    directory = str(options.directory)
     local = [sys.executable, "-m", "tailrace.cli.main", "rollup", "--day", str(day_of(DAY_START_US))]
-    large = [*local, "--engine", "local", "--no-report", str(said.directory / "large"), str(said.directory / "tables")]
+    large = [*local, "--engine", "local", "--no-report", f"{directory}/large", f"{directory}/tables"]
+    polars = [sys.executable, "-m", "bench.load.local_rollup", "--polars", directory]
     commands = {
-        "a small day, with its report": [*local, str(said.directory / "small"), str(said.directory / "small-tables")],
-        f"{said.messages:,} messages, local": large,
-        f"{said.messages:,} messages, polars": [*polars_command(), str(said.directory)],
+        "a small day, with its report": [*local, f"{directory}/small", f"{directory}/small-tables"],
+        f"{options.messages:,} messages, local": large,
+        f"{options.messages:,} messages, polars": polars,
     }
     spent: dict[str, list[Spent]] = {name: [] for name in commands}
-    for _ in range(said.rounds):
+    for _ in range(options.rounds):
         for name, command in commands.items():
             spent[name].append(run(command))
     for name, rounds in spent.items():
-        medians = [statistics.median(each) for each in zip(*rounds, strict=True)]
-        print(f"{name}: {medians[0]:.2f} s, {medians[1]:.2f} s of processors")
-
-
-def polars_command() -> list[str]:
-    return [sys.executable, "-m", "bench.load.local_rollup", "--polars"]
+        wall_s, cpu_s = median([each.wall_s for each in rounds]), median([each.cpu_s for each in rounds])
+        print(f"{name}: {wall_s:.2f} s, {cpu_s:.2f} s of processors")
 
 
 def roll_up_polars(data: Path, out: Path) -> None:
@@ -104,21 +92,16 @@ def roll_up_polars(data: Path, out: Path) -> None:
 
 
 def _aggregates(pl: Any) -> list[Any]:
-    """The columns that the tables have."""
+    """Return the columns of the tables."""
     found = [pl.len().alias("messages"), pl.col("size").sum().alias("bytes"), pl.col("gap_us").count().alias("gaps")]
     found += [pl.col("gap_us").sum().alias("gap_sum_us"), pl.col("seq").min().alias("first_seq")]
     found.append(pl.col("seq").max().alias("last_seq"))
-    for name in ("size", "gap_us"):
-        column = pl.col(name)
-        found += [column.min().alias(f"{name}_min"), column.mean().alias(f"{name}_avg")]
-        found += [column.max().alias(f"{name}_max"), column.quantile(0.5, "equiprobable").alias(f"{name}_p50")]
-        found.append(column.quantile(0.99, "equiprobable").alias(f"{name}_p99"))
-    return found
+    return found + polars_percentiles("equiprobable")
 
 
 def _columns(pl: Any, stream: str, shard: int, index: Path) -> Any:
     entries = np.fromfile(index, ENTRY, offset=HEADER_PAGE_BYTES)
-    entries = entries[: np.count_nonzero(entries["length"])]  # the file is longer than what it holds
+    entries = entries[: np.count_nonzero(entries["length"])]  # the file is longer than its entries
     columns = {
         "timestamp": entries["timestamp_us"].astype(np.int64),
         "size": entries["length"].astype(np.int64) - HEADER_BYTES,

@@ -30,7 +30,7 @@ class ProcessTree:
             raise LoadError(f"the server (process {pid}) has ended") from error
 
     def cpu_s(self) -> float:
-        """User and system time of all that still live, and of what they have reaped."""
+        """User and system time of all living processes, and of their reaped children."""
         total = 0.0
         for process in self.processes:
             try:
@@ -41,7 +41,7 @@ class ProcessTree:
         return total
 
     def busy_s(self) -> float:
-        """The same without what has ended, to the nanosecond: for loads that are next to nothing."""
+        """The same without ended processes, to the nanosecond: for very small loads."""
         return sum(_on_processor_ns(process.pid) for process in self.processes) / 1e9
 
     def rss_bytes(self) -> int:
@@ -62,7 +62,7 @@ class ProcessTree:
 
 
 class Meter:
-    """Starts when made; `stop` gives what was spent since. The sampling itself lies outside the wall time."""
+    """Starts when made; `stop` returns the time spent since. The sampling itself lies outside the wall time."""
 
     def __init__(self, pid: int) -> None:
         self._tree = ProcessTree(pid)

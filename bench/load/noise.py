@@ -1,7 +1,7 @@
 """Noisy clients, each in a process of its own: one that replays a stream again and again, and floods of requests.
 
-They run at a lower priority (`NICE`): what is measured is how the broker divides its own time, not how the kernel
-divides the generator's core.
+They run at a lower priority (`NICE`): the broker's division of its own time is measured, not the kernel's
+division of the generator's core.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Protocol, Self
 from bench.load.base import Load
 from bench.load.limits import Deadline, LoadError
 from bench.load.reading import PushedLane
-from bench.load.sockets import Poller
+from bench.load.sockets import SocketPoller
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.places import From
@@ -92,7 +92,7 @@ def replaying(load: Load, name: str, messages: int) -> Noise:
 
     def body(received: _Counter) -> None:
         while True:
-            with load.connected(load.peer.replayer(name, 0)) as (sock,), Poller(load.deadline, [sock]) as poller:
+            with load.connected(load.peer.replayer(name, 0)) as (sock,), SocketPoller(load.deadline, [sock]) as poller:
                 lane = PushedLane(load, sock, name, messages)
                 lane.start()
                 before_bytes, over = received.value, False

@@ -1,7 +1,7 @@
 """A process that does the least a broker could do: it reads, keeps the bytes in memory, and sends them on.
 
-It tells what the generator itself can do at most. Each connection's first byte says what it is: P publishes, S
-subscribes to everything. A publisher's chunk that ends in `!` is answered `done`; with answers wanted, every whole
+It shows how much the generator itself can do at most. Each connection's first byte is its kind: P publishes, S
+subscribes to everything. A publisher's chunk that ends in `!` is answered `done`; if answers are wanted, every whole
 message gets a fixed number of meaningless bytes. Run as `python -m bench.load.plain PORT MESSAGE_BYTES ANSWER_BYTES`.
 """
 
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 LOG_BYTES_MAX = 4 * 1024 * 1024 * 1024  # a run longer than that ends with an error instead of filling the machine
 _READ_BYTES = 1024 * 1024
 _SEND_BYTES = 256 * 1024
-_ANSWERS_BYTES_MAX = 4 * 1024 * 1024
 
 
 @dataclass(slots=True)
@@ -27,7 +26,7 @@ class _Connection:
     owed: bytes = b""  # the rest of an answer that did not fit the socket
 
 
-class Plain:
+class PlainServer:
     def __init__(self, port: int, message_bytes: int, answer_bytes: int) -> None:
         self._message_bytes = message_bytes
         self._answer = b"k" * answer_bytes
@@ -49,7 +48,7 @@ class Plain:
                     self._serve(self._connections[fd], events)
             if len(self._log) > grown:
                 for subscriber in list(self._subscribers.values()):
-                    self._pump(subscriber)
+                    self._serve(subscriber, select.EPOLLOUT)
 
     def _accept(self) -> None:
         sock, _ = self._listener.accept()
@@ -61,24 +60,25 @@ class Plain:
     def _serve(self, connection: _Connection, events: int) -> None:
         try:
             if events & select.EPOLLOUT:
-                self._writable(connection)
+                (self._send_log if connection.kind == b"S" else self._send_owed)(connection)
             if events & ~select.EPOLLOUT:
-                self._readable(connection)
+                (self._read if connection.kind else self._open)(connection)
         except BlockingIOError:
             return
         except ConnectionError:
             self._drop(connection)
 
-    def _writable(self, connection: _Connection) -> None:
-        if connection.kind == b"S":
-            self._pump(connection)
-        else:
-            self._pay(connection)
-
-    def _readable(self, connection: _Connection) -> None:
-        if not connection.kind:
-            self._open(connection)
+    def _open(self, connection: _Connection) -> None:
+        connection.kind = connection.sock.recv(1)
+        if connection.kind not in (b"S", b"P"):
+            self._drop(connection)
             return
+        if connection.kind == b"S":
+            connection.position = len(self._log)
+            self._subscribers[connection.sock.fileno()] = connection
+        connection.sock.send(connection.kind.lower())
+
+    def _read(self, connection: _Connection) -> None:
         count = connection.sock.recv_into(self._buffer)
         if not count:
             self._drop(connection)
@@ -88,17 +88,10 @@ class Plain:
         if barrier:
             connection.sock.send(b"done")
         elif self._answer:
-            self._answer_for(connection)
-
-    def _open(self, connection: _Connection) -> None:
-        connection.kind = connection.sock.recv(1)
-        connection.position = len(self._log) if connection.kind == b"S" else 0
-        if connection.kind == b"S":
-            self._subscribers[connection.sock.fileno()] = connection
-        if connection.kind in (b"S", b"P"):
-            connection.sock.send(connection.kind.lower())
-        else:
-            self._drop(connection)
+            whole = connection.position // self._message_bytes
+            connection.owed += self._answer * (whole - connection.answered)
+            connection.answered = whole
+            self._send_owed(connection)
 
     def _append(self, connection: _Connection, count: int) -> None:
         connection.position += count
@@ -108,28 +101,19 @@ class Plain:
             raise SystemExit(f"more than {LOG_BYTES_MAX} bytes published to a process that keeps them in memory")
         self._log += memoryview(self._buffer)[:count]
 
-    def _answer_for(self, connection: _Connection) -> None:
-        whole = connection.position // self._message_bytes
-        connection.owed += self._answer * (whole - connection.answered)
-        connection.answered = whole
-        self._pay(connection)
-
-    def _pay(self, connection: _Connection) -> None:
-        """Send what is owed; while it does not fit, read no more from this publisher."""
+    def _send_owed(self, connection: _Connection) -> None:
+        """Send answers; while they do not fit, read no more from this publisher."""
         if connection.owed:
             connection.owed = connection.owed[connection.sock.send(connection.owed) :]
         self._poller.modify(connection.sock.fileno(), select.EPOLLOUT if connection.owed else select.EPOLLIN)
 
-    def _pump(self, subscriber: _Connection) -> None:
-        """One chunk; the socket's being writable calls for the next one."""
+    def _send_log(self, subscriber: _Connection) -> None:
+        """Send one chunk; the next one follows when the socket is writable."""
         with memoryview(self._log) as view, view[subscriber.position : subscriber.position + _SEND_BYTES] as chunk:
             try:
                 subscriber.position += subscriber.sock.send(chunk)
             except BlockingIOError:
                 pass
-            except ConnectionError:
-                self._drop(subscriber)
-                return
         behind = subscriber.position < len(self._log)
         self._poller.modify(subscriber.sock.fileno(), select.EPOLLIN | (select.EPOLLOUT if behind else 0))
 
@@ -141,10 +125,5 @@ class Plain:
         connection.sock.close()
 
 
-def main(arguments: list[str]) -> None:
-    port, message_bytes, answer_bytes = map(int, arguments)
-    Plain(port, message_bytes, answer_bytes).serve_forever()
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    PlainServer(*map(int, sys.argv[1:])).serve_forever()

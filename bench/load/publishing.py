@@ -17,7 +17,7 @@ from bench.load.base import Load, Stop
 from bench.load.limits import LoadError, PeerClosed
 from bench.load.meter import Spent
 from bench.load.receiving import make_answers
-from bench.load.sockets import Poller, read, send_some
+from bench.load.sockets import SocketPoller, read, send_some
 from bench.peers.base import Feed, Step
 
 
@@ -40,7 +40,7 @@ def ingest(load: Load, names: list[str], feed: Feed, stop: Stop, warm: Feed | No
 
 def ingest_feeds(load: Load, names: list[str], feeds: Iterable[Feed], warm: Feed | None = None) -> Pushed:
     """Publish each feed once, on one connection. Raises LoadError if the server sends an unexpected answer."""
-    with load.connected(load.peer.publisher(0, names)) as (sock,), Poller(load.deadline, [sock]) as poller:
+    with load.connected(load.peer.publisher(0, names)) as (sock,), SocketPoller(load.deadline, [sock]) as poller:
         publisher = _Publisher(load, names, sock, poller)
         if warm is not None:
             publisher.publish(warm)
@@ -63,7 +63,7 @@ def _repeated(feed: Feed, stop: Stop) -> Iterator[Feed]:
 class _Publisher:
     """One publishing connection and the answers to it."""
 
-    def __init__(self, load: Load, names: list[str], sock: socket, poller: Poller) -> None:
+    def __init__(self, load: Load, names: list[str], sock: socket, poller: SocketPoller) -> None:
         self.messages = 0
         self._requests = 0
         self._peer = load.peer
@@ -126,7 +126,7 @@ def require_no_more(answered: int, due: int) -> None:
 def turns(load: Load, names: list[str], connections: int, stop: Stop) -> Pushed:
     """Publish one message a turn on each connection, number i to names[i % len(names)], all of them new streams."""
     scripts = [load.peer.publisher(client, [names[client % len(names)]]) for client in range(connections)]
-    with load.connected(*scripts) as socks, Poller(load.deadline, socks) as poller:
+    with load.connected(*scripts) as socks, SocketPoller(load.deadline, socks) as poller:
         ring = _Ring(load, names, socks, poller)
         # The first turn makes the streams and is not timed.
         ring.turn()
@@ -142,7 +142,7 @@ def turns(load: Load, names: list[str], connections: int, stop: Stop) -> Pushed:
 class _Ring:
     """The connections that publish in turn."""
 
-    def __init__(self, load: Load, names: list[str], socks: list[socket], poller: Poller) -> None:
+    def __init__(self, load: Load, names: list[str], socks: list[socket], poller: SocketPoller) -> None:
         self.messages = 0
         self._peer = load.peer
         self._names = names

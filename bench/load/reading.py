@@ -11,7 +11,7 @@ from bench.load.base import Load
 from bench.load.limits import LoadError
 from bench.load.meter import Spent
 from bench.load.receiving import make_counter
-from bench.load.sockets import Poller, read, send_some
+from bench.load.sockets import SocketPoller, read, send_some
 from bench.peers.base import Puller
 from bench.peers.consuming import TailraceConsumers
 from bench.peers.tailrace_binary import TailraceBinary
@@ -49,7 +49,7 @@ def replay(load: Load, name: str, messages: int, readers: int) -> Replayed:
         return Replayed(messages * readers, sum(lane.got_bytes for lane in lanes), meter.stop())
 
 
-def _replay_lane(load: Load, sock: socket, name: str, client: int, messages: int) -> Lane:
+def _replay_lane(load: Load, sock: socket, name: str, client: int, messages: int) -> ReaderLane:
     puller = load.peer.replay_puller(name, client, messages)
     return PushedLane(load, sock, name, messages) if puller is None else PulledLane(sock, puller, messages)
 
@@ -81,10 +81,10 @@ def consume_many(load: Load, name: str, consumers: int, messages: int, batch: in
         return ManyConsumed(consumers * messages, made_s, meter.stop())
 
 
-def _run_lanes(load: Load, readers: Sequence[Lane]) -> None:
+def _run_lanes(load: Load, readers: Sequence[ReaderLane]) -> None:
     """Run until every lane has all of its messages."""
     lanes = {lane.sock.fileno(): lane for lane in readers}
-    with Poller(load.deadline, [lane.sock for lane in readers]) as poller:
+    with SocketPoller(load.deadline, [lane.sock for lane in readers]) as poller:
         for lane in readers:
             lane.start()
         while lanes:
@@ -141,4 +141,4 @@ class PulledLane:
         return self._puller.messages == self._due_messages
 
 
-Lane = PushedLane | PulledLane
+ReaderLane = PushedLane | PulledLane

@@ -1,4 +1,4 @@
-"""What is counted of what a connection receives: bytes, marks, or frames.
+"""Counting of received data: bytes, marks, or frames.
 
 If every byte is known beforehand, the kernel throws all of it away and only the number of bytes counts. How a broker
 cuts frames into CHUNK envelopes cannot be known beforehand. Of each chunk its head and the header of its last frame are
@@ -73,7 +73,7 @@ class Marked:
         return read(self._sock).count(self._mark)
 
 
-class Chunks:
+class ChunkCounter:
     """Counts the bytes of frames of `frame_bytes` each, in CHUNK envelopes from seq 0. LoadError for anything else."""
 
     __slots__ = ("_frame_bytes", "_held", "_last_due", "_next_seq", "_skip_bytes", "_sock")
@@ -87,7 +87,7 @@ class Chunks:
         self._held = b""  # a part of that frame, or of the next envelope
 
     def take(self) -> int:
-        """Count what is there; a chunk's last frame counts once it is complete."""
+        """Count received frames; a chunk's last frame counts once it is complete."""
         got_bytes = 0
         for _ in range(_READS_MAX):
             if self._skip_bytes:
@@ -160,18 +160,18 @@ def _after_others(data: bytes, position: int) -> int:
     return position
 
 
-Counter = Drained | Copied | Chunks
-Answers = Silent | Drained | Marked
+Counter = Drained | Copied | ChunkCounter
+AnswerCounter = Silent | Drained | Marked
 
 
 def make_counter(peer: Peer, payload_bytes: int, sock: socket.socket) -> Counter:
     """Return what counts this peer's deliveries on one connection; all payloads have one length."""
     if peer.framed:
-        return Chunks(sock, HEADER_BYTES + payload_bytes)
+        return ChunkCounter(sock, HEADER_BYTES + payload_bytes)
     return Copied(sock) if peer.copied else Drained(sock)
 
 
-def make_answers(peer: Peer, sock: socket.socket) -> Answers:
+def make_answers(peer: Peer, sock: socket.socket) -> AnswerCounter:
     """Return what counts this peer's answers to publishes: bytes or marks, as `Peer.answers_due` has them."""
     if peer.answer_mark:
         return Marked(sock, peer.answer_mark)

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
+from bench.load.spark_data import polars_percentiles
 from tailrace.spark.rollup.day_plan import day_of, plan_day
 from tailrace.spark.rollup.job import Job, run_job
 from tailrace.spark.rollup.reading import index_reader
@@ -24,7 +25,7 @@ UNITS: Final = ("1m", "1h", "1d")
 
 
 def roll_up(session: Any, data: Path, scratch: Path, day_start_us: int) -> int:
-    """`tailrace rollup` but for the report; gives the rows. The session is warm."""
+    """`tailrace rollup` but for the report; return the number of rows. The session is warm."""
     session.dataSource.register(RollupDataSource)
     job = Job({"path": str(data)}, scratch / "rollups", day_of(day_start_us))
     outcome = run_job(job, lambda _messages: SparkEngine(lambda: session), lambda _phase, _done, _total: None)
@@ -47,15 +48,11 @@ def roll_up_parquet(messages: Any, scratch: Path) -> None:
 
 
 def roll_up_polars(frame: Any, units: tuple[str, ...]) -> int:
-    """Over the columns of `gather`; gives the rows, which stay in memory."""
+    """Over the columns of `gather`; return the number of rows, which stay in memory."""
     import polars as pl
 
     wanted = [pl.len(), pl.col("size").sum().alias("bytes"), pl.col("seq").min().alias("first"), pl.col("seq").max()]
-    for name in ("size", "gap_us"):
-        column = pl.col(name)
-        wanted += [column.min().alias(f"{name}_min"), column.mean().alias(f"{name}_avg")]
-        wanted += [column.max().alias(f"{name}_max"), column.quantile(0.5, "lower").alias(f"{name}_p50")]
-        wanted.append(column.quantile(0.99, "lower").alias(f"{name}_p99"))
+    wanted += polars_percentiles("lower")
     starts = [pl.col("timestamp").dt.truncate(unit) for unit in units]
     return sum(int(frame.group_by("stream", start).agg(wanted).height) for start in starts)
 

@@ -23,7 +23,7 @@ _LOG_TAIL_BYTES = 2_000
 
 
 class Rollups:
-    """Of today, from `data` into `out`. Entering starts the first; leaving ends whichever runs."""
+    """Rolls up today from `data` into `out`. Entering starts the first run; leaving ends the current one."""
 
     def __init__(self, data: Path, out: Path) -> None:
         self._out = out

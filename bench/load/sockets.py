@@ -25,7 +25,7 @@ _NOWHERE = bytearray(DRAIN_BYTES)
 
 
 def drain(sock: socket.socket, bytes_max: int = DRAIN_BYTES) -> int:
-    """Throw away what was received and return its bytes; 0 if there is nothing. Raises PeerClosed at the end."""
+    """Throw away received data and return its bytes; 0 if there is nothing. Raises PeerClosed at the end."""
     return read_into(sock, _NOWHERE, min(bytes_max, DRAIN_BYTES), socket.MSG_TRUNC)
 
 
@@ -65,7 +65,7 @@ def send_some(sock: socket.socket, view: memoryview) -> int:
         raise PeerClosed(f"the server dropped a connection that was being written: {error}") from error
 
 
-class Poller:
+class SocketPoller:
     """Waits for sockets, until a deadline. Use it in a `with` block."""
 
     def __init__(self, deadline: Deadline, socks: Iterable[socket.socket] = ()) -> None:
@@ -74,7 +74,7 @@ class Poller:
         for sock in socks:
             self.add(sock)
 
-    def __enter__(self) -> Poller:
+    def __enter__(self) -> SocketPoller:
         return self
 
     def __exit__(self, *_error: object) -> None:
@@ -95,7 +95,7 @@ class Poller:
         return self._epoll.poll(self._deadline.left_s(wait_s), events_max)
 
 
-class Call:
+class OpeningSteps:
     """One connection on its way through its opening steps."""
 
     __slots__ = ("_seen", "_step", "_steps", "sock")
@@ -107,7 +107,7 @@ class Call:
         self._seen = b""
 
     def advance(self) -> bool:
-        """Take all steps that what was received allows; True once all are done."""
+        """Take all steps that the received bytes allow; True once all are done."""
         while self._step.until in self._seen:
             following = next(self._steps, None)
             if following is None:
@@ -136,13 +136,13 @@ class Call:
 def dialled(port: int, scripts: Sequence[Sequence[Step]], deadline: Deadline) -> Iterator[list[socket.socket]]:
     """One non-blocking connection per script, all steps done; closed at the end. Raises LoadError if one fails."""
     socks: list[socket.socket] = []
-    waiting: dict[int, Call] = {}
+    waiting: dict[int, OpeningSteps] = {}
     try:
-        with Poller(deadline) as poller:
+        with SocketPoller(deadline) as poller:
             # A step may wait for seconds without holding up the rest: only the opening is limited in number.
             for script in scripts:
                 socks.append(_connect(port, len(socks) + 1))
-                call = Call(socks[-1], script)
+                call = OpeningSteps(socks[-1], script)
                 if not call.advance():
                     waiting[call.sock.fileno()] = call
                     poller.add(call.sock)
@@ -166,7 +166,7 @@ def _connect(port: int, number: int) -> socket.socket:
     return sock
 
 
-def _advance(waiting: dict[int, Call], poller: Poller, wait_s: float) -> None:
+def _advance(waiting: dict[int, OpeningSteps], poller: SocketPoller, wait_s: float) -> None:
     first = next(iter(waiting.values()))
     for fd, _ in poller.wait(f"{len(waiting)} connections wait, one of them for {first.waiting_for()}", wait_s):
         if waiting[fd].receive():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -37,6 +37,19 @@ def make_data(path: Path, streams: int, messages: int, payload_bytes: int) -> No
             count = min(batch, left - first)
             log.append(_frames(random, count, payload_bytes), count, DAY_START_US + first * DAY_US // left, 1)
         log.close()
+
+
+def polars_percentiles(method: Any) -> list[Any]:
+    """Return polars' least, mean, greatest, p50 and p99 of size and gap; `method` picks a percentile's value."""
+    import polars as pl
+
+    found: list[Any] = []
+    for name in ("size", "gap_us"):
+        column = pl.col(name)
+        found += [column.min().alias(f"{name}_min"), column.mean().alias(f"{name}_avg")]
+        found += [column.max().alias(f"{name}_max"), column.quantile(0.5, method).alias(f"{name}_p50")]
+        found.append(column.quantile(0.99, method).alias(f"{name}_p99"))
+    return found
 
 
 def _frames(random: np.random.Generator, count: int, payload_bytes: int) -> bytearray:

@@ -29,7 +29,7 @@ INDEX_COLUMNS: Final = "stream string, seq bigint, timestamp timestamp, size int
 
 @dataclass(slots=True)
 class Context:
-    """What questions are asked of: a data directory, and where they may write."""
+    """Where questions read and write: a data directory and a scratch directory."""
 
     session: Any
     data: Path
@@ -37,7 +37,7 @@ class Context:
     streams: int
     messages: int
     columns: Any = None
-    """Of all messages, in memory, where they have been gathered."""
+    """Columns of all messages in memory, once they are gathered."""
 
     def table(self, schema: str = ALL_COLUMNS, **options: str) -> Any:
         """The data source, planned anew."""
@@ -111,7 +111,7 @@ KINDS: Final[Mapping[str, Mapping[str, Question]]] = MappingProxyType(
 
 
 def prepare(kind: str, streams: int, messages: int, payload_bytes: int) -> Context:
-    """The data in the present directory; and a session, but for what is measured without Spark."""
+    """Make the data in the present directory; and a session, except for polars."""
     data = Path.cwd() / "data"
     make_data(data, streams, messages, payload_bytes)
     return Context(None if kind == "polars" else _session(), data, Path.cwd(), streams, messages)

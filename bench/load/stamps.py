@@ -1,4 +1,4 @@
-"""Stamping what is published, and finding the stamps in what a subscriber gets: each payload begins with PAYLOAD_MARK
+"""Stamps in published messages, and finding them in received ones: each payload begins with PAYLOAD_MARK
 and the moment it was sent.
 """
 

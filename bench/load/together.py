@@ -1,7 +1,7 @@
 """Several programs as one: the nodes of a server, all started and all ended together.
 
-Run as `python -m bench.load.together FILE`, where FILE is a JSON array of commands. Ends when it is told to, or when
-one of them does, which is an error.
+Run as `python -m bench.load.together FILE`, where FILE is a JSON array of commands. Ends at SIGTERM, or with an
+error when one of them ends.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main(arguments: list[str]) -> int:
     for command in commands:
         process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
         processes[process.pid] = process
-        if ending:  # told so before this one was known
+        if ending:  # SIGTERM came before this one was known
             process.terminate()
     first, _ = os.wait()
     code = 0 if ending else 1

@@ -1,10 +1,9 @@
-"""One file a peer; `make_peers` gives them all, in the order of the report."""
+"""The contestants; `make_peers` returns them all, in the order of the report."""
 
 from __future__ import annotations
 
 from bench.peers.base import Peer
-from bench.peers.jetstream import JetStream
-from bench.peers.jetstream_cluster import JetStreamCluster
+from bench.peers.jetstream import JetStream, JetStreamCluster
 from bench.peers.mosquitto import Mosquitto
 from bench.peers.nats import Nats
 from bench.peers.plain import BareSendfile, Plain

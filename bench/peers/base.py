@@ -1,6 +1,6 @@
-"""What the harness must know of a broker: how to start it, and the bytes that are spoken with it.
+"""The harness's description of a broker: how to start it, and the bytes of its protocol.
 
-A Peer holds no socket and no clock. Its byte counts are exact, so that the generator can throw away what it receives
+A Peer holds no socket and no clock. Its byte counts are exact, so that the generator can throw away received data
 unread (MSG_TRUNC) and still know when everything has come.
 """
 
@@ -27,7 +27,7 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Send `send`; the step is over once what has been received since then contains `until` (b"": at once)."""
+    """Send `send`; the step is over once the data received since then contains `until` (b"": at once)."""
 
     send: bytes
     until: bytes = b""
@@ -35,7 +35,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """Where one server runs: its own empty directory, its port on loopback, a second free port.
+    """The place of one server: its own empty directory, its port on loopback, a second free port.
 
     A server of several nodes has `further` free ports for those behind the first.
     """
@@ -59,7 +59,7 @@ class Feed:
 
 
 class Puller(ABC):
-    """A reader that has to look at what it gets: it must ask for more, or the lengths cannot be known."""
+    """A reader that must look at the received data: it must ask for more, or the lengths cannot be known."""
 
     messages: int = 0
 
@@ -69,39 +69,36 @@ class Puller(ABC):
 
     @abstractmethod
     def feed(self, data: bytes) -> bytes:
-        """Take what was received, count its messages, and return what must now be sent (often nothing)."""
+        """Take received data, count its messages, and return the bytes to send now (often none)."""
 
 
 class Peer(ABC):
-    """One contestant: a broker, and one way of talking to it."""
+    """One contestant: a broker, and one way of talking to it. A method that it lacks raises NotImplementedError."""
 
     name: str
     title: str
     acked: bool = False
-    # The kinds of row it takes part in: ingest, turns, fanout, replay, consume, consumers, latency, connections,
-    # neighbour, flooded, round-robin, streams, durability, idempotence, replicated, hop, catch-up, spark-scan, rollup,
-    # beside-rollup.
+    # The kinds of row (`Row.kind`) it takes part in.
     kinds: frozenset[str] = frozenset()
     # The most messages one publish request may hold here.
     batch_max: int = 1
-    # What it delivers are CHUNK envelopes of stamped frames; their heads are not in the counts of delivered bytes.
+    # It delivers CHUNK envelopes of stamped frames; their heads are not in the counts of delivered bytes.
     framed: bool = False
-    # Who reads from it copies what comes into memory, and does not let the kernel throw it away.
+    # Its readers copy received data into memory, and do not let the kernel throw it away.
     copied: bool = False
-    # What an idle connection may be told at any time, and what must be said to it.
+    # What an idle connection may receive at any time, and the answers to it.
     chatter: Mapping[bytes, bytes] = MappingProxyType({})
-    # One byte that every answer to a publish contains exactly once, where their lengths cannot be known beforehand.
+    # One byte that every answer to a publish contains exactly once, if their lengths cannot be known beforehand.
     answer_mark: bytes = b""
-
     # How many requests may wait for their answers at one time; 0 for as many as fit the sockets. For acknowledged
     # variants of known answer lengths that do better so.
     window_requests: int = 0
-    # It replays so many times fewer messages than tailrace, where filling it would take minutes; rates are compared.
+    # It replays this factor fewer messages than tailrace, because filling it would take minutes; rates are compared.
     replay_part: int = 1
 
     @abstractmethod
     def command(self, site: Site) -> list[str]:
-        """How to start a fresh server on `site`; writes its configuration there. Unavailable if not installed."""
+        """How to start a new server on `site`; writes its configuration there. Unavailable if not installed."""
 
     def environment(self) -> Mapping[str, str]:
         """What to add to the environment of the server."""
@@ -113,19 +110,19 @@ class Peer(ABC):
 
     @abstractmethod
     def ready(self) -> list[Step]:
-        """What succeeds on a new connection once the server serves."""
+        """Steps that succeed on a new connection once the server serves."""
 
     def prepare(self) -> list[Step]:
-        """What is done once, on a connection of its own, before anything is published."""
+        """Steps taken once, on a connection of their own, before anything is published."""
         return []
 
-    @abstractmethod
     def publisher(self, client: int, names: Sequence[str] = ()) -> list[Step]:
-        """What a connection that publishes to `names` does first. Nothing more comes from the server but answers."""
+        """First steps of a connection that publishes to `names`. After them only answers come from the server."""
+        return self.ready()
 
-    @abstractmethod
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
         """One message by connection `client`. `serial` counts the requests of a feed."""
+        raise self._lacks("publishes")
 
     def publish_many(self, name: str, payload: bytes, count: int, serial: int = 0) -> bytes:
         """One request with `count` equal messages, 1 to `batch_max`."""
@@ -133,40 +130,40 @@ class Peer(ABC):
             raise NotImplementedError(f"{self.name} publishes one message at a time")
         return self.publish(name, payload, serial)
 
-    @abstractmethod
     def barrier(self, name: str) -> Step:
         """Answered once everything sent before it on this connection to stream `name` has been executed."""
+        return self.ready()[0]
 
     def ends(self, names: Sequence[str]) -> Sequence[str]:
         """The streams whose barriers, one after the other, stand for all that was sent to `names`."""
         return names[-1:]
 
     def answers_bytes(self, names: Sequence[str], requests: int) -> int:
-        """All answers to the first `requests`, round-robin over fresh streams. Acknowledged variants only."""
-        raise NotImplementedError(f"{self.name} gives no answers of known length")
+        """All answers to the first `requests`, round-robin over new streams. Acknowledged variants only."""
+        raise self._lacks("answers of known length")
 
     def answers_due(self, names: Sequence[str], requests: int) -> int:
-        """What is counted of those answers: marks if the peer has one, otherwise bytes."""
+        """The count of those answers: marks if the peer has one, otherwise bytes."""
         return requests if self.answer_mark else self.answers_bytes(names, requests)
 
     def stored(self, name: str, messages: int) -> Step | None:
-        """What succeeds only if stream `name` holds exactly `messages`; None where nothing is stored or acks say it."""
+        """Succeeds only if stream `name` holds exactly `messages`; None if nothing is stored, or answers show it."""
         return None
 
     def subscriber(self, name: str, client: int) -> list[Step]:
-        """What a connection does to get what is published to the fresh stream `name`."""
-        raise NotImplementedError(f"{self.name} has no subscribers here")
+        """Steps of a connection that subscribes to the new stream `name`."""
+        raise self._lacks("subscribers")
 
     def listener(self, name: str, client: int) -> list[Step]:
         """The same in as few steps as the protocol allows; `chatter` may come after them."""
         return self.subscriber(name, client)
 
     def delivered_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
-        """What one subscriber gets for the first `messages` of a fresh stream."""
-        raise NotImplementedError(f"{self.name} has no deliveries of known length")
+        """What one subscriber gets for the first `messages` of a new stream."""
+        raise self._lacks("deliveries of known length")
 
     def live_puller(self, name: str) -> Puller | None:
-        """For peers whose subscribers must ask again and again; None where messages are pushed."""
+        """For peers whose subscribers must ask again and again; None if messages are pushed."""
         return None
 
     def replayer(self, name: str, client: int) -> list[Step]:
@@ -174,23 +171,27 @@ class Peer(ABC):
         return self.ready()
 
     def replay_request(self, name: str) -> bytes:
-        raise NotImplementedError(f"{self.name} cannot replay by one request")
+        """Asks for the whole stream; for peers without a `replay_puller`."""
+        raise self._lacks("replays by one request")
 
     def replay_bytes(self, name: str, messages: int, payload_bytes: int) -> int:
         """Everything that is received after the request, up to the end of the last message."""
-        raise NotImplementedError(f"{self.name} cannot replay by one request")
+        raise self._lacks("replays by one request")
 
     def replay_puller(self, name: str, client: int, messages: int) -> Puller | None:
         """For peers that are replayed by asking again and again for the next of `messages`; None otherwise."""
         return None
 
     def consumer(self, name: str, client: int) -> list[Step]:
-        """What makes a durable consumer of the stream `name`, from its beginning, on the connection that it uses."""
-        raise NotImplementedError(f"{self.name} has no durable consumers here")
+        """Makes a durable consumer of the stream `name`, from its beginning, on the connection that uses it."""
+        raise self._lacks("durable consumers")
 
     def consuming_puller(self, name: str, client: int, messages: int) -> Puller:
-        """The consumer that takes so many messages; it counts those that it has finished, once that is confirmed."""
-        raise NotImplementedError(f"{self.name} has no durable consumers here")
+        """The consumer that takes `messages`; it counts those that it has acknowledged, once that is confirmed."""
+        raise self._lacks("durable consumers")
+
+    def _lacks(self, feature: str) -> NotImplementedError:
+        return NotImplementedError(f"{self.name} has no {feature} here")
 
 
 def digits_total(start: int, count: int) -> int:

@@ -1,4 +1,4 @@
-"""Not brokers: processes that do the least a broker could do. They tell what the generator itself can do at most."""
+"""Not brokers: processes that do the least a broker could do. They show the generator's own limit."""
 
 from __future__ import annotations
 
@@ -31,9 +31,6 @@ class Plain(Peer):
 
     def ready(self) -> list[Step]:
         return [Step(b"P", b"p")]
-
-    def publisher(self, client: int, names: Sequence[str] = ()) -> list[Step]:
-        return self.ready()
 
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
         return payload.ljust(self._message_bytes, b"\n")
@@ -79,17 +76,8 @@ class BareSendfile(Peer):
     def ready(self) -> list[Step]:
         return [Step(b"?", b"!")]
 
-    def publisher(self, client: int, names: Sequence[str] = ()) -> list[Step]:
-        return self.ready()
-
     def replayer(self, name: str, client: int) -> list[Step]:
         return []
-
-    def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
-        raise NotImplementedError("nothing is published to bare sendfile: its file is there")
-
-    def barrier(self, name: str) -> Step:
-        return self.ready()[0]
 
     def replay_request(self, name: str) -> bytes:
         return b"G"

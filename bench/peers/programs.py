@@ -21,7 +21,7 @@ OWN_MODULES: Mapping[str, str] = MappingProxyType({"PYTHONPATH": str(Path(__file
 
 
 def find_program(name: str) -> str:
-    """The path of server `name`. Unavailable, with what to do, if there is none."""
+    """The path of server `name`. Unavailable, with advice, if it is not installed."""
     folders = [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath), "/usr/sbin", "/usr/local/sbin"]
     found = shutil.which(name, path=os.pathsep.join(folders))
     if found is None:
@@ -30,7 +30,7 @@ def find_program(name: str) -> str:
 
 
 def program_version(name: str, *arguments: str) -> str:
-    """The first line that `name` prints when asked for its version. Unavailable if it is not installed or says none."""
+    """The first line of the version that `name` prints. Unavailable if it is not installed or prints nothing."""
     command = [find_program(name), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=VERSION_TIMEOUT_S, check=False)
     lines = (done.stdout + done.stderr).strip().splitlines()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from bench.peers.base import PAYLOAD_MARK, Peer, Puller, Site, Step
-from bench.peers.consuming import RedisConsumer
+from bench.peers.consuming import BATCH, MEMBER
 from bench.peers.programs import find_program, program_version
 
 READ_COUNT = 10_000  # entries asked for at a time in a replay
@@ -19,6 +19,8 @@ _OPTIONS = [
     *("--maxclients", "5000"),
 ]
 _REPLY_HEAD = re.compile(rb"\*1\r\n\*2\r\n\$\d+\r\n[^\r]+\r\n\*(\d+)\r\n")
+_ENTRY = re.compile(rb"\*2\r\n\$\d+\r\n(\d+-\d+)\r\n\*2\r\n\$1\r\nd\r\n")
+_ACKED = re.compile(rb":(\d+)\r\n")
 _ENTRY_FIELDS = b"\r\n*2\r\n$1\r\nd\r\n"
 
 
@@ -51,7 +53,7 @@ class Redis(Peer):
 
     def barrier(self, name: str) -> Step:
         if self.acked:
-            return self.ready()[0]
+            return super().barrier(name)
         return Step(_command(b"CLIENT", b"REPLY", b"ON") + _command(b"CLIENT", b"REPLY", b"OFF"), b"+OK\r\n")
 
     def stored(self, name: str, messages: int) -> Step:
@@ -70,7 +72,7 @@ class Redis(Peer):
         return [Step(_command(b"XGROUP", b"CREATE", name.encode(), b"g", b"0"), b"+OK\r\n")]
 
     def consuming_puller(self, name: str, client: int, messages: int) -> Puller:
-        return RedisConsumer(_command, name, messages)
+        return RedisConsumer(name, messages)
 
 
 class RedisPubSub(Redis):
@@ -124,6 +126,43 @@ class RedisPuller(Puller):
 
     def _request(self, after: bytes) -> bytes:
         return _command(b"XREAD", *self._options, b"STREAMS", self._name, after)
+
+
+class RedisConsumer(Puller):
+    """XREADGROUP, and XACK with the ids of the batch before it."""
+
+    def __init__(self, name: str, due: int) -> None:
+        self._name = name.encode()
+        self._due = due
+        self._got = 0
+        self._reply = bytearray()
+        self._seen = 0
+
+    def open(self) -> bytes:
+        return self._read(min(BATCH, self._due))
+
+    def feed(self, data: bytes) -> bytes:
+        self._reply += data
+        self._seen += data.count(PAYLOAD_MARK)
+        acked = _ACKED.match(self._reply)
+        if acked:
+            self.messages += int(acked[1])
+            del self._reply[: acked.end()]
+        head = _REPLY_HEAD.match(self._reply)
+        if not head or self._seen < int(head[1]) or not self._reply.endswith(b"\r\n"):
+            return b""
+        ids = _ENTRY.findall(self._reply)
+        self._reply.clear()
+        self._got += len(ids)
+        self._seen = 0
+        left = self._due - self._got
+        ack = _command(b"XACK", self._name, b"g", *ids)
+        return ack + (self._read(min(BATCH, left)) if left else b"")
+
+    def _read(self, count: int) -> bytes:
+        return _command(
+            b"XREADGROUP", b"GROUP", b"g", MEMBER, b"COUNT", b"%d" % count, b"STREAMS", self._name, b">"
+        )
 
 
 def _command(*words: bytes) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final
 
@@ -18,7 +18,7 @@ NAMES: Final = {
 
 
 class SparkSession(Peer):
-    """A warm session. `kind` says where it reads from; `sizes` are streams, messages and bytes of a payload."""
+    """A warm session. `kind` is the source that it reads; `sizes` are streams, messages and bytes of a payload."""
 
     def __init__(self, kind: str, kinds: frozenset[str], sizes: tuple[int, int, int]) -> None:
         self.name, self.title = NAMES[kind]
@@ -42,11 +42,3 @@ class SparkSession(Peer):
     def ready(self) -> list[Step]:
         return [Step(b"ready\n", b"!\n")]
 
-    def barrier(self, name: str) -> Step:
-        return self.ready()[0]
-
-    def publisher(self, client: int, names: Sequence[str] = ()) -> list[Step]:
-        return self.ready()
-
-    def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
-        raise NotImplementedError("nothing is published to Spark: its data is there")

@@ -82,9 +82,6 @@ class Tailrace(Peer):
     def publish(self, name: str, payload: bytes, serial: int = 0, client: int = 0) -> bytes:
         return b"pub %s |%s\r\n" % (name.encode(), payload)
 
-    def barrier(self, name: str) -> Step:
-        return _PING
-
     def answers_bytes(self, names: Sequence[str], requests: int) -> int:
         total = 0
         for part, count in shares(len(names), requests):
@@ -117,6 +114,6 @@ def tailrace_command(data: Path, port: int, metrics_port: int, workers: int) -> 
 
 
 def _launcher() -> list[str]:
-    """The installed command of this interpreter's environment, or the module where there is none."""
+    """The installed command of this interpreter's environment, or the module if it has none."""
     script = Path(sys.executable).with_name("tailrace")
     return [str(script)] if script.exists() else [sys.executable, "-m", "tailrace.cli.main"]

@@ -33,7 +33,7 @@ from tailrace.shard.leaves import load
 from tailrace.shard.names import shard_of
 from tailrace.shard.numbering import write_numbering
 
-# An end that no clock has come to, and what is said to it when the stream's owner has been asked.
+# An end in the far future, and the answer of the stream's owner to it.
 _LATER = ("time", 1 << 62)
 _NOT_YET = Failed(
     Code.FROM, "the time at which this subscription is to end has not come yet", False, Op.SUBSCRIBE, SUBSCRIPTION
@@ -84,7 +84,7 @@ class TailraceBinary(Tailrace):
         return pack_publish(0, Ack.APPENDED if self.acked else Ack.NONE, [handle_of(name)], frames) + bytes(frames)
 
     def barrier(self, name: str) -> Step:
-        """A subscription: to its owner it goes behind the publishes, where a PING is answered at once.
+        """A subscription: to its owner it goes behind the publishes, unlike a PING, which is answered at once.
 
         The owner's answer is an error of known bytes, since the end that is asked for has not come yet.
         """
@@ -136,5 +136,5 @@ def _subscribe(name: str, start: From) -> bytes:
 
 
 def handle_of(name: str) -> int:
-    """One for each of `stream_names`; 0 is left out because errors name it where there is none."""
+    """One for each of `stream_names`; 0 is left out because errors without a handle have it."""
     return int(name.rpartition(".")[2]) + 1

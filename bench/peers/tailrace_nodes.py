@@ -43,7 +43,7 @@ class TailraceNodes(TailraceBinary):
         return self.changed(replicas=self.nodes - 1)
 
     def slave_ports(self, site: Site) -> list[int]:
-        """Of the nodes behind the master, in the order of the chain."""
+        """Ports of the nodes behind the master, in the order of the chain."""
         return [site.further[2 * number] for number in range(self.nodes - 1)]
 
     def command(self, site: Site) -> list[str]:

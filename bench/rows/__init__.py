@@ -1,4 +1,4 @@
-"""What is measured: `make_rows` returns the table of all rows, in the order of the report."""
+"""The rows: `make_rows` returns the table of all of them, in the order of the report."""
 
 from __future__ import annotations
 

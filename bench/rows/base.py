@@ -21,9 +21,9 @@ R = TypeVar("R")
 
 STREAM = "b.000000"
 """The stream of rows that need one: the first of `stream_names`."""
-FILL_MESSAGES = 10_000  # of one feed, whatever the peer, so that all hold the same number of messages
+FILL_MESSAGES = 10_000  # of one feed, the same for all peers, so that all hold the same number of messages
 WINDOW_FEEDS = 4  # a feed is this part of the window, if there is one, so that the window stays full
-# The generator's own deadline is the first to pass, so that it can say what it was waiting for.
+# The generator's own deadline is the first to pass, so that its error names the wait.
 _APART_MARGIN_S = 10.0
 
 
@@ -77,7 +77,7 @@ class Run:
         self.check_stored(name, messages)
 
     def check_stored(self, name: str, messages: int, timeout_s: float = 5.0) -> None:
-        """Raise LoadError unless the stream holds what was published; do nothing for peers that cannot tell."""
+        """Raise LoadError unless the stream holds `messages`; do nothing for peers that cannot count them."""
         step = self.peer.stored(name, messages)
         if step is None:
             return

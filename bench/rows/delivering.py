@@ -80,7 +80,7 @@ def _measure_many_consumers(run: Run, consumers: int) -> Measurement:
 def connections_row(connections: int, share: float = 1.0, *, long: bool = False) -> Row:
     """Very many connections subscribe to one stream and receive next to nothing.
 
-    Named for what it is in a full run, so that --rows takes the same names for a quick one.
+    The name is that of a full run, so that --rows takes the same names for a quick one.
     """
     count = max(20, round(connections * share))
     measure = partial(_measure_connections, connections=count, long=long)

@@ -21,7 +21,7 @@ from bench.server import START_TIMEOUT_S, Server
 _BATCH_MESSAGES = 100  # of the round-robin
 _ROUND_ROBIN_TURNS = 2  # one stream, many streams, one stream, many streams: the machine's changes affect both alike
 _NUMBERING_TURNS = 4  # plain, numbered, plain, numbered, ...
-_REQUESTS_PER_S = 40_000  # about so many of one message; of larger ones fewer are sent
+_REQUESTS_PER_S = 40_000  # roughly, of one message; of larger requests fewer are sent
 _FEED_REQUESTS = 500
 _PROBE_S = 0.02
 
@@ -47,7 +47,7 @@ def _measured(run: Run, names: list[str], pushed: Pushed) -> Measurement:
 def turns_row(connections: int, streams: int) -> Row:
     """Many connections publish one message each in turn, all to one stream or each to its own.
 
-    Named for what it is in a full run, so that --rows takes the same names for a quick one.
+    The name is that of a full run, so that --rows takes the same names for a quick one.
     """
     name, where = ("turns-1", "1 stream") if streams == 1 else ("turns-1000", "a stream each")
     title = f"ingest, {connections:,} connections, one message each in turn, {where}"
@@ -60,7 +60,7 @@ def _measure_turns(run: Run, connections: int, streams: int) -> Measurement:
 
 
 def round_robin_row(streams: int) -> Row:
-    """What it costs that messages go to many streams in turn instead of to one.
+    """The cost of publishing to many streams in turn instead of to one.
 
     Peers that take one message at a time get one message per stream in turn; those that take batches get one batch per
     stream in turn, of the same size as the one stream does.
@@ -87,7 +87,7 @@ def _measure_round_robin(run: Run, streams: int) -> Measurement:
 
 
 def idempotence_row(batch_messages: int) -> Row:
-    """What it costs that publishes are numbered, so that the broker recognises them.
+    """The cost of numbered publishes: numbers let the broker recognise repeats.
 
     Requests of `batch_messages`, all acknowledged, to a new stream in each turn.
     """
@@ -152,7 +152,7 @@ def _measure_streams(run: Run, streams: int) -> Measurement:
 
 
 def _start(server: Server) -> float:
-    """Return the seconds from the start until connections are served and /readyz says so."""
+    """Return the seconds from the start until connections are served and /readyz answers 200."""
     begin = time.monotonic()
     server.start()
     deadline = Deadline(START_TIMEOUT_S)

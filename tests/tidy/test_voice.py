@@ -21,15 +21,6 @@ TARGETS = {
 CEILINGS: dict[str, dict[str, float]] = {
     ".": {"what-noun": 8.9, "tell-say": 5.4, "where-if": 1.9, "is-no": 1.9, "whoever": 7.2},
     ".ci": {"what-noun": 18.0},
-    "bench": {
-        "what-noun": 6.8,
-        "tell-say": 4.6,
-        "where-if": 2.2,
-        "is-no": 1.3,
-        "hear": 1.2,
-        "whoever": 3.8,
-        "opening": 0.9,
-    },
     "broker": {
         "what-noun": 11.6,
         "tell-say": 7.8,

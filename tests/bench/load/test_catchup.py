@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.load.base import Load, Target
+from bench.load.base import Load, ServerProcess
 from bench.load.catchup import catch_up, touch_memory
 from bench.load.limits import Deadline, LoadTimeout
 from bench.peers.base import Step
@@ -18,7 +18,7 @@ LAST = [Step(b"last", b"held")]
 
 
 def load(port: int, timeout_s: float) -> Load:
-    return Load(Plain(100), Target(port, os.getpid()), b"", Deadline(timeout_s))
+    return Load(Plain(100), ServerProcess(port, os.getpid()), b"", Deadline(timeout_s))
 
 
 def test_the_slave_is_told_to_follow_before_the_last_publish() -> None:

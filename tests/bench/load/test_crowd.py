@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from bench.load.base import Load, Target
+from bench.load.base import Load, ServerProcess
 from bench.load.crowd import (
     HEARTBEAT_S,
     IDLE_SLOT_S,
@@ -97,7 +97,7 @@ def _crowd_of_one(peer: Peer, say: Callable[[socket.socket], None]) -> Iterator[
 
 
 def _crowd(peer: Peer, port: int, timeout_s: float) -> Crowd:
-    return Crowd(Load(peer, Target(port, os.getpid()), PAYLOAD, Deadline(timeout_s)), NAME)
+    return Crowd(Load(peer, ServerProcess(port, os.getpid()), PAYLOAD, Deadline(timeout_s)), NAME)
 
 
 def test_chatter_is_answered() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from bench.load.base import Load, Stop, Target
+from bench.load.base import Load, ServerProcess, Stop
 from bench.load.limits import Deadline, LoadError, LoadTimeout, PeerClosed
 from bench.load.publishing import ingest, turns
 from bench.peers.base import make_feed, make_payload, stream_names
@@ -50,7 +50,7 @@ def _after_the_first_byte(text: bytes) -> Callable[[socket.socket], None]:
 def _ingest(port: int, timeout_s: float, *, acked: bool = False) -> None:
     peer = Tailrace(acked=acked)
     feed = make_feed(peer, NAMES, PAYLOAD, 0)
-    ingest(Load(peer, Target(port, os.getpid()), PAYLOAD, Deadline(timeout_s)), NAMES, feed, Stop(messages=1))
+    ingest(Load(peer, ServerProcess(port, os.getpid()), PAYLOAD, Deadline(timeout_s)), NAMES, feed, Stop(messages=1))
 
 
 def test_a_server_that_never_answers_ends_in_a_timeout() -> None:

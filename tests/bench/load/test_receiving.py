@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from bench.load.limits import Deadline, LoadError, PeerClosed
-from bench.load.receiving import Chunks, Copied, Drained, make_counter
+from bench.load.receiving import ChunkCounter, Copied, Drained, make_counter
 from bench.peers.base import make_payload
 from bench.peers.plain import BareSendfile, Plain
 from bench.peers.tailrace_binary import TailraceBinary
@@ -21,7 +21,7 @@ FRAME_BYTES = 132
 Pair = tuple[socket.socket, socket.socket]
 
 
-def _count(counter: Chunks, due_bytes: int) -> int:
+def _count(counter: ChunkCounter, due_bytes: int) -> int:
     got, deadline = 0, Deadline(5)
     while got < due_bytes:
         deadline.check(f"{got} of {due_bytes}")
@@ -37,7 +37,7 @@ def _chunks(sizes: list[int]) -> bytes:
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=10), st.lists(st.integers(1, 3_000), max_size=20))
 def test_frames_are_counted_however_they_are_cut(pair: Pair, sizes: list[int], cuts: list[int]) -> None:
     ours, theirs = pair
-    data, counter, got = memoryview(_chunks(sizes)), Chunks(ours, FRAME_BYTES), 0
+    data, counter, got = memoryview(_chunks(sizes)), ChunkCounter(ours, FRAME_BYTES), 0
     for cut in [*cuts, len(data)]:
         piece, data = data[:cut], data[cut:]
         theirs.sendall(piece)
@@ -49,7 +49,7 @@ def test_frames_are_counted_however_they_are_cut(pair: Pair, sizes: list[int], c
 def test_byte_by_byte(pair: Pair) -> None:
     ours, theirs = pair
     theirs.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    counter, data, got = Chunks(ours, FRAME_BYTES), pack(Subscribed(1, 0, 0)) + _chunks([1, 2]), 0
+    counter, data, got = ChunkCounter(ours, FRAME_BYTES), pack(Subscribed(1, 0, 0)) + _chunks([1, 2]), 0
     for place in range(len(data)):
         theirs.send(data[place : place + 1])
         got += counter.take()
@@ -60,7 +60,7 @@ def test_answers_and_pings_are_skipped(pair: Pair) -> None:
     ours, theirs = pair
     said = [pack(Subscribed(1, 0, 0, 10)), chunk(PAYLOAD, 0, 4), pack(Ping()), pack(Ping()), chunk(PAYLOAD, 4, 1)]
     theirs.sendall(b"".join(said))
-    assert _count(Chunks(ours, FRAME_BYTES), 5 * FRAME_BYTES) == 5 * FRAME_BYTES
+    assert _count(ChunkCounter(ours, FRAME_BYTES), 5 * FRAME_BYTES) == 5 * FRAME_BYTES
 
 
 @pytest.mark.parametrize(
@@ -79,7 +79,7 @@ def test_a_wrong_delivery_is_an_error(pair: Pair, said: bytes, complaint: str) -
     ours, theirs = pair
     theirs.sendall(said)
     with pytest.raises(LoadError, match=complaint):
-        _count(Chunks(ours, FRAME_BYTES), 100 * FRAME_BYTES)
+        _count(ChunkCounter(ours, FRAME_BYTES), 100 * FRAME_BYTES)
 
 
 def test_the_end_of_the_connection_is_told(pair: Pair) -> None:
@@ -87,12 +87,12 @@ def test_the_end_of_the_connection_is_told(pair: Pair) -> None:
     theirs.sendall(chunk(PAYLOAD, 0, 2)[:-1])
     theirs.shutdown(socket.SHUT_WR)
     with pytest.raises(PeerClosed):
-        _count(Chunks(ours, FRAME_BYTES), 2 * FRAME_BYTES)
+        _count(ChunkCounter(ours, FRAME_BYTES), 2 * FRAME_BYTES)
 
 
 def test_the_protocol_decides_who_counts(pair: Pair) -> None:
     ours, theirs = pair
-    assert isinstance(make_counter(TailraceBinary(), 100, ours), Chunks)
+    assert isinstance(make_counter(TailraceBinary(), 100, ours), ChunkCounter)
     drained = make_counter(Plain(100), 100, ours)
     assert isinstance(drained, Drained)
     theirs.sendall(b"xyz")

@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import pytest
 
+from bench.peers import redis
 from bench.peers.base import make_payload
-from bench.peers.consuming import AHEAD, BATCH, JetStreamConsumer, RedisConsumer, TailraceConsumers
+from bench.peers.consuming import AHEAD, BATCH, TailraceConsumers
+from bench.peers.jetstream import JetStreamConsumer
+from bench.peers.redis import RedisConsumer
 from tailrace.protocol.binary import ServerCodec
 from tailrace.protocol.consuming import FEATURE, Get, Got
 from tailrace.protocol.messages import Failed, Hello, pack
@@ -68,7 +71,7 @@ def _jetstream(first: int, count: int) -> bytes:
 
 
 @pytest.mark.parametrize("piece", [999, 1 << 20])
-def test_jetstream_hears_of_the_last_of_each_batch(piece: int) -> None:
+def test_the_last_of_each_batch_is_acknowledged_to_jetstream(piece: int) -> None:
     puller = JetStreamConsumer(lambda count: b"<%d>" % count, 2 * BATCH + 500)
     assert puller.open() == b"<%d>" % BATCH * AHEAD
     said = []
@@ -83,8 +86,9 @@ def test_jetstream_hears_of_the_last_of_each_batch(piece: int) -> None:
     assert puller.messages == 2 * BATCH + 500
 
 
-def test_redis_hears_of_every_entry() -> None:
-    puller = RedisConsumer(lambda *words: b" ".join(words) + b"\n", "b.000000", BATCH + 1)
+def test_every_entry_is_acknowledged_to_redis(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redis, "_command", lambda *words: b" ".join(words) + b"\n")
+    puller = RedisConsumer("b.000000", BATCH + 1)
     assert b"COUNT %d " % BATCH in puller.open()
     for ids, left in (([b"%d-0" % n for n in range(BATCH)], True), ([b"9999-1"], False)):
         fields = b"".join(

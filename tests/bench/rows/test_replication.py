@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from bench.peers.base import Peer, Unavailable
-from bench.peers.jetstream_cluster import JetStreamCluster
+from bench.peers.jetstream import JetStreamCluster
 from bench.peers.plain import BareSendfile
 from bench.peers.tailrace_nodes import TailraceNodes
 from bench.rows.base import replay_messages
