@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from tailrace.protocol import features
 from tailrace.protocol.envelope import pack_envelope
-from tailrace.protocol.fields import CONTROL_BODY_MAX_BYTES, pack_map
+from tailrace.protocol.fields import CONTROL_BODY_MAX_BYTES, pack_fields_of, pack_map
 from tailrace.protocol.names import CONSUMER_BYTES_MAX
 from tailrace.protocol.opcodes import Op
 from tailrace.protocol.places import From
@@ -43,6 +43,9 @@ CONSUMERS_MAX: Final = 20_000
 """The most consumers of a stream."""
 ROWS_MAX: Final = max(FINISHED_MAX, FAILED_MAX)
 """The most elements of any array in these requests."""
+
+REQUEST_VERBS: Final = frozenset({"consume", "get"})
+"""The verbs of `pack_body`'s requests, between workers and nodes."""
 
 ACK_APPENDED, ACK_SYNCED, ACK_REPLICATED = 1, 2, 3  # `protocol.messages.Ack`, which is not imported for it
 
@@ -111,6 +114,22 @@ class Get:
     session: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class MemberNotice:
+    """From the worker of a member's connection to the owner of the stream; clients cannot send it.
+
+    "away": the connection has ended. `idle_ms`: the time since the member's last request, `session`: that of it.
+    "wake": the member's GET is to wait no longer.
+    """
+
+    do: Literal["away", "wake"]
+    stream: bytes
+    name: bytes
+    member: bytes
+    idle_ms: int = 0
+    session: int = 0
+
+
 # --- from broker to client ------------------------------------------------------------------------------------------
 
 
@@ -159,6 +178,7 @@ class Got:
 
 
 Request: TypeAlias = Consume | Get
+
 Response: TypeAlias = Consumed | Got
 
 
@@ -183,8 +203,41 @@ def pack_got(
     return pack_envelope(Op.GOT, b"".join(parts), frames_bytes)
 
 
+def pack_body(request: Any) -> bytes:
+    """The body of a CONSUME, a GET or a MemberNotice, for another worker or node (`consuming_readers.read_body`).
+
+    Raises TypeError for anything else: it is a `default` of msgpack's packer.
+    """
+    if type(request) is Get:
+        return pack_fields_of(_get_body(request))
+    if type(request) is Consume:
+        return pack_fields_of(_consume_body(request))
+    if type(request) is MemberNotice:
+        return pack_fields_of(_notice_body(request))
+    raise TypeError(f"{type(request).__name__} cannot be packed")
+
+
+def _notice_body(notice: MemberNotice) -> dict[str, Any]:
+    return {
+        "do": notice.do,
+        "stream": notice.stream.decode(),
+        "name": notice.name.decode(),
+        "member": notice.member.decode(),
+        "idle_ms": notice.idle_ms,
+        "session": notice.session,
+    }
+
+
 def _consume(message: Consume) -> bytes:
-    body = {
+    return pack_map(Op.CONSUME, _consume_body(message))
+
+
+def _get(message: Get) -> bytes:
+    return pack_map(Op.GET, _get_body(message))
+
+
+def _consume_body(message: Consume) -> dict[str, Any]:
+    return {
         "id": message.id,
         "do": message.do,
         "stream": message.stream.decode(),
@@ -196,11 +249,10 @@ def _consume(message: Consume) -> bytes:
         "ack": _unless(message.ack, ACK_APPENDED),
         "replicas": _unless(message.replicas, 0),
     }
-    return pack_map(Op.CONSUME, body)
 
 
-def _get(message: Get) -> bytes:
-    body = {
+def _get_body(message: Get) -> dict[str, Any]:
+    return {
         "id": message.id,
         "stream": message.stream.decode(),
         "name": message.name.decode(),
@@ -215,7 +267,6 @@ def _get(message: Get) -> bytes:
         "replicas": _unless(message.replicas, 0),
         "session": _unless(message.session, 0),
     }
-    return pack_map(Op.GET, body)
 
 
 def _unless(value: int, default: int) -> int | None:

@@ -30,6 +30,7 @@ from tailrace.protocol.consuming import (
     FinishedRow,
     Get,
     Got,
+    MemberNotice,
     Standing,
 )
 from tailrace.protocol.errors import Code, PeerError
@@ -65,6 +66,25 @@ def _consume(fields: Fields) -> Consume:
     )
 
 
+def read_body(verb: str, body: bytes) -> Consume | Get | MemberNotice:
+    """What `consuming.pack_body` has packed, from another worker or node. Raises PeerError for anything else."""
+    fields = Fields(verb.upper(), memoryview(body), ROWS_MAX)
+    if verb == "get":
+        return _get(fields)
+    return _notice(fields) if fields.text("do") in ("away", "wake") else _consume(fields)
+
+
+def _notice(fields: Fields) -> MemberNotice:
+    return MemberNotice(
+        do="away" if fields.text("do") == "away" else "wake",
+        stream=fields.stream("stream"),
+        name=consumer_name(fields.text("name").encode()),
+        member=consumer_name(fields.text("member").encode()),
+        idle_ms=fields.number("idle_ms"),
+        session=fields.number("session"),
+    )
+
+
 def _get(fields: Fields) -> Get:
     ack, replicas = _level("GET", fields)
     return Get(
@@ -75,19 +95,19 @@ def _get(fields: Fields) -> Get:
         finished=_finished(fields) if "finished" in fields else (),
         failed=_failed(fields) if "failed" in fields else (),
         max_messages=fields.number("max_messages", MESSAGES_MAX),
-        max_bytes=min(fields.number("max_bytes"), GET_BYTES_MAX) if "max_bytes" in fields else GET_BYTES_MAX,
-        wait_ms=fields.number("wait_ms", WAIT_MAX_MS) if "wait_ms" in fields else 0,
+        max_bytes=min(fields.number("max_bytes", default=GET_BYTES_MAX), GET_BYTES_MAX),
+        wait_ms=fields.number("wait_ms", WAIT_MAX_MS, 0),
         fresh="fresh" in fields and fields.flag("fresh"),
         ack=ack,
         replicas=replicas,
-        session=fields.number("session") if "session" in fields else 0,
+        session=fields.number("session", default=0),
     )
 
 
 def _level(message: str, fields: Fields) -> tuple[int, int]:
     """What must be true of the outcome before it is answered: ack and replicas."""
-    ack = fields.number("ack", ACK_REPLICATED) if "ack" in fields else ACK_APPENDED
-    replicas = fields.number("replicas", REPLICAS_MAX) if "replicas" in fields else 0
+    ack = fields.number("ack", ACK_REPLICATED, ACK_APPENDED)
+    replicas = fields.number("replicas", REPLICAS_MAX, 0)
     if ack < ACK_APPENDED or (replicas > 0) != (ack == ACK_REPLICATED):
         text = f"ack {ack} with {replicas} replicas; ack is {ACK_APPENDED} to {ACK_REPLICATED}, and replicas go with"
         raise _wrong(message, f"{text} {ACK_REPLICATED} and no other")

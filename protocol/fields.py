@@ -33,7 +33,13 @@ _KINDS = {dict: "a map", list: "an array", str: "a text", bytes: "binary", bool:
 
 def pack_map(opcode: int, body: dict[str, Any]) -> bytes:
     """The envelope of a control message. Fields that are None are left out."""
-    return pack_envelope(opcode, msgpack.packb({key: value for key, value in body.items() if value is not None}))
+    return pack_envelope(opcode, pack_fields_of(body))
+
+
+def pack_fields_of(body: dict[str, Any]) -> bytes:
+    """The body of a control message. Fields that are None are left out."""
+    packed: bytes = msgpack.packb({key: value for key, value in body.items() if value is not None})
+    return packed
 
 
 def pack_fields(opcode: int, message: Any) -> bytes:
@@ -68,8 +74,13 @@ class Fields:
         value = self._fields.get("id")
         return value if type(value) is int and 0 <= value <= U32_MAX else 0
 
-    def number(self, key: str, high: int = NUMBER_MAX) -> int:
-        value = self._required(key)
+    def number(self, key: str, high: int = NUMBER_MAX, default: int | None = None) -> int:
+        """`default`: if the field is not there; without one it must be."""
+        value = self._fields.get(key)
+        if value is None:
+            if default is None:
+                raise self._missing(key)
+            return default
         if type(value) is not int or not 0 <= value <= high:
             raise self._wrong(key, f"is {_shown(value)}, not a number from 0 to {high}")
         return value
@@ -88,7 +99,9 @@ class Fields:
         return value
 
     def text(self, key: str) -> str:
-        value = self._required(key)
+        value = self._fields.get(key)
+        if value is None:
+            raise self._missing(key)
         if type(value) is not str or len(value) > TEXT_CHARACTERS_MAX:
             raise self._wrong(key, f"is {_shown(value)}, not a text of at most {TEXT_CHARACTERS_MAX} characters")
         return value
@@ -154,8 +167,11 @@ class Fields:
     def _required(self, key: str) -> Any:
         value = self._fields.get(key)
         if value is None:
-            raise self._wrong(key, "is missing")
+            raise self._missing(key)
         return value
+
+    def _missing(self, key: str) -> PeerError:
+        return self._wrong(key, "is missing")
 
     def _wrong(self, key: str, problem: str, code: Code = Code.USAGE) -> PeerError:
         return PeerError(code, f"{self._message}: the field {key} {problem}")

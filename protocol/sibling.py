@@ -35,6 +35,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import msgpack
 
+from tailrace.protocol.consuming import REQUEST_VERBS, pack_body
+from tailrace.protocol.consuming_readers import read_body
 from tailrace.protocol.envelope import pack_envelope
 from tailrace.protocol.errors import Code, PeerError
 
@@ -134,12 +136,14 @@ def unpack_taken(body: Body) -> list[int]:
 
 
 def pack_call(request_id: int, verb: str, args: Sequence[Any]) -> bytes:
-    return pack_envelope(CALL, msgpack.packb([request_id, verb, args]))
+    return pack_envelope(CALL, msgpack.packb([request_id, verb, args], default=pack_body))
 
 
 @_reader
 def unpack_call(body: Body) -> tuple[int, str, list[Any]]:
     request_id, verb, args = msgpack.unpackb(body)
+    if verb in REQUEST_VERBS:
+        args[1] = read_body(verb, args[1])
     return request_id, verb, args
 
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
 from tailrace.broker.consumers.state import decide
-from tailrace.broker.consumers.state.requests import Ask
 from tailrace.broker.consumers.state.stream_state import Consumers, DeadLetter
 from tailrace.consumed import ConsumedMessage
 from tailrace.consuming import ConsumerWish
@@ -101,8 +101,8 @@ class Deciding:
     def decide(
         self, get: c.Get, finished: Sequence[c.FinishedRow], failed: Sequence[c.FailedRow]
     ) -> decide.Decision[decide.Given]:
-        ask = Ask(NAME, get.member, finished, failed, get.max_messages, get.max_bytes, get.fresh, get.session)
-        return decide.get(self.consumers, ask, self.look, self.now_us)
+        wanted = replace(get, finished=tuple(finished), failed=tuple(failed))
+        return decide.get(self.consumers, wanted, self.look, self.now_us)
 
     def serve(self) -> None:
         """What waits is given what there is, or its time is over."""

@@ -305,7 +305,7 @@ def test_the_limits_of_what_nodes_say() -> None:
 
 
 def test_what_nodes_ask_each_other() -> None:
-    assert {row[0] for row in table("verbs")} == set(calls.VERBS)
+    assert {row[0] for row in table("verbs")} == c.REQUEST_VERBS
 
 
 # --- the session ------------------------------------------------------------------------------------------------------

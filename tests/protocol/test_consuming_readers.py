@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, get_args
 
 import msgpack
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tailrace.protocol import consuming as c
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ClientCodec
-from tailrace.protocol.consuming_readers import READERS, read_got
+from tailrace.protocol.consuming_readers import READERS, read_body, read_got
 from tailrace.protocol.envelope import HEAD, HEAD_BYTES
 from tailrace.protocol.errors import Code, PeerError
 from tailrace.protocol.fields import NUMBER_MAX, U32_MAX, Fields
@@ -260,3 +260,105 @@ def test_a_client_that_did_not_ask_hears_none_of_it() -> None:
     for message in (c.Consumed(1), c.Got(1, (), (), 0, memoryview(b""))):
         with pytest.raises(PeerError, match="is nothing that a broker sends"):
             list(ClientCodec().feed(m.pack(message)[:HEAD_BYTES]))
+
+
+# --- requests between workers and nodes -------------------------------------------------------------------------------
+
+WANTED = c.Get(1, b"s", b"billing", b"m", ((0, 3, 1),), ((5, 1, "no"),), 10)
+BETWEEN_NODES: list[c.Consume | c.Get | c.MemberNotice] = [
+    WANTED,
+    c.Get(1, b"s", b"n", b"m", (), (), 5, 7, 9, True, c.ACK_REPLICATED, 2, NUMBER_MAX),
+    c.Consume(1, "create", b"s", b"n", From("time", 5), 1.5, 3, c.ACK_SYNCED),
+    c.Consume(1, "leave", b"s", b"n", member=b"m"),
+    c.Consume(1, "list", b"s"),
+    c.MemberNotice("away", b"s", b"n", b"m", 7, 9),
+    c.MemberNotice("wake", b"s", b"n", b"m"),
+]
+
+
+@pytest.mark.parametrize("request_", BETWEEN_NODES, ids=repr)
+def test_requests_come_through(request_: c.Consume | c.Get | c.MemberNotice) -> None:
+    verb = "get" if isinstance(request_, c.Get) else "consume"
+    assert read_body(verb, c.pack_body(request_)) == request_
+
+
+def test_nothing_else_is_packed() -> None:
+    with pytest.raises(TypeError, match="Consumed cannot be packed"):
+        c.pack_body(c.Consumed(1))
+
+
+def test_sizes_are_brought_within_bounds() -> None:
+    found = read_body("get", c.pack_body(replace(WANTED, max_bytes=c.GET_BYTES_MAX + 1)))
+    assert isinstance(found, c.Get) and found.max_bytes == c.GET_BYTES_MAX
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"member": b""},
+        {"member": b"m" * 101},
+        {"member": b"a b"},
+        {"finished": [(3, 2, 1)]},
+        {"finished": [(-1, 2, 1)]},
+        {"finished": [(0, 2**63, 1)]},
+        {"finished": ((0, "1", 1),)},
+        {"finished": [(0, 1, 0)]},
+        {"finished": [(0, 1, 2**32)]},
+        {"failed": [(0, 0, "no")]},
+        {"finished": [(0, 0, 1)] * (c.FINISHED_MAX + 1)},
+        {"failed": [(-1, 1, "no")]},
+        {"failed": [(0, 1, "é" * (c.REASON_BYTES_MAX // 2 + 1))]},
+        {"failed": [(0, 1, "no")] * (c.FAILED_MAX + 1)},
+        {"max_messages": -1},
+        {"max_messages": c.MESSAGES_MAX + 1},
+        {"name": b""},
+        {"stream": b"a b"},
+        {"stream": b"$cursor/s"},
+        {"wait_ms": c.WAIT_MAX_MS + 1},
+        {"ack": 0},
+        {"replicas": 256},
+        {"session": -1},
+    ],
+    ids=str,
+)
+def test_a_get_that_cannot_be(change: dict[str, Any]) -> None:
+    with pytest.raises(PeerError) as caught:
+        read_body("get", c.pack_body(replace(WANTED, **change)))
+    assert caught.value.code in (Code.USAGE, Code.NAME, Code.RESERVED)
+    assert len(caught.value.text) < 300
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"do": 1},
+        {"do": "destroy"},
+        {"do": "away"},
+        {"do": "away", "stream": "s", "name": "n", "member": "m", "idle_ms": -1, "session": 0},
+        {"do": "create", "stream": "s", "name": "n", "from": ["where", 1]},
+        {"do": "create", "stream": "s", "name": "n", "from": ["seq", 1], "ack_wait_s": "long"},
+        {"do": "create", "stream": "s", "name": "n", "from": ["seq", 1], "ack_wait_s": float("nan")},
+        {"do": "create", "stream": "s", "name": "n", "from": ["seq", 1], "ack_wait_s": 1e300},
+        {"do": "create", "stream": "s", "name": "n", "from": ["seq", 1], "deliveries_max": 1.5},
+        {"do": "create", "stream": "s", "name": "n", "from": ["seq", 1], "ack": 3, "replicas": 999},
+        {"do": "leave", "stream": "s", "name": "n", "member": b"m"},
+    ],
+    ids=str,
+)
+def test_a_consume_that_cannot_be(fields: dict[str, Any]) -> None:
+    with pytest.raises(PeerError):
+        read_body("consume", msgpack.packb({"id": 1, **fields}))
+
+
+@given(st.binary(max_size=100) | ANY)
+def test_garbage_is_refused(garbage: Any) -> None:
+    body = garbage if isinstance(garbage, bytes) else msgpack.packb(garbage)
+    for verb in c.REQUEST_VERBS:
+        with pytest.raises(PeerError):
+            read_body(verb, body)
+
+
+def test_clients_send_no_notices() -> None:
+    with pytest.raises(PeerError, match="the field do"):
+        read(m.Op.CONSUME, {"id": 1, "do": "wake", "stream": "s", "name": "n", "member": "m"})

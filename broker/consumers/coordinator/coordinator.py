@@ -18,7 +18,6 @@ from tailrace.broker.consumers.coordinator.dead_letters import Post
 from tailrace.broker.consumers.coordinator.stream_consumers import Book
 from tailrace.broker.consumers.coordinator.waiting_gets import Waiter, Waiters
 from tailrace.broker.consumers.state import decide
-from tailrace.broker.consumers.state.arguments import told
 from tailrace.broker.consumers.state.decide import Decision, Given
 from tailrace.broker.process.work import NOBODY, Asker
 from tailrace.broker.routing.batch import Sink
@@ -173,8 +172,8 @@ class Desk:
         if book is None:
             waiter.tell(Refused(Code.UNAVAILABLE, "the consumers of this stream are read anew; ask again"))
             return
-        answer = Answer(waiter.tell, told(waiter.so_far))
-        self.stage(book, nothing, answer, sync=waiter.sync, replicas=waiter.replicas)
+        answer = Answer(waiter.tell, waiter.so_far.to_wire())
+        self.stage(book, nothing, answer, sync=waiter.sync, replicas=waiter.wanted.replicas)
 
     # --- the turn ---------------------------------------------------------------------------------------------------
 
@@ -226,7 +225,7 @@ class Desk:
             book = self.known(name)
             if book is None:
                 break
-            idle = not book.in_flight(consumer, waiter.ask.member)
+            idle = not book.in_flight(consumer, waiter.wanted.member)
             if idle and nothing_for_idle:
                 continue  # what is left belongs with what others have: no member without any can have it
             try:
@@ -242,7 +241,7 @@ class Desk:
     def _serve_one(self, book: Book, waiter: Waiter) -> bool:
         """Whether it was given something. Raises Refused."""
         look, now_us = book.current(), self.owner.clock_us()
-        decision = self.decided(book, lambda: decide.get(book.consumers, waiter.ask, look, now_us))
+        decision = self.decided(book, lambda: decide.get(book.consumers, waiter.wanted, look, now_us, waiter.asked_us))
         if decision.value.runs:
             self.waiters.remove(waiter)
         self._give(book, waiter, decision)
@@ -251,8 +250,8 @@ class Desk:
     def _give(self, book: Book, waiter: Waiter, decision: Decision[Given]) -> None:
         before, now = waiter.so_far, decision.value
         waiter.so_far = so_far = Given(now.runs, before.stale + now.stale, before.trimmed + now.trimmed)
-        answer = Answer(waiter.tell, told(so_far)) if now.runs else None
-        self.stage(book, decision, answer, sync=waiter.sync, replicas=waiter.replicas)
+        answer = Answer(waiter.tell, so_far.to_wire()) if now.runs else None
+        self.stage(book, decision, answer, sync=waiter.sync, replicas=waiter.wanted.replicas)
 
     # --- time -------------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""The owner's verbs "consume" and "get" (`broker.consumers.state.arguments`), answered when their outcome is logged.
+"""The owner's verbs "consume" and "get", answered when their outcome is logged.
 
 On a node that is not the stream's master they go on to its master (`Owner.call_up`).
 """
@@ -12,16 +12,20 @@ from tailrace.broker.consumers.coordinator.coordinator import DISABLED_TEXT, Ans
 from tailrace.broker.consumers.coordinator.cursor_log import log_name
 from tailrace.broker.consumers.coordinator.waiting_gets import Waiter
 from tailrace.broker.consumers.state import decide
-from tailrace.broker.consumers.state.arguments import MICROSECONDS, Args, Deed, read_deed, read_get, told
 from tailrace.broker.consumers.state.decide import Decision, Listed
 from tailrace.broker.streams.owner import REPLICAS_FULL_TEXT
 from tailrace.broker.streams.owner_calls import locate, refusals
 from tailrace.broker.streams.refused import Refused
+from tailrace.protocol.consuming import ACK_SYNCED, Consume, Get, MemberNotice
 from tailrace.protocol.errors import Code
+from tailrace.protocol.places import FROM_NEW
 from tailrace.shard.log import StreamLog
 from tailrace.shard.meta import Role
 from tailrace.shard.names import is_reserved
 
+Args = list[Any]
+
+MICROSECONDS: Final = 1_000_000
 SLACK_US: Final = 1_000_000
 """By how much a member's get may be younger than its connection knows: it waits for its turn in two busy workers.
 
@@ -31,7 +35,7 @@ keeps what it has for the whole of its time.
 
 
 def get(desk: Desk, args: Args, done: Done) -> None:
-    """What the member has finished, and what it is given; `done` hears the value or Refused."""
+    """[stream, Get]. `done` gets the value, {runs, stale, trimmed}, or Refused."""
     try:
         with refusals("get"):
             _get(desk, args, done)
@@ -40,37 +44,39 @@ def get(desk: Desk, args: Args, done: Done) -> None:
 
 
 def consume(desk: Desk, args: Args, done: Done) -> None:
-    """Make, move, end and list consumers, and let members leave them; `done` hears the value or Refused."""
+    """[stream, Consume or MemberNotice]. `done` gets the value or Refused."""
     try:
         with refusals("consume"):
-            deed = read_deed(args)
-            if deed.do not in _DEEDS:
-                raise Refused(Code.USAGE, f"do is none of {', '.join(_DEEDS)}")
-            if _is_here(desk, deed.stream, "consume", args, done, may_create=deed.do == "create"):
-                _require_room(desk, deed.stream, deed.replicas)
-                _DEEDS[deed.do](desk, deed, done)
+            request = args[1]
+            if not _is_here(desk, request.stream, "consume", args, done, may_create=request.do == "create"):
+                return
+            if isinstance(request, MemberNotice):
+                _NOTICES[request.do](desk, request, done)
+            else:
+                _require_room(desk, request.stream, request.replicas)
+                _DEEDS[request.do](desk, request, done)
     except Refused as refused:
         done(refused)
 
 
 def _get(desk: Desk, args: Args, done: Done) -> None:
-    name, ask, wait_s, sync, replicas = read_get(args)
+    wanted: Get = args[1]
+    name, sync, replicas = wanted.stream, wanted.ack == ACK_SYNCED, wanted.replicas
     if not _is_here(desk, name, "get", args, done):
         return
     _require_room(desk, name, replicas)
     book = desk.book(name)
-    older = desk.waiters.take(name, ask.name, ask.member)
+    older = desk.waiters.take(name, wanted.name, wanted.member)
     if older is not None:
         desk.answer_empty(older)
     look, now_us = book.current(), desk.owner.clock_us()
-    ask = ask._replace(asked_us=now_us)
-    decision = desk.decided(book, lambda: decide.get(book.consumers, ask, look, now_us))
+    decision = desk.decided(book, lambda: decide.get(book.consumers, wanted, look, now_us))
     given = decision.value
-    if given.runs or not ask.max_messages or not wait_s or not desk.patient:
-        desk.stage(book, decision, Answer(done, told(given)), [ask.name], sync=sync, replicas=replicas)
+    if given.runs or not wanted.max_messages or not wanted.wait_ms or not desk.patient:
+        desk.stage(book, decision, Answer(done, given.to_wire()), [wanted.name], sync=sync, replicas=replicas)
         return
-    desk.stage(book, decision, None, [ask.name], sync=sync, replicas=replicas)
-    desk.waiters.add(Waiter(name, ask, given, done, desk.clock() + wait_s, sync=sync, replicas=replicas))
+    desk.stage(book, decision, None, [wanted.name], sync=sync, replicas=replicas)
+    desk.waiters.add(Waiter(wanted, given, done, desk.clock() + wanted.wait_ms / 1000, now_us))
 
 
 def _is_here(desk: Desk, name: bytes, verb: str, args: Args, done: Done, *, may_create: bool = False) -> bool:
@@ -103,45 +109,49 @@ def _require_room(desk: Desk, name: bytes, replicas: int) -> None:
 # --- what "consume" does --------------------------------------------------------------------------------------------
 
 
-def _create(desk: Desk, deed: Deed, done: Done) -> None:
+def _create(desk: Desk, deed: Consume, done: Done) -> None:
     book = desk.book(deed.stream)
     seq, look, now_us = _place(desk, deed), book.current(), desk.owner.clock_us()
-    settings = deed.ack_wait_us, deed.deliveries_max
+    settings = _microseconds(deed.ack_wait_s), deed.deliveries_max
     decision = desk.decided(book, lambda: decide.create(book.consumers, deed.name, seq, look, now_us, *settings))
     _say(desk, deed, decision, {"next_seq": decision.value.next_seq, "created": decision.value.created}, done)
 
 
-def _reset(desk: Desk, deed: Deed, done: Done) -> None:
+def _reset(desk: Desk, deed: Consume, done: Done) -> None:
     book = desk.book(deed.stream)
     seq, look, now_us = _place(desk, deed), book.current(), desk.owner.clock_us()
     decision = desk.decided(book, lambda: decide.reset(book.consumers, deed.name, seq, look, now_us))
     _say(desk, deed, decision, {"next_seq": decision.value.next_seq}, done)
 
 
-def _delete(desk: Desk, deed: Deed, done: Done) -> None:
+def _delete(desk: Desk, deed: Consume, done: Done) -> None:
     book = desk.book(deed.stream)
     decision = desk.decided(book, lambda: decide.delete(book.consumers, deed.name))
     _say(desk, deed, decision, {"existed": decision.value}, done)
 
 
-def _leave(desk: Desk, deed: Deed, done: Done) -> None:
+def _leave(desk: Desk, deed: Consume, done: Done) -> None:
     """The member has ended in order; others may have what it had."""
-    _wake(desk, deed, lambda _value: None)
+    _end_wait(desk, deed)
     book = desk.book(deed.stream)
     decision = desk.decided(book, lambda: decide.leave(book.consumers, deed.name, deed.member))
     _say(desk, deed, decision, {}, done)
 
 
-def _say(desk: Desk, deed: Deed, decision: Decision[Any], value: dict[str, Any], done: Done) -> None:
+def _say(desk: Desk, deed: Consume, decision: Decision[Any], value: dict[str, Any], done: Done) -> None:
     book = desk.book(deed.stream)
-    desk.stage(book, decision, Answer(done, value), [deed.name], sync=deed.sync, replicas=deed.replicas)
+    desk.stage(book, decision, Answer(done, value), [deed.name], sync=deed.ack == ACK_SYNCED, replicas=deed.replicas)
 
 
-def _place(desk: Desk, deed: Deed) -> int:
-    return locate(desk.owner.stream(deed.stream), list(deed.place))
+def _place(desk: Desk, deed: Consume) -> int:
+    return locate(desk.owner.stream(deed.stream), list(deed.start or FROM_NEW))
 
 
-def _list(desk: Desk, deed: Deed, done: Done) -> None:
+def _microseconds(seconds: float | None) -> int | None:
+    return None if seconds is None else int(seconds * MICROSECONDS)
+
+
+def _list(desk: Desk, deed: Consume, done: Done) -> None:
     book = desk.book(deed.stream)
     look, now_us = book.current(), desk.owner.clock_us()
     rows = desk.decided(book, lambda: Decision((), decide.listing(book.consumers, look, now_us))).value
@@ -156,35 +166,38 @@ def _row(listed: Listed, stream_log: StreamLog, now_us: int) -> dict[str, Any]:
     return row
 
 
-def _away(desk: Desk, deed: Deed, done: Done) -> None:
+def _away(desk: Desk, notice: MemberNotice, done: Done) -> None:
     """The member's connection is gone, unless it has come back over another one before this was heard."""
-    book = desk.known(deed.stream)
-    consumer = book.consumers.by_name.get(deed.name) if book is not None else None
-    member = consumer.members.get(deed.member) if consumer is not None else None
+    book = desk.known(notice.stream)
+    consumer = book.consumers.by_name.get(notice.name) if book is not None else None
+    member = consumer.members.get(notice.member) if consumer is not None else None
     if book is not None and member is not None:
         now_us = desk.owner.clock_us()
-        came_back = deed.session not in (0, member.session) and member.session
-        if not came_back and member.asked_us <= now_us - deed.idle_us + SLACK_US:
-            _wake(desk, deed, lambda _value: None)
-            decide.away(book.consumers, deed.name, deed.member, now_us)
+        came_back = notice.session not in (0, member.session) and member.session
+        if not came_back and member.asked_us <= now_us - 1_000 * notice.idle_ms + SLACK_US:
+            _end_wait(desk, notice)
+            decide.away(book.consumers, notice.name, notice.member, now_us)
             desk.schedule(book)
     done({})
 
 
-def _wake(desk: Desk, deed: Deed, done: Done) -> None:
-    """The member's get waits no more."""
-    waiter = desk.waiters.take(deed.stream, deed.name, deed.member)
-    if waiter is not None:
-        desk.answer_empty(waiter)
+def _wake(desk: Desk, notice: MemberNotice, done: Done) -> None:
+    _end_wait(desk, notice)
     done({})
 
 
-_DEEDS: Final[Mapping[str, Callable[[Desk, Deed, Done], None]]] = {
+def _end_wait(desk: Desk, of: Consume | MemberNotice) -> None:
+    """Answer the member's waiting get now, if there is one."""
+    waiter = desk.waiters.take(of.stream, of.name, of.member)
+    if waiter is not None:
+        desk.answer_empty(waiter)
+
+
+_DEEDS: Final[Mapping[str, Callable[[Desk, Consume, Done], None]]] = {
     "create": _create,
     "reset": _reset,
     "delete": _delete,
     "leave": _leave,
     "list": _list,
-    "away": _away,
-    "wake": _wake,
 }
+_NOTICES: Final[Mapping[str, Callable[[Desk, MemberNotice, Done], None]]] = {"away": _away, "wake": _wake}

@@ -3,40 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
-from tailrace.broker.consumers.state.decide import Ask, Given
+from tailrace.broker.consumers.state.decide import Given
+from tailrace.protocol.consuming import ACK_SYNCED, Get
 
 TICK_S: Final = 0.05
 """How exactly their time is kept."""
 
 
 class Waiter:
-    """A get of one member, which is answered with what it is given, at `deadline_s` at the latest.
+    """A get of one member, answered when there are messages for it, at `deadline_s` at the latest.
 
-    `so_far`: what was to be said of what it had finished. `ask` says nothing of that any more.
+    `so_far`: the result of what it had finished and failed; `wanted` has these no more. `asked_us`: when it came.
     """
 
-    __slots__ = ("_done", "ask", "deadline_s", "name", "replicas", "so_far", "sync")
+    __slots__ = ("_done", "asked_us", "deadline_s", "so_far", "wanted")
 
     def __init__(
-        self,
-        name: bytes,
-        ask: Ask,
-        so_far: Given,
-        done: Callable[[Any], None],
-        deadline_s: float,
-        *,
-        sync: bool,
-        replicas: int,
+        self, wanted: Get, so_far: Given, done: Callable[[Any], None], deadline_s: float, asked_us: int
     ) -> None:
-        self.name = name
-        self.ask = ask._replace(finished=(), failed=())
+        self.wanted = replace(wanted, finished=(), failed=())
         self.so_far = so_far
         self._done: Callable[[Any], None] | None = done
         self.deadline_s = deadline_s
-        self.sync = sync
-        self.replicas = replicas
+        self.asked_us = asked_us
+
+    @property
+    def name(self) -> bytes:
+        """The stream's."""
+        return self.wanted.stream
+
+    @property
+    def sync(self) -> bool:
+        return self.wanted.ack == ACK_SYNCED
 
     def tell(self, value: Any) -> None:
         """Its answer. Only the first one counts."""
@@ -70,8 +71,8 @@ class Waiters:
 
     def add(self, waiter: Waiter) -> None:
         """There is none of this member."""
-        by_member = self._of.setdefault(waiter.name, {}).setdefault(waiter.ask.name, {})
-        by_member[waiter.ask.member] = waiter
+        by_member = self._of.setdefault(waiter.name, {}).setdefault(waiter.wanted.name, {})
+        by_member[waiter.wanted.member] = waiter
         self._due.setdefault(_tick(waiter), {})[waiter] = None
         self.count += 1
 
@@ -84,13 +85,13 @@ class Waiters:
 
     def remove(self, waiter: Waiter) -> None:
         """It waits no more. Nothing, where it did not."""
-        if self._of.get(waiter.name, {}).get(waiter.ask.name, {}).get(waiter.ask.member) is not waiter:
+        if self._of.get(waiter.name, {}).get(waiter.wanted.name, {}).get(waiter.wanted.member) is not waiter:
             return
         by_consumer = self._of[waiter.name]
-        by_member = by_consumer[waiter.ask.name]
-        del by_member[waiter.ask.member]
+        by_member = by_consumer[waiter.wanted.name]
+        del by_member[waiter.wanted.member]
         if not by_member:
-            del by_consumer[waiter.ask.name]
+            del by_consumer[waiter.wanted.name]
             if not by_consumer:
                 del self._of[waiter.name]
         due = self._due[_tick(waiter)]

@@ -108,7 +108,7 @@ class Serving:
             if isinstance(value, Refused):
                 done(value)
             else:
-                self._call(wanted.stream, "consume", [wanted.stream, _deed(wanted)], done)
+                self._call(wanted.stream, "consume", [wanted.stream, wanted], done)
 
         if wanted.do == "create":
             self.client.worker.subscribing.ensure(self.client, wanted.stream, ensured, ask_end=False)
@@ -130,7 +130,7 @@ class Serving:
         self._members[member] = Asked(now_s, wanted.session)
         getting = Getting(wanted, now_s + wanted.wait_ms / 1000, answer)
         self._gets[getting] = None
-        self._call(wanted.stream, "get", _args(wanted), lambda value: self._given(getting, value))
+        self._call(wanted.stream, "get", [wanted.stream, wanted], lambda value: self._given(getting, value))
         self.client.note_awaited()
 
     def _given(self, getting: Getting, value: Any) -> None:
@@ -219,20 +219,20 @@ class Serving:
             elif not getting.woken:
                 getting.woken = True
                 wanted = getting.wanted
-                self._tell(wanted.stream, {"do": "wake", "name": wanted.name, "member": wanted.member})
+                self._notify(c.MemberNotice("wake", wanted.stream, wanted.name, wanted.member))
 
     def close(self) -> None:
         """The connection has closed: its members are away, for all that is known here."""
         members, self._members = self._members, {}
         self._gets.clear()
         now_s = self.client.worker.now_s
-        for (stream, name, member), asked in members.items():
-            deed = {"do": "away", "name": name, "member": member}
-            self._tell(stream, {**deed, "idle_ms": round((now_s - asked.at_s) * 1000), "session": asked.session})
+        for member, asked in members.items():
+            idle_ms = max(round((now_s - asked.at_s) * 1000), 0)
+            self._notify(c.MemberNotice("away", *member, idle_ms, asked.session))
 
-    def _tell(self, stream: bytes, deed: dict[str, Any]) -> None:
-        """Say something that needs no answer: an owner that does not hear it finds out by the time that passes."""
-        self._call(stream, "consume", [stream, deed], lambda _value: None)
+    def _notify(self, notice: c.MemberNotice) -> None:
+        """No answer is needed: an owner that does not get it finds out by time-outs."""
+        self._call(notice.stream, "consume", [notice.stream, notice], lambda _value: None)
 
     def _call(self, stream: bytes, verb: str, args: list[Any], done: Callable[[Any], None]) -> None:
         self.client.worker.router.call(stream, verb, args, done, self.client)
@@ -261,36 +261,3 @@ def look_at_held(worker: Worker) -> None:
 def _failed(value: Any) -> bool:
     """Whether this is no answer to a member that leaves: where there is no such consumer, nor is there a member."""
     return isinstance(value, Refused) and value.code not in _NO_SUCH
-
-
-def _deed(wanted: c.Consume) -> dict[str, Any]:
-    """What the owner is asked to do."""
-    deed = {
-        "do": wanted.do,
-        "name": wanted.name or None,
-        "member": wanted.member or None,
-        "from": None if wanted.start is None else list(wanted.start),
-        "ack_wait_s": wanted.ack_wait_s,
-        "deliveries_max": wanted.deliveries_max,
-        "sync": wanted.ack == c.ACK_SYNCED,
-        "replicas": wanted.replicas,
-    }
-    return {key: value for key, value in deed.items() if value is not None}
-
-
-def _args(wanted: c.Get) -> list[Any]:
-    """What the owner is asked for."""
-    return [
-        wanted.stream,
-        wanted.name,
-        wanted.member,
-        [list(each) for each in wanted.finished],
-        [list(each) for each in wanted.failed],
-        wanted.max_messages,
-        max(wanted.max_bytes, 1),
-        wanted.wait_ms,
-        wanted.fresh,
-        wanted.ack == c.ACK_SYNCED,
-        wanted.replicas,
-        wanted.session,
-    ]

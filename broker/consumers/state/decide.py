@@ -23,7 +23,6 @@ from tailrace.broker.consumers.state.group import Look, followers
 from tailrace.broker.consumers.state.ranges import Range, flat
 from tailrace.broker.consumers.state.records import Buried, Created, Deleted, Record, Reset, Returned
 from tailrace.broker.consumers.state.requests import (
-    Ask,
     Decision,
     Given,
     Listed,
@@ -39,7 +38,6 @@ from tailrace.protocol.consuming import CONSUMERS_MAX
 from tailrace.protocol.errors import Code
 
 __all__ = [
-    "Ask",
     "Decision",
     "Given",
     "Listed",

@@ -11,18 +11,15 @@ from tailrace.broker.consumers.state.group import Look, Piece, again, choose, fo
 from tailrace.broker.consumers.state.ranges import Range, flat, merged, unflat
 from tailrace.broker.consumers.state.records import Line, Progress, Record
 from tailrace.broker.consumers.state.requests import (
-    Ask,
     Decision,
     Given,
     failed_of,
     find,
     finished_of,
-    require_name,
-    require_room,
 )
 from tailrace.broker.consumers.state.stream_state import Consumers
 from tailrace.broker.streams.refused import Refused
-from tailrace.protocol.consuming import FailedRow, FinishedRow, Run
+from tailrace.protocol.consuming import FailedRow, FinishedRow, Get, Run
 from tailrace.protocol.errors import Code
 
 TOUCH_US: Final = 60_000_000
@@ -36,37 +33,35 @@ WAITING_RUNS_MAX: Final = 65_536
 BEGUN_ANEW: Final = "its member has begun anew"
 
 
-def get(consumers: Consumers, ask: Ask, look: Look, now_us: int) -> Decision[Given]:
+def get(consumers: Consumers, wanted: Get, look: Look, now_us: int, asked_us: int = 0) -> Decision[Given]:
     """Finish and fail what the member says, then give it messages.
 
     Where it has some in flight and does not ask for fresh ones, it gets those again and no others. Where it is another
     program than had them, under the same name, that one has failed with all of them. Nothing to give is an answer
     without runs: to wait is the caller's, who asks again, without `finished` and `failed`, when messages were
-    appended, or when a decision about the same consumer had records.
+    appended, or when a decision about the same consumer had records. `asked_us`: when `wanted` came, 0 for now.
 
-    Raises Refused: CONSUMER no such consumer; USAGE; OVERLOADED at MEMBERS_MAX.
+    Raises Refused: CONSUMER no such consumer; OVERLOADED at MEMBERS_MAX.
     """
-    consumer = find(consumers, ask.name)
-    require_name(ask.member, "member")
-    require_room(ask)
-    finished, failed = finished_of(ask), failed_of(ask)
-    anew = _welcome(consumer, ask, now_us)
+    consumer = find(consumers, wanted.name)
+    finished, failed = finished_of(wanted.finished), failed_of(wanted.failed)
+    anew = _welcome(consumer, wanted, now_us, asked_us)
     records: list[Record] = []
     if look.history != consumers.history or consumer.next_seq > look.next_seq:
         records += on_line(consumers, look)
     letters = consumer.dead
-    progress = Progress(ask.name, ask.member, now_us)
+    progress = Progress(wanted.name, wanted.member, now_us)
     stale: list[Range] = []
     if finished or failed or anew:
-        done = merged(_done(consumers, consumer, ask.member, finished, look, stale))
+        done = merged(_done(consumers, consumer, wanted.member, finished, look, stale))
         consumer.finish(done)
-        rows = _failed(consumers, consumer, ask.member, failed, stale)
+        rows = _failed(consumers, consumer, wanted.member, failed, stale)
         progress = _fail(consumers, consumer, progress._replace(finished=flat(done)), rows, anew, look)
     pieces: list[Piece] = []
     trimmed = 0
-    if ask.max_messages:
-        progress, trimmed = _kept(consumer, progress, ask.fresh, look)
-        progress, pieces = _given(consumer, progress, ask, look)
+    if wanted.max_messages:
+        progress, trimmed = _kept(consumer, progress, wanted.fresh, look)
+        progress, pieces = _given(consumer, progress, wanted, look)
     if _says_something(progress) or now_us - consumer.last_us >= TOUCH_US:
         consumer.last_us = now_us
         records.append(progress)
@@ -108,23 +103,25 @@ def present(consumer: Consumer, now_us: int) -> int:
     return len(members)
 
 
-def _welcome(consumer: Consumer, ask: Ask, now_us: int) -> bool:
+def _welcome(consumer: Consumer, wanted: Get, now_us: int, asked_us: int) -> bool:
     """The member is there; whether as another program than before. One that wants no messages does not become one."""
     count = present(consumer, now_us)
-    member = consumer.members.get(ask.member)
+    member = consumer.members.get(wanted.member)
     if member is None:
-        if not ask.max_messages:
+        if not wanted.max_messages:
             return False
         if count >= MEMBERS_MAX:
             raise Refused(Code.OVERLOADED, f"this consumer has {count} members; at most {MEMBERS_MAX}")
-        member = consumer.members[ask.member] = Member()
+        member = consumer.members[wanted.member] = Member()
     anew = False
-    if ask.max_messages and ask.session:  # what is said of messages alone may come from one that has been replaced
-        anew = member.session not in (0, ask.session) and member.in_flight > 0
-        member.session = ask.session
+    if (
+        wanted.max_messages and wanted.session
+    ):  # a request without new messages may come from a replaced one
+        anew = member.session not in (0, wanted.session) and member.in_flight > 0
+        member.session = wanted.session
     member.seen_us, member.leaving_us = max(now_us, 1), 0
-    member.asked_us = ask.asked_us or member.seen_us
-    consumer.members.move_to_end(ask.member)
+    member.asked_us = asked_us or member.seen_us
+    consumer.members.move_to_end(wanted.member)
     return anew
 
 
@@ -230,12 +227,13 @@ def _kept(consumer: Consumer, progress: Progress, fresh: bool, look: Look) -> tu
     return progress, trimmed
 
 
-def _given(consumer: Consumer, progress: Progress, ask: Ask, look: Look) -> tuple[Progress, list[Piece]]:
-    if not ask.fresh:
-        pieces = again(consumer, ask.member, look, ask.max_messages, ask.max_bytes)
+def _given(consumer: Consumer, progress: Progress, wanted: Get, look: Look) -> tuple[Progress, list[Piece]]:
+    max_bytes = max(wanted.max_bytes, 1)  # the first message comes whatever its size
+    if not wanted.fresh:
+        pieces = again(consumer, wanted.member, look, wanted.max_messages, max_bytes)
         if pieces:
             return progress, pieces
-    pieces = choose(consumer, ask.member, look, ask.max_messages, ask.max_bytes)
+    pieces = choose(consumer, wanted.member, look, wanted.max_messages, max_bytes)
     if pieces:
         progress = progress._replace(given=flat((piece.first, piece.last) for piece in pieces))
     return progress, pieces

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Generic, NamedTuple, TypeVar
+from collections.abc import Iterable
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from tailrace.broker.consumers.state.ranges import Range, merged
 from tailrace.broker.consumers.state.records import Record
@@ -12,11 +12,6 @@ from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.consuming import (
     ACK_WAIT_MAX_S,
     DELIVERIES_MAX,
-    FAILED_MAX,
-    FINISHED_MAX,
-    GET_BYTES_MAX,
-    MESSAGES_MAX,
-    REASON_BYTES_MAX,
     FailedRow,
     FinishedRow,
     Run,
@@ -24,7 +19,6 @@ from tailrace.protocol.consuming import (
 from tailrace.protocol.errors import Code
 from tailrace.protocol.names import CONSUMER_BYTES_MAX
 from tailrace.protocol.places import NUMBER_MAX
-from tailrace.shard.epochs import EPOCH_MAX
 from tailrace.shard.names import name_bytes_valid
 
 ACK_WAIT_MIN_US: Final = 1_000
@@ -58,24 +52,9 @@ class Given(NamedTuple):
     stale: tuple[Range, ...] = ()
     trimmed: int = 0
 
-
-class Ask(NamedTuple):
-    """The arguments of a get. `finished`: first seq, last seq, epoch. `failed`: seq, epoch, reason.
-
-    Bounds are those of `protocol.consuming`; beyond them it is refused. Where `max_messages` is 0, nothing is
-    given. `session`: which program of the member's name asks, 0 where that is not told. `asked_us`: when it came, 0
-    for now; one that waits is decided about later.
-    """
-
-    name: bytes
-    member: bytes
-    finished: Sequence[Sequence[int]] = ()
-    failed: Sequence[FailedRow] = ()
-    max_messages: int = 0
-    max_bytes: int = GET_BYTES_MAX
-    fresh: bool = False
-    session: int = 0
-    asked_us: int = 0
+    def to_wire(self) -> dict[str, Any]:
+        """What goes to the worker of the member's connection."""
+        return {"runs": self.runs, "stale": self.stale, "trimmed": self.trimmed}
 
 
 class Listed(NamedTuple):
@@ -121,44 +100,18 @@ def require_seq(seq: int) -> None:
         raise Refused(Code.USAGE, f"{_shown(seq)} is not a seq: a number from 0 to {NUMBER_MAX}")
 
 
-def require_room(ask: Ask) -> None:
-    if not 0 <= ask.max_messages <= MESSAGES_MAX:
-        raise Refused(Code.USAGE, f"max_messages is {ask.max_messages}: it is 0 to {MESSAGES_MAX}")
-    if not 0 < ask.max_bytes <= GET_BYTES_MAX:
-        raise Refused(Code.USAGE, f"max_bytes is {ask.max_bytes}: it is 1 to {GET_BYTES_MAX}")
-
-
-def finished_of(ask: Ask) -> list[FinishedRow]:
-    """Of each epoch in order and apart."""
-    if len(ask.finished) > FINISHED_MAX:
-        raise Refused(Code.USAGE, f"{len(ask.finished)} ranges are finished; at most {FINISHED_MAX} in one get")
+def finished_of(rows: Iterable[FinishedRow]) -> list[FinishedRow]:
+    """The ranges of each epoch, in order and apart."""
     by_epoch: dict[int, list[Range]] = {}
-    for first, last, epoch in ask.finished:
-        require_seq(first)
-        require_seq(last)
-        _require_epoch(epoch)
-        if first > last:
-            raise Refused(Code.USAGE, f"messages {first} to {last} are finished: the first comes after the last")
+    for first, last, epoch in rows:
         by_epoch.setdefault(epoch, []).append((first, last))
     return [(*each, epoch) for epoch, ranges in sorted(by_epoch.items()) for each in merged(ranges)]
 
 
-def failed_of(ask: Ask) -> list[FailedRow]:
+def failed_of(rows: Iterable[FailedRow]) -> list[FailedRow]:
     """In order, each once."""
-    if len(ask.failed) > FAILED_MAX:
-        raise Refused(Code.USAGE, f"{len(ask.failed)} messages have failed; at most {FAILED_MAX} in one get")
-    for seq, epoch, reason in ask.failed:
-        require_seq(seq)
-        _require_epoch(epoch)
-        if len(reason.encode()) > REASON_BYTES_MAX:
-            raise Refused(Code.USAGE, f"the reason of message {seq} is longer than {REASON_BYTES_MAX} bytes")
-    reasons = {(seq, epoch): reason for seq, epoch, reason in ask.failed}
+    reasons = {(seq, epoch): reason for seq, epoch, reason in rows}
     return [(*each, reason) for each, reason in sorted(reasons.items())]
-
-
-def _require_epoch(epoch: int) -> None:
-    if type(epoch) is not int or not 0 < epoch <= EPOCH_MAX:
-        raise Refused(Code.USAGE, f"{_shown(epoch)} is not an epoch: a number from 1 to {EPOCH_MAX}")
 
 
 def _shown(value: object) -> str:

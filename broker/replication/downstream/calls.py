@@ -1,33 +1,31 @@
 """What a node may ask of the owner of a stream at another node, and what it believes of the answers.
 
-The arguments are the owner's to judge, as those of its siblings' calls are (`broker.consumers.state.arguments`); here
-they are unpacked within bounds. A value goes to one of this node's own clients: whether it can be one is looked at
-here.
+A request is checked here, as a client's is where it enters (`protocol.consuming_readers`). A value goes to one of this
+node's own clients, so it is checked here too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgpack
 
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol import consuming as c
+from tailrace.protocol.consuming_readers import read_body
 from tailrace.protocol.errors import Code, PeerError
 from tailrace.protocol.fields import CONTROL_BODY_MAX_BYTES, NUMBER_MAX, U32_MAX
 from tailrace.protocol.names import consumer_name
 from tailrace.shard.names import NAME_BYTES_MAX
 
-Args = list[Any]
+MemberRequest = c.Consume | c.Get | c.MemberNotice
 Is = Callable[[Any], bool]
 
 CALLS_MAX: Final = 4_096
 """Calls of one connection that have no answer yet; more are refused."""
 ARGS_BYTES_MAX: Final = CONTROL_BODY_MAX_BYTES - NAME_BYTES_MAX - 64
-"""The longest arguments, packed: with stream, verb and id they are a control message."""
-ARGS_ELEMENTS_MAX: Final = c.ROWS_MAX
-"""The most elements of any array in them."""
+"""The longest request, packed: with stream, verb and id they are a control message."""
 MAP_ELEMENTS_MAX: Final = 16
 """The most elements of any map."""
 LIST_BYTES_MAX: Final = 8 << 20
@@ -119,55 +117,51 @@ _GIVEN: Final = Value(
 )
 
 
-def _of_consume(args: Sequence[Any]) -> Value:
-    do = args[0].get("do") if args and type(args[0]) is dict else None
-    return _DEEDS.get(do, _NOTHING) if type(do) is str else _NOTHING
-
-
-VERBS: Final[Mapping[str, Callable[[Sequence[Any]], Value]]] = {
-    "consume": _of_consume,
-    "get": lambda _args: _GIVEN,
-}
-"""All that may be asked; what is given for which arguments."""
+def _expected(request: MemberRequest) -> Value:
+    """What this request can return."""
+    return _GIVEN if isinstance(request, c.Get) else _DEEDS.get(request.do, _NOTHING)
 
 
 # --- their bytes ------------------------------------------------------------------------------------------------------
 
 
-def pack_args(args: Sequence[Any]) -> bytes:
-    """Of any verb, without the stream. Raises Refused (`size`) where they are too long."""
-    packed: bytes = msgpack.packb(args)
+def pack_request(request: MemberRequest) -> bytes:
+    """Raises Refused (`size`) if it is too long."""
+    packed = c.pack_body(request)
     if len(packed) > ARGS_BYTES_MAX:
         text = f"{len(packed)} bytes are too many to ask the stream's master with; ask for less at once"
         raise Refused(Code.SIZE, text)
     return packed
 
 
-def read_args(verb: str, packed: bytes) -> Args:
-    """The arguments of a verb, without the stream. Raises Refused for what is no call."""
-    if verb not in VERBS:
-        raise Refused(Code.UNSUPPORTED, f"what another node may ask for is one of {', '.join(VERBS)}")
-    args = _unpacked(packed, ARGS_ELEMENTS_MAX, MAP_ELEMENTS_MAX)
-    if type(args) is not list:
-        raise Refused(Code.USAGE, f"{len(packed)} bytes that are no arguments of {verb}")
-    return args
+def read_request(stream: bytes, verb: str, packed: bytes) -> MemberRequest:
+    """Raises Refused if this is no request about this stream."""
+    if verb not in c.REQUEST_VERBS:
+        raise Refused(Code.UNSUPPORTED, f"another node may ask for one of {', '.join(sorted(c.REQUEST_VERBS))}")
+    try:
+        request = read_body(verb, packed)
+    except PeerError as error:
+        raise Refused(error.code, error.text) from error
+    if request.stream != stream:
+        raise Refused(Code.USAGE, f"the arguments of {verb} are about another stream")
+    return request
 
 
-def pack_value(verb: str, args: Sequence[Any], value: Any) -> bytes:
+def pack_value(request: MemberRequest, value: Any) -> bytes:
     """Raises Refused (`size`) for what is more than the asker takes."""
     packed: bytes = msgpack.packb(value)
-    limit = VERBS[verb](args).bytes_max
+    limit = _expected(request).bytes_max
     if len(packed) > limit:
         raise Refused(Code.SIZE, f"the answer has {len(packed)} bytes; at most {limit} go to another node")
     return packed
 
 
-def read_value(verb: str, args: Sequence[Any], packed: bytes) -> Any:
-    """What `verb`, asked with these arguments, has given. Raises ValueError for what it cannot give."""
-    expected = VERBS[verb](args)
+def read_value(request: MemberRequest, packed: bytes) -> Any:
+    """The value of this request. Raises ValueError for what it cannot return."""
+    expected = _expected(request)
     value = None if len(packed) > expected.bytes_max else _unpacked(packed, expected.elements_max, MAP_ELEMENTS_MAX)
     if not expected.fits(value):
-        raise ValueError(f"{len(packed)} bytes that are no answer to {verb}")
+        raise ValueError(f"{len(packed)} bytes that are no answer to {type(request).__name__}")
     return value
 
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tailrace.broker.delivery.cursor import Cursor
 from tailrace.broker.delivery.subscribe import storage_refusals
 from tailrace.broker.replication.downstream import replica_state
-from tailrace.broker.replication.downstream.calls import CALLS_MAX, pack_value, read_args
+from tailrace.broker.replication.downstream.calls import CALLS_MAX, MemberRequest, pack_value, read_request
 from tailrace.broker.replication.downstream.replica_acks import NODES_MAX
 from tailrace.broker.replication.downstream.replica_state import Lineage
 from tailrace.broker.replication.roles.peers import may_lead
@@ -337,7 +337,7 @@ class Follower:
                 raise Refused(Code.USAGE, f"call {number} has no answer yet; choose another id")
             if len(self._called) >= CALLS_MAX:
                 raise Refused(Code.OVERLOADED, f"{CALLS_MAX} calls of this connection have no answer yet")
-            args = read_args(message.verb, message.args)
+            request = read_request(message.stream, message.verb, message.args)
         except Refused as refused:
             self._return_refusal(number, refused)
             return
@@ -346,16 +346,16 @@ class Follower:
         def done(value: Any) -> None:
             if number in self._called:
                 del self._called[number]
-                self._return(number, message.verb, args, value)
+                self._return(number, request, value)
 
-        self.client.worker.router.call(message.stream, message.verb, [message.stream, *args], done, self.client)
+        self.client.worker.router.call(message.stream, message.verb, [message.stream, request], done, self.client)
 
-    def _return(self, number: int, verb: str, args: list[Any], value: Any) -> None:
+    def _return(self, number: int, request: MemberRequest, value: Any) -> None:
         if isinstance(value, Refused):  # raised here, its traceback would hold this frame, and that holds it
             self._return_refusal(number, value)
             return
         try:
-            self.client.say(pack(r.Returned(number, pack_value(verb, args, value))))
+            self.client.say(pack(r.Returned(number, pack_value(request, value))))
         except Refused as refused:
             self._return_refusal(number, refused)
 

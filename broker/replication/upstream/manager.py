@@ -270,7 +270,7 @@ class Uplinks:
         elif copy is not None and copy.fenced:
             done(Refused(Code.DISABLED, FENCED_TEXT))
         else:
-            uplink.calls.call(name, verb, args[1:], done, self._clock.now_s)
+            uplink.calls.call(verb, args[1], done, self._clock.now_s)
 
     def _would_follow(self, name: bytes) -> Uplink | None:
         """Where a stream comes from that the rules are for, and of which nothing is here."""

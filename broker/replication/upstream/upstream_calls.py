@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from tailrace.broker.replication.downstream.calls import CALLS_MAX, Args, pack_args, read_value
+from tailrace.broker.replication.downstream.calls import CALLS_MAX, MemberRequest, pack_request, read_value
 from tailrace.broker.replication.upstream.socket import WireClosed
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code, code_of
@@ -31,8 +31,7 @@ OTHER_VERSION_TEXT = "the node that this one follows cannot be asked this: it is
 
 
 class _Asked(NamedTuple):
-    verb: str
-    args: Args
+    request: MemberRequest
     deadline_s: float
     done: Done
 
@@ -64,20 +63,20 @@ class CallsUp:
             del self._asked[number]
             asked.done(Refused(Code.UNAVAILABLE, LATE_TEXT))
 
-    def call(self, name: bytes, verb: str, args: Args, done: Done, now_s: float) -> None:
-        """Ask the owner of the stream `name` at its master. `args`: without the stream."""
+    def call(self, verb: str, request: MemberRequest, done: Done, now_s: float) -> None:
+        """Ask the owner of the request's stream at its master."""
         try:
             if not self._is_up:
                 raise Refused(Code.UNAVAILABLE, DOWN_TEXT)
             if len(self._asked) >= CALLS_MAX:
                 raise Refused(Code.OVERLOADED, FULL_TEXT)
-            packed = pack_args(args)
+            packed = pack_request(request)
         except Refused as refused:
             done(refused)
             return
         self._last_id = self._last_id % IDS_MAX + 1
-        self._asked[self._last_id] = _Asked(verb, args, now_s + PATIENCE_S, done)
-        self._say(pack(Call(self._last_id, name, verb, packed)))
+        self._asked[self._last_id] = _Asked(request, now_s + PATIENCE_S, done)
+        self._say(pack(Call(self._last_id, request.stream, verb, packed)))
 
     def returned(self, message: Returned) -> None:
         """Raises WireClosed for what cannot be an answer. One that is late is passed over."""
@@ -89,7 +88,7 @@ class CallsUp:
         value: Any = Refused(code_of(message.code), shown_text(message.text))
         if message.value is not None:
             try:
-                value = read_value(asked.verb, asked.args, message.value)
+                value = read_value(asked.request, message.value)
             except ValueError as error:
                 raise WireClosed(f"it sent {error}") from None
         del self._asked[message.id]

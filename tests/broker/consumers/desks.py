@@ -11,7 +11,9 @@ from tailrace.broker.consumers.coordinator.lag_scanner import Patrol
 from tailrace.broker.streams.maintenance import Upkeep
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.refused import Refused
+from tailrace.protocol import consuming as c
 from tailrace.protocol.errors import Code
+from tailrace.protocol.places import From
 from tailrace.shard.leaves import load
 from tests.broker.owning import Clock, batch, make_owner
 from tests.broker.streams.test_maintenance import HandSyncer
@@ -40,29 +42,43 @@ class Office:
     def get(self, member: bytes = b"m", *, name: bytes = S, consumer: bytes = C, **wanted: Any) -> list[Any]:
         """Ask; the list has the answer as soon as there is one. All messages are of epoch 1."""
         answers: list[Any] = []
-        args = [
+        request = c.Get(
+            1,
             name,
             consumer,
             member,
-            [[*row, 1] for row in wanted.get("finished", [])],
-            [[seq, 1, reason] for seq, reason in wanted.get("failed", [])],
+            tuple((*row, 1) for row in wanted.get("finished", [])),
+            tuple((seq, 1, reason) for seq, reason in wanted.get("failed", [])),
             wanted.get("most", 100),
             wanted.get("max_bytes", 1 << 20),
             wanted.get("wait_ms", 0),
             wanted.get("fresh", False),
-            wanted.get("sync", False),
+            c.ACK_SYNCED if wanted.get("sync", False) else c.ACK_APPENDED,
             wanted.get("replicas", 0),
             wanted.get("session", 0),
-        ]
-        verbs.get(self.desk, args, answers.append)
+        )
+        verbs.get(self.desk, [name, request], answers.append)
         return answers
 
     def consume(
-        self, do: str, *, stream: bytes = S, name: bytes = C, start: tuple[str, int] | None = None, **fields: Any
+        self,
+        do: Any,
+        *,
+        stream: bytes = S,
+        name: bytes = C,
+        start: tuple[Any, int] | None = None,
+        sync: bool = False,
+        **fields: Any,
     ) -> list[Any]:
         answers: list[Any] = []
-        place = {} if start is None else {"from": list(start)}
-        verbs.consume(self.desk, [stream, {"do": do, "name": name, **place, **fields}], answers.append)
+        request: c.Consume | c.MemberNotice
+        if do in ("away", "wake"):
+            request = c.MemberNotice(do, stream, name, **fields)
+        else:
+            place = None if start is None else From(*start)
+            ack = c.ACK_SYNCED if sync else c.ACK_APPENDED
+            request = c.Consume(1, do, stream, name, place, ack=ack, **fields)
+        verbs.consume(self.desk, [stream, request], answers.append)
         return answers
 
     def runs(self, *args: Any, **wanted: Any) -> list[tuple[int, int, int]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.binary import ClientCodec
-from tailrace.protocol.consuming import FEATURE, Got
+from tailrace.protocol.consuming import FEATURE, Got, MemberNotice
 from tailrace.protocol.messages import Hello, Response, Welcome
 from tests.broker.binary import BinaryPeer
 from tests.broker.world import World
@@ -22,12 +22,12 @@ def given(*runs: list[int], stale: tuple[list[int], ...] = (), trimmed: int = 0)
 
 
 class Owners:
-    """`asked`: (verb, arguments) of what has no answer yet, in its order; `told`: what nobody waits for."""
+    """`asked`: requests that have no answer yet, in their order; `told`: what nobody waits for."""
 
     def __init__(self, node: World) -> None:
         self.node = node
-        self.asked: list[tuple[str, list[Any]]] = []
-        self.told: list[dict[str, Any]] = []
+        self.asked: list[Any] = []
+        self.told: list[MemberNotice] = []
         self._done: list[Callable[[Any], None]] = []
         for worker in node.workers:
             self._watch(worker.router.call, worker.router)
@@ -36,11 +36,11 @@ class Owners:
         def asked(name: bytes, verb: str, args: list[Any], done: Callable[[Any], None], *asker: Any) -> None:
             if verb not in ("get", "consume"):
                 call(name, verb, args, done, *asker)
-            elif verb == "consume" and args[1]["do"] in ("wake", "away"):
+            elif isinstance(args[1], MemberNotice):
                 self.told.append(args[1])
             else:
-                assert name == args[0]
-                self.asked.append((verb, args))
+                assert name == args[0] == args[1].stream and verb == type(args[1]).__name__.lower()
+                self.asked.append(args[1])
                 self._done.append(done)
 
         router.call = asked

@@ -6,7 +6,23 @@ from collections.abc import Iterable, Sequence
 from itertools import count
 from typing import NamedTuple
 
+from tailrace.protocol.consuming import GET_BYTES_MAX, FailedRow, FinishedRow, Get
 from tailrace.shard.epochs import EpochStart, History, begin_epoch, cut_history
+
+
+def asking(
+    name: bytes,
+    member: bytes,
+    finished: Iterable[FinishedRow] = (),
+    failed: Iterable[FailedRow] = (),
+    max_messages: int = 0,
+    max_bytes: int = GET_BYTES_MAX,
+    fresh: bool = False,
+    session: int = 0,
+) -> Get:
+    """A get of a stream that does not matter."""
+    rows = tuple(finished), tuple(failed)
+    return Get(0, b"s", name, member, *rows, max_messages, max_bytes, fresh=fresh, session=session)
 
 
 class Message(NamedTuple):

@@ -10,7 +10,9 @@ import pytest
 
 from tailrace.broker.streams.refused import Refused
 from tailrace.broker.worker import Phase
+from tailrace.protocol.consuming import Consume, Get
 from tailrace.protocol.errors import Code
+from tailrace.protocol.places import From
 from tests.broker.world import World, world
 
 C, M = b"c", b"m"
@@ -22,26 +24,25 @@ def node(tmp_path: Path) -> Iterator[World]:
         yield node
 
 
-def ask(node: World, name: str, verb: str, *args: Any, slot: int = 0) -> list[Any]:
+def ask(node: World, request: Consume | Get, slot: int = 0) -> list[Any]:
     """What the worker of a slot is answered by the stream's owner."""
     answers: list[Any] = []
-    stream = name.encode()
-    node.workers[slot].router.call(stream, verb, [stream, *args], answers.append)
+    verb = type(request).__name__.lower()
+    node.workers[slot].router.call(request.stream, verb, [request.stream, request], answers.append)
     node.settle()
     return answers
 
 
 def get(node: World, name: str, wait_ms: int = 0, slot: int = 0, most: int = 10) -> list[Any]:
-    return ask(node, name, "get", C, M, [], [], most, 1 << 20, wait_ms, False, False, 0, 0, slot=slot)
+    return ask(node, Get(1, name.encode(), C, M, max_messages=most, wait_ms=wait_ms), slot)
 
 
 @pytest.fixture
 def name(node: World) -> str:
     """A stream of the second worker's, with a consumer that has nothing to do."""
     name = node.name(1)
-    assert ask(node, name, "consume", {"do": "create", "name": C, "from": ["seq", 0]}) == [
-        {"next_seq": 0, "created": True}
-    ]
+    created = {"next_seq": 0, "created": True}
+    assert ask(node, Consume(1, "create", name.encode(), C, From("seq", 0))) == [created]
     return name
 
 
@@ -110,7 +111,7 @@ def test_what_is_due_is_given_by_the_timer(node: World, name: str) -> None:
     node.workers[0].router.call(
         name.encode(),
         "get",
-        [name.encode(), C, b"other", [], [], 1, 1 << 20, 60_000, False, False, 0, 0],
+        [name.encode(), Get(1, name.encode(), C, b"other", max_messages=1, wait_ms=60_000)],
         answers.append,
     )
     node.settle()

@@ -14,6 +14,7 @@ from tailrace.broker.consumers.coordinator import cursor_log
 from tailrace.broker.consumers.state import decide
 from tailrace.broker.replication.roles.rules import Rule, Rules
 from tailrace.broker.routing.batch import Batch
+from tailrace.protocol.consuming import Get
 from tailrace.protocol.errors import Code
 from tailrace.shard.frame import pack_frame
 from tailrace.shard.meta import Upstream
@@ -240,7 +241,7 @@ def test_members_without_any_are_not_asked_in_vain_one_by_one(office: Office, mo
     asked: list[bytes] = []
     get = decide.get
 
-    def counted(consumers: Any, ask: decide.Ask, *args: Any) -> Any:
+    def counted(consumers: Any, ask: Get, *args: Any) -> Any:
         asked.append(ask.member)
         return get(consumers, ask, *args)
 
@@ -410,7 +411,7 @@ def test_what_a_slave_is_asked_goes_up(office: Office) -> None:
     office.owner.call_up = call_up
     call(office.owner, "slave", [S, "127.0.0.1", 1, "seq", 0])
     assert office.get() == ["the master's"] and office.consume("list") == ["the master's"]
-    assert [each[:2] for each in asked] == [(S, "get"), (S, "consume")] and asked[1][2][1]["do"] == "list"
+    assert [each[:2] for each in asked] == [(S, "get"), (S, "consume")] and asked[1][2][1].do == "list"
 
 
 def test_what_is_asked_of_a_stream_that_would_follow_goes_up(office: Office) -> None:

@@ -90,16 +90,6 @@ def test_the_list_says_how_far_each_is(office: Office) -> None:
     assert "lag_us" not in rows[b"done"] and rows[b"done"]["idle_us"] == 3_000_000
 
 
-def test_what_nobody_understands(office: Office) -> None:
-    assert code_of(office.consume("destroy")) is Code.USAGE
-    answers: list[Any] = []
-    from tailrace.broker.consumers.coordinator import verbs
-
-    verbs.get(office.desk, [S], answers.append)
-    verbs.consume(office.desk, [], answers.append)
-    assert [answer.code for answer in answers] == [Code.USAGE] * 2
-
-
 def test_a_get_of_too_many_that_wait_for_other_nodes(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     office.create()
     monkeypatch.setattr(office.owner.replicas, "full", lambda name: name == cursor_name(S))

@@ -3,14 +3,15 @@ from __future__ import annotations
 from typing import Any
 
 from tailrace.broker.consumers.coordinator.waiting_gets import TICK_S, Waiter, Waiters
-from tailrace.broker.consumers.state.decide import Ask, Given
+from tailrace.broker.consumers.state.decide import Given
+from tailrace.protocol.consuming import Get
 
 
 def waiter(member: bytes, deadline_s: float = 10.0, *, name: bytes = b"s", consumer: bytes = b"c") -> Waiter:
     answers: list[Any] = []
-    ask = Ask(consumer, member, finished=[(0, 1, 1)], failed=[(2, 1, "no")], max_messages=1)
-    made = Waiter(name, ask, Given(), answers.append, deadline_s, sync=False, replicas=0)
-    assert made.ask == Ask(consumer, member, max_messages=1), "what it has finished is said once"
+    wanted = Get(1, name, consumer, member, ((0, 1, 1),), ((2, 1, "no"),), max_messages=1)
+    made = Waiter(wanted, Given(), answers.append, deadline_s, 5)
+    assert made.wanted == Get(1, name, consumer, member, max_messages=1), "what it has finished is said once"
     return made
 
 
@@ -55,7 +56,7 @@ def test_one_that_is_gone_is_not_due_and_not_removed_twice() -> None:
 
 def test_only_the_first_answer_counts() -> None:
     answers: list[Any] = []
-    one = Waiter(b"s", Ask(b"c", b"m"), Given(), answers.append, 1.0, sync=False, replicas=0)
+    one = Waiter(Get(1, b"s", b"c", b"m"), Given(), answers.append, 1.0, 5)
     one.tell("first")
     one.tell("second")
     assert answers == ["first"]

@@ -54,8 +54,7 @@ def test_create_makes_the_stream_and_asks_its_owner(node: World, where: int) -> 
     owners, peer, name = Owners(node), Member(node), node.name(where)
     stream = name.encode()
     assert peer.ask(c.Consume(1, "create", stream, b"n", From("seq", 7), 0.5, 3, 3, 2)) == []
-    settings = {"from": ["seq", 7], "ack_wait_s": 0.5, "deliveries_max": 3, "sync": False, "replicas": 2}
-    assert owners.asked == [("consume", [stream, {"do": "create", "name": b"n", **settings}])]
+    assert owners.asked == [c.Consume(1, "create", stream, b"n", From("seq", 7), 0.5, 3, 3, 2)]
     assert stream in node.workers[where].owner.names
     owners.answer({"next_seq": 7, "created": True})
     assert peer.take() == [c.Consumed(1, 7, True)]
@@ -70,16 +69,13 @@ def test_a_stream_that_cannot_be_made_has_no_consumers(tmp_path: Path) -> None:
 
 def test_reset_delete_and_list(node: World) -> None:
     owners, peer = Owners(node), Member(node)
-    peer.ask(
+    requests = [
         c.Consume(1, "reset", b"s", b"n", FROM_NEW, ack=2),
         c.Consume(2, "delete", b"s", b"n"),
         c.Consume(3, "list", b"s"),
-    )
-    assert [args[1] for _verb, args in owners.asked] == [
-        {"do": "reset", "name": b"n", "from": ["new", 0], "sync": True, "replicas": 0},
-        {"do": "delete", "name": b"n", "sync": False, "replicas": 0},
-        {"do": "list", "sync": False, "replicas": 0},
     ]
+    peer.ask(*requests)
+    assert owners.asked == requests
     owners.answer({"next_seq": 4})
     owners.answer({"existed": False})
     caught_up = {key: value for key, value in asdict(STANDING).items() if key != "lag_us"}
@@ -93,9 +89,9 @@ def test_reset_delete_and_list(node: World) -> None:
 def test_a_get_is_answered_with_the_frames_of_its_runs(node: World) -> None:
     owners, peer, name = Owners(node), Member(node, 1), node.name(0)
     node.fill(name, [b"a", b"b", b"c", b"d"])
-    peer.ask(get(4, name, finished=((0, 1, 1),), failed=((2, 1, "why"),), max_bytes=5, wait_ms=70, fresh=True, ack=2))
-    stream = name.encode()
-    assert owners.asked == [("get", [stream, b"n", b"m", [[0, 1, 1]], [[2, 1, "why"]], 9, 5, 70, True, True, 0, 0])]
+    wanted = get(4, name, finished=((0, 1, 1),), failed=((2, 1, "why"),), max_bytes=5, wait_ms=70, fresh=True, ack=2)
+    peer.ask(wanted)
+    assert owners.asked == [wanted]
     owners.answer(given([3, 1, 0], stale=([0, 0],), trimmed=2))
     (got,) = peer.take()
     assert isinstance(got, c.Got)
@@ -138,7 +134,7 @@ def test_a_get_that_waits_holds_nothing_up(node: World) -> None:
 def test_close_ends_the_waiting_and_comes_after_the_answers(node: World) -> None:
     owners, peer = Owners(node), Member(node)
     assert peer.ask(get(1, "s", wait_ms=60_000), m.Close()) == []
-    assert owners.told == [{"do": "wake", "name": b"n", "member": b"m"}] and not peer.peer.ended
+    assert owners.told == [c.MemberNotice("wake", b"s", b"n", b"m")] and not peer.peer.ended
     owners.answer()
     assert peer.take() == [c.Got(1, (), (), 0, memoryview(b""))]
     assert peer.peer.ended
@@ -151,7 +147,7 @@ def test_a_connection_that_is_gone_is_told_and_answered_nothing(node: World) -> 
     peer.peer.close()
     node.workers[0].clients[next(iter(node.workers[0].clients))].close("reset")
     (told,) = owners.told
-    assert told["do"] == "away" and told["idle_ms"] >= 0
+    assert told.do == "away" and told.idle_ms >= 0
     owners.answer(given([0, 1, 0]))
     owners.answer({"consumers": []})
     assert not node.workers[0].clients and not node.workers[0].held_gets

@@ -12,8 +12,9 @@ from tailrace.broker.connection.base import OUT_HIGH_BYTES, Pause
 from tailrace.broker.consumers.edge.line import COLUMNS, COMMANDS
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol import commands as lines
-from tailrace.protocol.consuming import GET_BYTES_MAX
+from tailrace.protocol import consuming as c
 from tailrace.protocol.errors import Code
+from tailrace.protocol.places import FROM_NEW, From
 from tailrace.shard.files import write_all
 from tailrace.shard.stream_files import stream_paths
 from tests.broker.consumers.owning import GIVEN_NOTHING, Owners, given
@@ -27,9 +28,14 @@ def node(tmp_path: Path) -> Iterator[World]:
 
 
 def member_of(owners: Owners) -> bytes:
-    verb, args = owners.asked[0]
-    assert verb == "get" and isinstance(args[2], bytes)
-    return args[2]
+    wanted = owners.asked[0]
+    assert isinstance(wanted, c.Get)
+    return wanted.member
+
+
+def said_of(owners: Owners) -> tuple[object, ...]:
+    wanted = owners.asked[0]
+    return wanted.finished, wanted.failed, wanted.max_messages
 
 
 def msg(line: str) -> tuple[str, int, str]:
@@ -41,19 +47,20 @@ def msg(line: str) -> tuple[str, int, str]:
 
 
 @pytest.mark.parametrize(
-    ("line", "deed", "value", "answer"),
+    ("line", "wanted", "value", "answer"),
     [
-        ("consume s n #4", {"do": "create", "name": b"n", "from": ["seq", 4]}, {"next_seq": 4}, "ok consume s n 4"),
-        ("reset s n new", {"do": "reset", "name": b"n", "from": ["new", 0]}, {"next_seq": 9}, "ok reset s n 9"),
-        ("unconsume s n", {"do": "delete", "name": b"n"}, {"existed": False}, "ok unconsume s n"),
+        ("consume s n #4", ("create", From("seq", 4)), {"next_seq": 4}, "ok consume s n 4"),
+        ("reset s n new", ("reset", FROM_NEW), {"next_seq": 9}, "ok reset s n 9"),
+        ("unconsume s n", ("delete", None), {"existed": False}, "ok unconsume s n"),
     ],
 )
 def test_what_is_done_to_consumers(
-    node: World, line: str, deed: dict[str, object], value: dict[str, object], answer: str
+    node: World, line: str, wanted: tuple[c.Deed, From | None], value: dict[str, object], answer: str
 ) -> None:
     owners, peer = Owners(node), node.connect(1)
     assert node.ask(peer, line) == []
-    assert owners.asked == [("consume", [b"s", deed | {"sync": False, "replicas": 0}])]
+    do, start = wanted
+    assert owners.asked == [c.Consume(0, do, b"s", b"n", start)]
     owners.answer(value)
     assert peer.take() == [answer]
     peer.send(line)
@@ -77,14 +84,14 @@ def test_a_get_shows_its_messages_as_a_subscription_does(node: World) -> None:
     node.fill(name, [b"a", b"", b"c|d"])
     node.ask(peer, f"get {name} n 500 7")
     member = member_of(owners)
-    assert owners.asked == [("get", [name.encode(), b"n", member, [], [], 7, GET_BYTES_MAX, 500, False, False, 0, 0])]
+    assert owners.asked == [c.Get(0, name.encode(), b"n", member, max_messages=7, wait_ms=500)]
     owners.answer(given([2, 1, 0], [0, 2, 1]))
     *messages, done = peer.take()
     assert [msg(line) for line in messages] == [(name, 2, "c|d"), (name, 0, "a"), (name, 1, "")]
     assert done == f"ok get {name} n 3"
     assert node.workers[1].metrics.line.messages_out == 3
     node.ask(peer, f"get {name} other")
-    assert owners.asked[0][1][2:8] == [member, [], [], 1, GET_BYTES_MAX, 0], "one and the same member of all"
+    assert owners.asked == [c.Get(0, name.encode(), b"other", member, max_messages=1)], "one and the same member of all"
     owners.answer()
     assert peer.take() == [f"ok get {name} other 0"]
 
@@ -132,21 +139,22 @@ def show(node: World, owners: Owners, peer: Peer, name: str, *runs: list[int]) -
 @pytest.mark.parametrize(
     ("line", "finished", "failed", "answer"),
     [
-        ("ack {} n 7", [[7, 7, 1]], [], "ok ack {} n 7"),
-        ("ack {} n 7 9", [[7, 9, 1]], [], "ok ack {} n 7 9"),
-        ("nack {} n 7", [], [[7, 1, ""]], "ok nack {} n 7"),
-        ("nack {} n 7 bad", [], [[7, 1, "bad"]], "ok nack {} n 7"),
+        ("ack {} n 7", [(7, 7, 1)], [], "ok ack {} n 7"),
+        ("ack {} n 7 9", [(7, 9, 1)], [], "ok ack {} n 7 9"),
+        ("nack {} n 7", [], [(7, 1, "")], "ok nack {} n 7"),
+        ("nack {} n 7 bad", [], [(7, 1, "bad")], "ok nack {} n 7"),
     ],
 )
 def test_what_is_finished_and_what_has_failed(
-    node: World, line: str, finished: list[list[int]], failed: list[list[object]], answer: str
+    node: World, line: str, finished: list[c.FinishedRow], failed: list[c.FailedRow], answer: str
 ) -> None:
     owners, peer, name = Owners(node), node.connect(), node.name(0)
     node.fill(name, [b"x"] * 10)
     show(node, owners, peer, name, [5, 3, 0], [8, 2, 1])
     line = line.format(name)
     node.ask(peer, line)
-    assert owners.asked[0][1][3:] == [finished, failed, 0, GET_BYTES_MAX, 0, False, False, 0, 0]
+    wanted = c.Get(0, name.encode(), b"n", member_of(owners), finished=tuple(finished), failed=tuple(failed))
+    assert owners.asked == [wanted]
     owners.answer()
     assert peer.take() == [answer.format(name)]
     for stale, text in (
@@ -171,13 +179,13 @@ def test_a_seq_means_the_message_that_was_shown(node: World) -> None:
     show(node, owners, peer, name, [2, 2, 0], [6, 1, 0])
     some, none = "messages 0 to 1 are not this connection's, nor are 2 ranges", "message 4 is not this connection's"
     for line, finished, text in (
-        (f"ack {name} n 0 9", [[2, 3, 1], [6, 6, 1]], some),
+        (f"ack {name} n 0 9", [(2, 3, 1), (6, 6, 1)], some),
         (f"ack {name} n 4", [], none),
         (f"ack {name} other 4", [], none),
         (f"nack {name} n 4", [], none),
     ):
         node.ask(peer, line)
-        assert owners.asked[0][1][3:6] == [finished, [], 0]
+        assert said_of(owners) == (tuple(finished), (), 0)
         owners.answer()
         (answer,) = peer.take()
         assert answer.startswith(f"err stale {name}: {text}"), answer
@@ -193,7 +201,7 @@ def test_a_connection_that_moves_knows_what_it_was_shown(node: World) -> None:
     client = node.client_of(peer)
     client.worker.links.hand_over(client.worker.links.link_to(1), *handover.detach(client))  # type: ignore[arg-type]
     node.ask(peer, f"ack {name} n 2 3")
-    assert node.client_of(peer).worker is node.workers[1] and owners.asked[0][1][3] == [[2, 3, 1]]
+    assert node.client_of(peer).worker is node.workers[1] and owners.asked[0].finished == ((2, 3, 1),)
 
 
 def test_who_leaves_is_no_member_any_more(node: World) -> None:
@@ -202,9 +210,7 @@ def test_who_leaves_is_no_member_any_more(node: World) -> None:
     member = member_of(owners)
     owners.answer()
     node.ask(peer, "leave s n")
-    assert owners.asked == [
-        ("consume", [b"s", {"do": "leave", "name": b"n", "member": member, "sync": False, "replicas": 0}])
-    ]
+    assert owners.asked == [c.Consume(0, "leave", b"s", b"n", member=member)]
     owners.answer({})
     assert peer.take()[-1] == "ok leave s n"
     node.client_of(peer).close("reset")
@@ -214,14 +220,14 @@ def test_who_leaves_is_no_member_any_more(node: World) -> None:
 def test_commands_are_done_one_after_the_other(node: World) -> None:
     owners, peer = Owners(node), node.connect()
     node.ask(peer, "consume s n 0", "get s n 900", "ack s n 0", "leave s n", "ping", "consumers s")
-    assert [verb for verb, _ in owners.asked] == ["consume"]
+    assert [each.do for each in owners.asked] == ["create"]
     owners.answer({"next_seq": 0, "created": True})
-    assert [verb for verb, _ in owners.asked] == ["get"] and owners.asked[0][1][7] == 900
+    assert [each.wait_ms for each in owners.asked] == [900]
     owners.answer()
-    assert owners.asked[0][1][3:6] == [[], [], 0]
+    assert said_of(owners) == ((), (), 0)
     assert peer.take() == ["ok consume s n 0", "ok get s n 0"]
     owners.answer()
-    assert [line.split(":")[0] for line in peer.take()] == ["err stale s"] and owners.asked[0][0] == "consume"
+    assert [line.split(":")[0] for line in peer.take()] == ["err stale s"] and owners.asked[0].do == "leave"
     owners.answer({})
     assert peer.take() == ["ok leave s n", "ok pong"]
     owners.answer({"consumers": []})
@@ -245,9 +251,9 @@ def test_a_row_of_many_that_are_answered_at_once(node: World) -> None:
 def test_close_does_not_wait_for_messages(node: World) -> None:
     owners, peer = Owners(node), node.connect()
     node.ask(peer, "get s n 60000", "get s n 60000", "close")
-    assert [each["do"] for each in owners.told] == ["wake"] and not peer.ended
+    assert [each.do for each in owners.told] == ["wake"] and not peer.ended
     owners.answer()
-    assert owners.asked[0][1][7] == 0, "nor does the second"
+    assert owners.asked[0].wait_ms == 0, "nor does the second"
     owners.answer()
     assert peer.lines == ["ok get s n 0", "ok get s n 0", "ok close"] and peer.ended
 
@@ -267,7 +273,7 @@ def test_a_connection_that_is_gone(node: World) -> None:
     node.ask(peer, "get s n 900", "get s n 900")
     member = member_of(owners)
     node.client_of(peer).close("reset")
-    assert [(each["do"], each["member"]) for each in owners.told] == [("away", member)]
+    assert [(each.do, each.member) for each in owners.told] == [("away", member)]
     owners.answer()
     assert owners.asked == []
 
@@ -277,7 +283,7 @@ def test_a_connection_that_moves_is_the_same_member(node: World) -> None:
     node.ask(peer, "get s n 60000")
     member, client = member_of(owners), node.client_of(peer)
     client.pause(Pause.LEAVING)
-    assert [each["do"] for each in owners.told] == ["wake"]
+    assert [each.do for each in owners.told] == ["wake"]
     owners.answer()
     assert peer.take() == ["ok get s n 0"]
     client.worker.links.hand_over(client.worker.links.link_to(1), *handover.detach(client))  # type: ignore[arg-type]
@@ -285,7 +291,7 @@ def test_a_connection_that_moves_is_the_same_member(node: World) -> None:
     assert node.client_of(peer).worker is node.workers[1]
     assert member_of(owners) == member
     node.client_of(peer).close("reset")
-    assert [each["do"] for each in owners.told] == ["wake", "away"]
+    assert [each.do for each in owners.told] == ["wake", "away"]
 
 
 def test_one_that_asked_for_nothing_moves_without(node: World) -> None:

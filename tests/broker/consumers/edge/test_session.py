@@ -201,7 +201,7 @@ def test_members_are_away_when_their_connection_has_ended(node: World) -> None:
     peer.ask(m.Close())
     peer.peer.close()
     node.settle()
-    assert [(each["do"], each["name"], each["member"]) for each in owners.told] == [("away", b"n", b"m")] * 2
+    assert [(each.do, each.name, each.member) for each in owners.told] == [("away", b"n", b"m")] * 2
 
 
 def test_a_member_that_has_left_is_not_away(node: World) -> None:
@@ -211,8 +211,7 @@ def test_a_member_that_has_left_is_not_away(node: World) -> None:
         owners.answer()
     peer.take()
     assert peer.ask(*(c.Consume(7, "leave", b"s", b"n", ack=2, member=each) for each in (b"left", b"refused"))) == []
-    deed = {"do": "leave", "name": b"n", "member": b"left", "sync": True, "replicas": 0}
-    assert owners.asked[0] == ("consume", [b"s", deed])
+    assert owners.asked[0] == c.Consume(7, "leave", b"s", b"n", ack=2, member=b"left")
     owners.answer({})
     owners.answer(Refused(Code.UNAVAILABLE, "not now"))
     answers = peer.take()
@@ -220,7 +219,7 @@ def test_a_member_that_has_left_is_not_away(node: World) -> None:
     peer.ask(m.Close())
     peer.peer.close()
     node.settle()
-    assert [(each["do"], each["member"]) for each in owners.told] == [("away", b"refused"), ("away", b"stays")]
+    assert [(each.do, each.member) for each in owners.told] == [("away", b"refused"), ("away", b"stays")]
 
 
 def test_members_go_along_when_the_connection_is_handed_over(node: World) -> None:
@@ -237,7 +236,7 @@ def test_members_go_along_when_the_connection_is_handed_over(node: World) -> Non
     peer.ask(m.Close())
     peer.peer.close()
     node.settle()
-    assert [each["do"] for each in owners.told] == ["away"]
+    assert [each.do for each in owners.told] == ["away"]
 
 
 @pytest.mark.parametrize("reason", [Pause.MOVE, Pause.LEAVING])
@@ -248,7 +247,7 @@ def test_a_connection_that_is_to_move_waits_for_nothing(node: World, reason: Pau
     assert not handover.possible(client)
     client.pause(reason)
     client.pause(reason)
-    assert [each["do"] for each in owners.told] == ["wake"], "once"
+    assert [each.do for each in owners.told] == ["wake"], "once"
     owners.answer()
     assert peer.take() == [c.Got(1, (), (), 0, memoryview(b""))]
     assert handover.possible(client)

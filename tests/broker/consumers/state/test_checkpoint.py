@@ -6,7 +6,6 @@ import pytest
 
 from tailrace.broker.consumers.state import decide
 from tailrace.broker.consumers.state.checkpoint import PART_REST_BYTES
-from tailrace.broker.consumers.state.decide import Ask
 from tailrace.broker.consumers.state.records import (
     BadRecord,
     Begun,
@@ -20,7 +19,7 @@ from tailrace.broker.consumers.state.records import (
     unpack,
 )
 from tailrace.broker.consumers.state.stream_state import Consumers
-from tests.broker.consumers.stream import Stream
+from tests.broker.consumers.stream import Stream, asking
 
 
 def worn(consumers_count: int = 3) -> Consumers:
@@ -29,11 +28,11 @@ def worn(consumers_count: int = 3) -> Consumers:
     for number in range(consumers_count):
         name = f"c{number}".encode()
         decide.create(consumers, name, number, stream, 5, deliveries_max=2)
-        decide.get(consumers, Ask(name, b"m", max_messages=90), stream, 6)
-        decide.get(consumers, Ask(name, b"n", max_messages=30), stream, 7)
+        decide.get(consumers, asking(name, b"m", max_messages=90), stream, 6)
+        decide.get(consumers, asking(name, b"n", max_messages=30), stream, 7)
         failed = [(seq, 1, f"no {seq}") for seq in range(10, 60, 3)]
         for _ in range(2):
-            decide.get(consumers, Ask(name, b"m", [(5, 6, 1)], failed, 10, fresh=True), stream, 8)
+            decide.get(consumers, asking(name, b"m", [(5, 6, 1)], failed, 10, fresh=True), stream, 8)
     return consumers
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tailrace.broker.consumers.state import decide
-from tailrace.broker.consumers.state.decide import Ask, Given, Listed, Placed
+from tailrace.broker.consumers.state.decide import Given, Listed, Placed
 from tailrace.broker.consumers.state.records import Buried, Created, Deleted, Line, Reset, Returned
 from tailrace.broker.consumers.state.stream_state import Consumers
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
-from tests.broker.consumers.stream import Stream
+from tests.broker.consumers.stream import Stream, asking
 
 BILLING = b"billing"
 NOW_US = 1_000_000
@@ -24,7 +24,7 @@ def made(stream: Stream, deliveries_max: int = 0) -> Consumers:
 
 
 def get(consumers: Consumers, stream: Stream, member: bytes, most: int, now_us: int = NOW_US) -> Given:
-    return decide.get(consumers, Ask(BILLING, member, max_messages=most, fresh=True), stream, now_us).value
+    return decide.get(consumers, asking(BILLING, member, max_messages=most, fresh=True), stream, now_us).value
 
 
 def test_a_consumer_is_made_once() -> None:
@@ -96,8 +96,8 @@ def test_they_are_listed() -> None:
     consumers = made(stream, deliveries_max=1)
     decide.create(consumers, b"audit", 9, stream, NOW_US)
     get(consumers, stream, b"m", 4)
-    decide.get(consumers, Ask(BILLING, b"n", max_messages=1), stream, NOW_US + 7)
-    decide.get(consumers, Ask(BILLING, b"m", [(0, 0, 1)], [(1, 1, "no")]), stream, NOW_US + 8)
+    decide.get(consumers, asking(BILLING, b"n", max_messages=1), stream, NOW_US + 7)
+    decide.get(consumers, asking(BILLING, b"m", [(0, 0, 1)], [(1, 1, "no")]), stream, NOW_US + 8)
     assert decide.listing(consumers, stream, NOW_US + 10) == [
         Listed(b"audit", 9, 1, 0, 0, 0, 0, 10, decide.ACK_WAIT_US, 0),
         Listed(BILLING, 2, 8, 3, 2, 0, 1, 2, decide.ACK_WAIT_US, 1),
@@ -189,7 +189,7 @@ def test_so_many_consumers_are_looked_at_in_one_go(monkeypatch: pytest.MonkeyPat
     stream, consumers = Stream(1), Consumers()
     for name in (b"a", b"b", b"c"):
         decide.create(consumers, name, 0, stream, NOW_US)
-        decide.get(consumers, Ask(name, b"m", max_messages=1), stream, NOW_US)
+        decide.get(consumers, asking(name, b"m", max_messages=1), stream, NOW_US)
     assert decide.expire(consumers, stream, LATE_US).value == {b"a", b"b"}
     assert decide.next_deadline_us(consumers) == LATE_US
     assert decide.expire(consumers, stream, LATE_US).value == {b"c"}

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tailrace.broker.consumers.state import decide, decide_get
-from tailrace.broker.consumers.state.decide import Ask, Given
+from tailrace.broker.consumers.state.decide import Given
 from tailrace.broker.consumers.state.records import Line, Progress
 from tailrace.broker.consumers.state.stream_state import Consumers
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
-from tests.broker.consumers.stream import Stream
+from tests.broker.consumers.stream import Stream, asking
 
 BILLING = b"billing"
 NOW_US = 1_000_000
@@ -25,14 +26,14 @@ def made(stream: Stream, deliveries_max: int = 0) -> Consumers:
 
 
 def ask(consumers: Consumers, stream: Stream, member: bytes = b"m", **rest: Any) -> Given:
-    return decide.get(consumers, Ask(BILLING, member)._replace(**rest), stream, NOW_US).value
+    return decide.get(consumers, replace(asking(BILLING, member), **rest), stream, NOW_US).value
 
 
 def test_one_record_says_all_of_a_get() -> None:
     stream = Stream(300)
     consumers = made(stream, deliveries_max=5)
     ask(consumers, stream, max_messages=100)
-    more = Ask(BILLING, b"m", [(0, 49, 1), (50, 97, 1)], [(98, 1, "no"), (99, 1, "no")], 100)
+    more = asking(BILLING, b"m", [(0, 49, 1), (50, 97, 1)], [(98, 1, "no"), (99, 1, "no")], 100)
     decision = decide.get(consumers, more, stream, NOW_US + 5)
     assert decision.value == Given(((98, 2, 1, 1), (100, 98, 0, 1)))
     assert decision.records == (Progress(BILLING, b"m", NOW_US + 5, 0, (0, 98), ((98, 2, "no"),), (), (98, 100)),)
@@ -42,10 +43,10 @@ def test_one_record_says_all_of_a_get() -> None:
 def test_nothing_is_logged_where_nothing_changes_until_it_is_long_ago() -> None:
     stream = Stream(3)
     consumers = made(stream)
-    first = decide.get(consumers, Ask(BILLING, b"m", max_messages=3), stream, NOW_US)
-    again = decide.get(consumers, Ask(BILLING, b"m", max_messages=3), stream, NOW_US + decide_get.TOUCH_US - 1)
+    first = decide.get(consumers, asking(BILLING, b"m", max_messages=3), stream, NOW_US)
+    again = decide.get(consumers, asking(BILLING, b"m", max_messages=3), stream, NOW_US + decide_get.TOUCH_US - 1)
     assert first.value == again.value == Given(((0, 3, 0, 1),)) and not again.records
-    late = decide.get(consumers, Ask(BILLING, b"m", max_messages=3), stream, NOW_US + decide_get.TOUCH_US)
+    late = decide.get(consumers, asking(BILLING, b"m", max_messages=3), stream, NOW_US + decide_get.TOUCH_US)
     assert late.records == (Progress(BILLING, b"m", NOW_US + decide_get.TOUCH_US),)
 
 
@@ -54,7 +55,7 @@ def test_what_is_given_again_keeps_its_deadline() -> None:
     consumers = made(stream)
     ask(consumers, stream, max_messages=3)
     due_us = decide.next_deadline_us(consumers)
-    decide.get(consumers, Ask(BILLING, b"m", max_messages=3), stream, NOW_US + 10)
+    decide.get(consumers, asking(BILLING, b"m", max_messages=3), stream, NOW_US + 10)
     assert decide.next_deadline_us(consumers) == due_us == NOW_US + decide.ACK_WAIT_US
 
 
@@ -90,7 +91,7 @@ def test_what_an_owner_of_an_earlier_term_may_have_given_is_finished() -> None:
     consumers = made(stream)
     stream.promote(8)
     stream.publish([None] * 4)
-    decision = decide.get(consumers, Ask(BILLING, b"m", [(3, 9, 1)]), stream, NOW_US)
+    decision = decide.get(consumers, asking(BILLING, b"m", [(3, 9, 1)]), stream, NOW_US)
     assert decision.value == Given(stale=((8, 9),))
     assert [type(record) for record in decision.records] == [Line, Progress]
     assert consumers.by_name[BILLING].waiting.count == 3
@@ -113,7 +114,7 @@ def test_what_is_not_kept_any_more_is_counted_once() -> None:
     ask(consumers, stream, b"m", max_messages=4)
     ask(consumers, stream, b"n", max_messages=4, fresh=True)
     stream.first_seq = 20
-    decision = decide.get(consumers, Ask(BILLING, b"m", max_messages=2), stream, NOW_US)
+    decision = decide.get(consumers, asking(BILLING, b"m", max_messages=2), stream, NOW_US)
     assert decision.value == Given(((20, 2, 0, 1),), trimmed=4 + 12)
     assert ask(consumers, stream, b"m", max_messages=2).trimmed == 0
     assert ask(consumers, stream, b"n", max_messages=2, fresh=True).trimmed == 0
@@ -131,8 +132,8 @@ def test_a_consumer_has_so_many_members(monkeypatch: pytest.MonkeyPatch) -> None
     assert refused.value.code == Code.OVERLOADED
     ask(consumers, stream, b"m", max_messages=1)
     later_us = NOW_US + decide_get.PRESENT_US + 1
-    decide.get(consumers, Ask(BILLING, b"m", [(0, 0, 1)]), stream, later_us)
-    decide.get(consumers, Ask(BILLING, b"o", max_messages=1), stream, later_us)
+    decide.get(consumers, asking(BILLING, b"m", [(0, 0, 1)]), stream, later_us)
+    decide.get(consumers, asking(BILLING, b"o", max_messages=1), stream, later_us)
     assert set(consumers.by_name[BILLING].members) == {b"m", b"o"}
 
 
@@ -140,12 +141,12 @@ def test_what_dies_is_told_with_its_number_once() -> None:
     stream = Stream(5)
     consumers = made(stream, deliveries_max=1)
     ask(consumers, stream, max_messages=5)
-    decision = decide.get(consumers, Ask(BILLING, b"m", [], [(3, 1, "no"), (1, 1, "bad")]), stream, NOW_US)
+    decision = decide.get(consumers, asking(BILLING, b"m", [], [(3, 1, "no"), (1, 1, "bad")]), stream, NOW_US)
     assert [(each.number, each.seq, each.deliveries, each.reason) for each in decision.dead] == [
         (0, 1, 1, "bad"),
         (1, 3, 1, "no"),
     ]
-    decision = decide.get(consumers, Ask(BILLING, b"m", [], [(3, 1, "no"), (2, 1, "no")]), stream, NOW_US)
+    decision = decide.get(consumers, asking(BILLING, b"m", [], [(3, 1, "no"), (2, 1, "no")]), stream, NOW_US)
     assert [(each.number, each.seq) for each in decision.dead] == [(2, 2)]
     assert [each.number for each in consumers.unburied()] == [0, 1, 2]
 
@@ -215,7 +216,7 @@ def test_another_program_of_a_name_is_another_delivery() -> None:
         for _ in range(3):  # the answer is lost, and asked for again
             assert ask(consumers, stream, max_messages=2, session=session).runs == ((0, 2, session - 1, 1),)
     assert ask(consumers, stream, finished=[(0, 0, 1)], session=3) == Given(), "who wants nothing is not begun anew"
-    decision = decide.get(consumers, Ask(BILLING, b"m", max_messages=2, session=3), stream, NOW_US)
+    decision = decide.get(consumers, asking(BILLING, b"m", max_messages=2, session=3), stream, NOW_US)
     assert decision.value == Given(((2, 1, 0, 1),))
     (letter,) = decision.dead
     assert (letter.seq, letter.deliveries, letter.reason) == (1, 2, decide_get.BEGUN_ANEW)

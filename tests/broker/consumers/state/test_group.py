@@ -7,9 +7,8 @@ from collections import Counter
 
 from tailrace.broker.consumers.state import decide, group
 from tailrace.broker.consumers.state.consumer import FLIGHT_MAX
-from tailrace.broker.consumers.state.decide import Ask
 from tailrace.broker.consumers.state.stream_state import Consumers
-from tests.broker.consumers.stream import Stream
+from tests.broker.consumers.stream import Stream, asking
 
 BILLING = b"billing"
 
@@ -35,7 +34,7 @@ def get(
     failed: tuple[int, ...] = (),
     max_bytes: int = 1 << 20,
 ) -> list[int]:
-    ask = Ask(
+    ask = asking(
         BILLING, member, [(*each, 1) for each in finished], [(seq, 1, "no") for seq in failed], most, max_bytes, True
     )
     runs = decide.get(consumers, ask, stream, 10).value.runs

@@ -6,11 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.broker.consumers.state import decide
-from tailrace.broker.consumers.state.decide import Ask
 from tailrace.broker.consumers.state.lag import SOON, Idle, Rules, seen_us, survey
 from tailrace.broker.consumers.state.stream_state import Consumers
 from tailrace.broker.process.settings import StreamPolicy
-from tests.broker.consumers.stream import Stream
+from tests.broker.consumers.stream import Stream, asking
 
 NOW_US = 10**15
 MAX_US = 1_000_000_000
@@ -23,7 +22,7 @@ def made(stream: Stream, *ages_us: int) -> Consumers:
         name, at_us = b"c%d" % number, NOW_US - age_us
         decide.create(consumers, name, stream.next_seq if number % 2 else 0, stream, at_us, 10_000_000)
         if number % 3 == 2:
-            decide.get(consumers, Ask(name, b"m", max_messages=2), stream, at_us)
+            decide.get(consumers, asking(name, b"m", max_messages=2), stream, at_us)
     return consumers
 
 

@@ -10,6 +10,7 @@ import os
 import random
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import settings
@@ -17,13 +18,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from tailrace.broker.consumers.state import decide
-from tailrace.broker.consumers.state.decide import Ask, Given
+from tailrace.broker.consumers.state.decide import Given
 from tailrace.broker.consumers.state.decide_get import PRESENT_US
 from tailrace.broker.consumers.state.records import Progress, Record, Returned, pack, unpack
 from tailrace.broker.consumers.state.stream_state import Consumers, DeadLetter
+from tailrace.protocol.consuming import Get
 from tailrace.shard.epochs import parting_seq
 from tests.broker.consumers.model import Model
-from tests.broker.consumers.stream import Message, Stream
+from tests.broker.consumers.stream import Message, Stream, asking
 
 NAMES = (b"billing", b"audit")
 MEMBERS = (b"a", b"b", b"c")
@@ -149,7 +151,7 @@ class Machine(RuleBasedStateMachine):
         failed = [(seq, hand[seq].epoch, "no") for seq in held[count : count + fails]]
         if other is not None and self.knows(name, member, other):
             finished.append((other[0], other[0] + other[1], other[2]))
-        self.ask(Ask(name, member, finished, failed, most, nbytes, fresh))
+        self.ask(asking(name, member, finished, failed, most, nbytes, fresh))
 
     def knows(self, name: bytes, member: bytes, other: tuple[int, int, int]) -> bool:
         """Whether none of these would be finished by it, or it has them in hand.
@@ -160,9 +162,9 @@ class Machine(RuleBasedStateMachine):
         open_seqs = {*model.waiting(self.stream), *model.at(member)} - set(self.hands[name, member])
         return not seqs_of([(other[0], other[0] + other[1])]) & open_seqs
 
-    def ask(self, ask: Ask) -> Given:
+    def ask(self, ask: Get) -> Given:
         name, member, stream, model = ask.name, ask.member, self.stream, self.models[ask.name]
-        ask = ask._replace(session=self.sessions.get((name, member), 1))
+        ask = replace(ask, session=self.sessions.get((name, member), 1))
         known = self.consumers.by_name[name].members.get(member)
         is_anew = bool(ask.max_messages and known and known.session not in (0, ask.session) and model.at(member))
         decision = decide.get(self.consumers, ask, stream, self.now_us)
@@ -203,7 +205,7 @@ class Machine(RuleBasedStateMachine):
         assert back <= expected  # the keys of what is trimmed may be known or not
         model.back(back)
 
-    def check_given(self, ask: Ask, given: Given, model: Model) -> None:
+    def check_given(self, ask: Get, given: Given, model: Model) -> None:
         stream, member = self.stream, ask.member
         missed = [seq for seq in model.waiting(stream) if seq < stream.first_seq]
         missed += [seq for seq in model.at(member) if seq < stream.first_seq and not ask.fresh]
@@ -236,7 +238,7 @@ class Machine(RuleBasedStateMachine):
     @rule(name=names, member=members, most=st.integers(1, 6))
     def get_twice(self, name: bytes, member: bytes, most: int) -> None:
         """The answer was lost."""
-        ask = Ask(name, member, max_messages=most)
+        ask = asking(name, member, max_messages=most)
         first, second = self.ask(ask), self.ask(ask)
         assert messages_of(first) == messages_of(second)
 
@@ -244,14 +246,14 @@ class Machine(RuleBasedStateMachine):
     def begin_anew(self, name: bytes, member: bytes, most: int) -> None:
         """Its program has ended, and another one asks under its name: what it had has been delivered in vain."""
         self.sessions[name, member] = self.sessions.get((name, member), 1) + 1
-        self.ask(Ask(name, member, max_messages=most))
+        self.ask(asking(name, member, max_messages=most))
 
     @rule(name=names, member=members, most=st.integers(0, 3), fails=st.booleans())
     def say_of_what_is_lost(self, name: bytes, member: bytes, most: int, fails: bool) -> None:
         """Late, when the seqs are other messages', which wait, or are in flight, perhaps at this very member."""
         ghosts = self.ghosts.get((name, member), [])[-20:]
         failed = [(seq, epoch, "no") for seq, epoch in ghosts] if fails else []
-        given = self.ask(Ask(name, member, [(seq, seq, epoch) for seq, epoch in ghosts], failed, most))
+        given = self.ask(asking(name, member, [(seq, seq, epoch) for seq, epoch in ghosts], failed, most))
         assert seqs_of(given.stale) == {seq for seq, _ in ghosts}
 
     @rule(name=names, member=members)
@@ -420,7 +422,7 @@ class Machine(RuleBasedStateMachine):
             ghosts = [each for each in hand if each >= seq]
             if ghosts:
                 before = self.consumers.by_name[name].lag_messages(self.stream.next_seq)
-                ask = Ask(name, member, [(each, each, hand[each].epoch) for each in ghosts])
+                ask = asking(name, member, [(each, each, hand[each].epoch) for each in ghosts])
                 decision = decide.get(self.consumers, ask, self.stream, self.now_us)
                 self.append(decision.records)
                 assert seqs_of(decision.value.stale) == set(ghosts)
@@ -482,7 +484,7 @@ class Machine(RuleBasedStateMachine):
         for name in NAMES:
             for _ in range(1_000):
                 hand = self.hands.setdefault((name, b"a"), {})
-                given = self.ask(Ask(name, b"a", [(seq, seq, hand[seq].epoch) for seq in hand], max_messages=5))
+                given = self.ask(asking(name, b"a", [(seq, seq, hand[seq].epoch) for seq in hand], max_messages=5))
                 if not given.runs:
                     break
             dead = {letter.seq for letter in self.letters.values() if letter.consumer == name}

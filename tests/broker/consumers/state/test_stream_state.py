@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tailrace.broker.consumers.state import decide
-from tailrace.broker.consumers.state.decide import Ask
 from tailrace.broker.consumers.state.records import (
     BadRecord,
     Buried,
@@ -19,7 +18,7 @@ from tailrace.broker.consumers.state.records import (
 )
 from tailrace.broker.consumers.state.stream_state import Consumers
 from tailrace.shard.epochs import EpochStart
-from tests.broker.consumers.stream import Stream
+from tests.broker.consumers.stream import Stream, asking
 
 MADE = Created(b"billing", 1, 0, 100, 0)
 
@@ -66,7 +65,7 @@ def test_an_alarm_is_set_once_a_wait_and_never_late() -> None:
     stream, consumers = Stream(100), Consumers()
     decide.create(consumers, b"billing", 0, stream, 1, ack_wait_us=1_000)
     for now_us in range(10, 20):
-        decide.get(consumers, Ask(b"billing", b"m", max_messages=1, fresh=True), stream, now_us)
+        decide.get(consumers, asking(b"billing", b"m", max_messages=1, fresh=True), stream, now_us)
     assert len(consumers._alarms) == 1
     assert consumers.next_alarm_us() == 1_010
     assert consumers.take_alarm(1_009) is None
@@ -77,7 +76,7 @@ def test_an_alarm_is_set_once_a_wait_and_never_late() -> None:
 def test_alarms_of_consumers_that_are_gone_are_dropped() -> None:
     stream, consumers = Stream(100), Consumers()
     decide.create(consumers, b"billing", 0, stream, 1)
-    decide.get(consumers, Ask(b"billing", b"m", max_messages=1), stream, 1)
+    decide.get(consumers, asking(b"billing", b"m", max_messages=1), stream, 1)
     decide.delete(consumers, b"billing")
     assert consumers.next_alarm_us() is None and not consumers._alarms
 

@@ -11,12 +11,13 @@ import pytest
 
 from tailrace.broker.connection.client import ANSWERS_PENDING_MAX
 from tailrace.broker.replication.downstream import session as follower_module
-from tailrace.broker.replication.downstream.calls import SHORT_BYTES_MAX, VERBS
+from tailrace.broker.replication.downstream.calls import SHORT_BYTES_MAX
 from tailrace.broker.replication.downstream.session import WATCHES_MAX, compare
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.binary import ClientCodec
+from tailrace.protocol.consuming import REQUEST_VERBS, Consume, Get, pack_body
 from tailrace.protocol.errors import Code
 from tailrace.protocol.messages import Ack, Op
 from tailrace.protocol.places import FROM_NEW, From
@@ -523,18 +524,24 @@ class Asked:
     def __init__(self, node: World, name: str) -> None:
         self.calls: list[tuple[list[Any], Any]] = []
         self.worker = node.workers[node.owner_of(name)]
-        self.worker.router.answered_later = dict.fromkeys(VERBS, lambda args, done: self.calls.append((args, done)))
+        self.worker.router.answered_later = dict.fromkeys(
+            REQUEST_VERBS, lambda args, done: self.calls.append((args, done))
+        )
 
 
-def get(number: int, name: str, *args: Any) -> r.Call:
-    return r.Call(number, name.encode(), "get", msgpack.packb(args))
+def wanted(name: str, member: bytes = b"m") -> Get:
+    return Get(0, name.encode(), b"n", member)
+
+
+def get(number: int, name: str, member: bytes = b"m") -> r.Call:
+    return r.Call(number, name.encode(), "get", pack_body(wanted(name, member)))
 
 
 def test_calls_are_answered_by_the_streams_owner_in_any_order(node: World, name: str) -> None:
     asked = Asked(node, name)
     peer = follower(node)
-    assert peer.ask(get(7, name, 1), get(8, name, b"x")) == []
-    assert [args for args, _done in asked.calls] == [[name.encode(), 1], [name.encode(), b"x"]]
+    assert peer.ask(get(7, name), get(8, name, b"x")) == []
+    assert [args for args, _done in asked.calls] == [[name.encode(), wanted(name)], [name.encode(), wanted(name, b"x")]]
     given = {"runs": [[1, 2, 3]], "stale": [], "trimmed": 0}
     asked.calls[1][1](given)
     asked.calls[0][1](Refused(Code.CONSUMER, "none of that name"))
@@ -554,7 +561,8 @@ def test_calls_are_answered_by_the_streams_owner_in_any_order(node: World, name:
     [
         (r.Call(1, b"s", "promote", b"\x90"), "unsupported"),
         (r.Call(1, b"s", "get", b"\x80"), "usage"),
-        (r.Call(1, b"s", "get", b"\x90"), "usage"),  # the owner does not understand it
+        (r.Call(1, b"s", "get", b"\x90"), "usage"),
+        (r.Call(1, b"s", "get", pack_body(wanted("another"))), "usage"),
         (r.Call(1, b"s", "consume", b"\x91\xc0"), "usage"),
     ],
 )
@@ -585,7 +593,7 @@ def test_calls_without_an_answer_are_bounded(node: World, name: str, monkeypatch
 def test_an_answer_that_is_too_long_is_none(node: World, name: str) -> None:
     asked = Asked(node, name)
     peer = follower(node)
-    peer.ask(r.Call(1, name.encode(), "consume", msgpack.packb([{"do": "delete"}])))
+    peer.ask(r.Call(1, name.encode(), "consume", pack_body(Consume(0, "delete", name.encode(), b"n"))))
     asked.calls[0][1](b"x" * SHORT_BYTES_MAX)
     asked.worker.turn()
     node.settle()

@@ -27,6 +27,7 @@ from tailrace.broker.streams import owner as owner_module
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.binary import ServerCodec
+from tailrace.protocol.consuming import Consume, pack_body
 from tailrace.protocol.errors import Code
 from tailrace.protocol.messages import Op, pack
 from tailrace.shard.epochs import EpochStart
@@ -588,10 +589,13 @@ def test_what_the_socket_does_not_take_goes_out_when_it_does(near: Near) -> None
 # --- calls ------------------------------------------------------------------------------------------------------------
 
 
+DELETE = Consume(0, "delete", S, b"n")
+
+
 def call(near: Near) -> list[Any]:
     """Ask for the end of a consumer; its outcome, when it has one."""
     outcomes: list[Any] = []
-    near.uplink.calls.call(S, "consume", [{"do": "delete", "name": b"n"}], outcomes.append, near.clock.now_s)
+    near.uplink.calls.call("consume", DELETE, outcomes.append, near.clock.now_s)
     return outcomes
 
 
@@ -601,7 +605,7 @@ def test_a_call_goes_up_and_its_answer_comes_down(near: Near) -> None:
     near.up()
     outcomes = call(near)
     near.until(lambda: near.far.heard)
-    assert near.far.take() == [r.Call(1, S, "consume", msgpack.packb([{"do": "delete", "name": b"n"}]))]
+    assert near.far.take() == [r.Call(1, S, "consume", pack_body(DELETE))]
     near.far.say(r.Returned(1, msgpack.packb({"existed": True})))
     near.settle()
     assert outcomes == [{"existed": True}]

@@ -20,6 +20,7 @@ from tailrace.broker.replication.upstream.socket import Address
 from tailrace.broker.routing.router import Done
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol import messages as m
+from tailrace.protocol.consuming import Consume
 from tailrace.protocol.errors import Code
 from tailrace.shard.log import StreamLog
 from tailrace.shard.meta import Role, StreamMeta, Upstream
@@ -175,9 +176,9 @@ def test_calls_go_up_to_the_master_through_nodes_that_follow(tree: Tree, workers
     for node in (middle, down):
         owner = node.world.workers[node.world.owner_of(name)].owner
         later(node, lambda args, done, owner=owner: owner.call_up(name.encode(), "consume", args, done))  # type: ignore[misc]
-    asked = [name.encode(), {"do": "delete", "name": b"n"}]
+    asked = [name.encode(), Consume(0, "delete", name.encode(), b"n")]
     outcomes: list[object] = []
-    for args in (asked, [name.encode(), {"do": "delete", "name": b"m"}]):
+    for args in (asked, [name.encode(), Consume(0, "delete", name.encode(), b"m")]):
         down.world.workers[0].router.call(name.encode(), "consume", args, outcomes.append)
     tree.until(lambda: len(outcomes) == 2)
     assert outcomes[0] == existed and isinstance(outcomes[1], Refused) and outcomes[1].code is Code.CONSUMER
@@ -190,7 +191,7 @@ def test_calls_go_up_before_a_stream_was_heard_of(tree: Tree) -> None:
     tree.until(lambda: down.next_seq("s1") == 1)
     up.world.workers[0].router.answered_later = {"consume": lambda args, done: done({"existed": args[0] == b"s2"})}
     outcomes: list[object] = []
-    down.owner.call_up(b"s2", "consume", [b"s2", {"do": "delete", "name": b"n"}], outcomes.append)
+    down.owner.call_up(b"s2", "consume", [b"s2", Consume(0, "delete", b"s2", b"n")], outcomes.append)
     tree.until(lambda: bool(outcomes))
     assert outcomes == [{"existed": True}]
     down.owner.call_up(b"other", "get", [b"other"], outcomes.append)

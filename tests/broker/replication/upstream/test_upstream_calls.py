@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgpack
@@ -11,13 +12,14 @@ from tailrace.broker.replication.upstream import upstream_calls as module
 from tailrace.broker.replication.upstream.socket import WireClosed
 from tailrace.broker.replication.upstream.upstream_calls import PATIENCE_S, CallsUp
 from tailrace.broker.streams.refused import Refused
+from tailrace.protocol.consuming import Consume, pack_body
 from tailrace.protocol.errors import Code
 from tailrace.protocol.replication import Call, Returned
 from tests.broker.replication.upstream_node import Ears
 
 S = b"s"
 NOW_S = 1_000.0
-DELETE = [{"do": "delete", "name": b"n"}]
+DELETE = Consume(0, "delete", S, b"n")
 
 
 class Line:
@@ -35,8 +37,8 @@ class Line:
             assert isinstance(message, Call)
             self.heard.append(message)
 
-    def call(self, args: list[Any] | None = None, now_s: float = NOW_S) -> None:
-        self.calls.call(S, "consume", DELETE if args is None else args, self.outcomes.append, now_s)
+    def call(self, request: Consume = DELETE, now_s: float = NOW_S) -> None:
+        self.calls.call("consume", request, self.outcomes.append, now_s)
 
     def refusals(self) -> list[tuple[Code, str]]:
         assert all(isinstance(each, Refused) for each in self.outcomes), self.outcomes
@@ -55,7 +57,7 @@ def given(number: int, existed: bool = True) -> Returned:
 def test_answers_find_who_asked_in_any_order(line: Line) -> None:
     line.call()
     line.call()
-    assert line.heard == [Call(number, S, "consume", msgpack.packb(DELETE)) for number in (1, 2)]
+    assert line.heard == [Call(number, S, "consume", pack_body(DELETE)) for number in (1, 2)]
     line.calls.returned(given(2, existed=False))
     line.calls.returned(given(1))
     assert line.outcomes == [{"existed": False}, {"existed": True}] and not line.calls
@@ -77,7 +79,7 @@ def test_a_refusal_is_the_askers(line: Line, code: str, expected: Code) -> None:
 )
 def test_what_cannot_be_an_answer_closes(line: Line, message: Returned) -> None:
     line.call()
-    with pytest.raises(WireClosed, match=r"nobody made|no answer to consume"):
+    with pytest.raises(WireClosed, match=r"nobody made|no answer to Consume"):
         line.calls.returned(message)
     assert len(line.calls) == 1
     line.calls.went_down()
@@ -91,7 +93,7 @@ def test_who_waits_when_the_link_goes_hears_it_and_may_ask_again(line: Line) -> 
         again.append(value)
         line.call()
 
-    line.calls.call(S, "consume", DELETE, ask_again, NOW_S)
+    line.calls.call("consume", DELETE, ask_again, NOW_S)
     line.calls.went_down()
     assert [each.text for each in again] == [module.LOST_TEXT]
     assert line.refusals() == [(Code.UNAVAILABLE, module.DOWN_TEXT)], "at once, while it is down"
@@ -124,7 +126,7 @@ def test_calls_without_an_answer_are_bounded(line: Line, monkeypatch: pytest.Mon
 
 
 def test_what_is_too_long_does_not_go(line: Line) -> None:
-    line.call([b"x" * 70_000])
+    line.call(replace(DELETE, name=b"x" * 70_000))
     assert [code for code, _text in line.refusals()] == [Code.SIZE] and not line.heard
 
 
