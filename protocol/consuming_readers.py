@@ -1,6 +1,6 @@
 """The messages of `protocol.consuming`, from the bodies of their envelopes.
 
-Readers raise PeerError for what is no such message.
+Readers raise PeerError for anything else.
 """
 
 from __future__ import annotations
