@@ -24,7 +24,7 @@ Examples:
   tailrace admin workers
   tailrace admin quit
 
-Commands of administrators are taken only from the broker's own machine. `tailrace admin help` lists them.
+The broker accepts these commands only from the broker's own machine. `tailrace admin help` lists them.
 
 Exit codes: 0 done, 1 refused by the broker, 2 wrong arguments, 4 no connection or lost.
 """
@@ -46,12 +46,12 @@ def command(words: tuple[str, ...], server: str | None, host: str | None, port: 
         for received in _ask(sock, chosen, line.encode(errors="surrogateescape")):
             answer.take(received)
     if answer.is_cut:
-        raise _lost(chosen, "the broker closed it within its answer")
+        raise _lost(chosen, "the broker closed the connection in the middle of its answer")
     return REFUSED if answer.refused else OK
 
 
 def _ask(sock: socket.socket, server: Address, line: bytes) -> Iterator[bytes]:
-    """Send `line`, then whatever comes until the broker closes. Raises CommandError."""
+    """Sends `line`, then yields bytes until the broker closes. Raises CommandError."""
     try:
         sock.settimeout(ANSWER_TIMEOUT_S)
         sock.sendall(line + b"\r\n")
@@ -98,5 +98,5 @@ class Answer:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the last line has no end."""
+        """Returns whether the last line is incomplete."""
         return bool(self._rest)

@@ -1,4 +1,4 @@
-"""One question to one node: how does replication stand there?"""
+"""Asks one node for its replication status."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ ASK_ID: Final = 1
 
 
 class AskFailed(Exception):
-    """There is no answer; the text says why."""
+    """No answer; the text gives the reason."""
 
 
 def ask_node(address: Address, stream: str | None, token: str | None, timeout_s: float = ASK_TIMEOUT_S) -> Told:
-    """What the node there tells, of one stream or of all. Raises AskFailed."""
+    """Returns the node's replication status for one stream, or for all. Raises AskFailed."""
     deadline_s = time.monotonic() + timeout_s
     try:
         with socket.create_connection(address, timeout_s) as sock:
@@ -33,11 +33,11 @@ def ask_node(address: Address, stream: str | None, token: str | None, timeout_s:
     except TimeoutError:
         raise AskFailed(f"no answer within {timeout_s:.0f} s") from None
     except UnicodeError:
-        raise AskFailed(f"{address.host!r} is no host's name") from None
+        raise AskFailed(f"{address.host!r} is not a valid host name") from None
     except OSError as error:
         raise AskFailed(error.strerror or str(error)) from None
     except PeerError as error:
-        raise AskFailed(f"what answers there is no broker: {error.text}") from None
+        raise AskFailed(f"the peer is not a tailrace broker: {error.text}") from None
 
 
 def _converse(sock: socket.socket, stream: str | None, token: str | None, deadline_s: float) -> Told:
@@ -51,7 +51,7 @@ def _converse(sock: socket.socket, stream: str | None, token: str | None, deadli
         sock.settimeout(left_s)
         data = sock.recv(RECEIVE_BYTES)
         if not data:
-            raise AskFailed("it closed the connection")
+            raise AskFailed("the node closed the connection")
         for message in codec.feed(data):
             if isinstance(message, m.Welcome):
                 _check_welcome(message)

@@ -1,4 +1,4 @@
-"""`tailrace check`: is every byte of a data directory what was written? And mending what is not."""
+"""`tailrace check`: verifies every byte of a data directory and repairs damage."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Examples:
   tailrace check ./data --rebuild-index
   tailrace check ./data --repair
 
-Checking only reads, and may run while a broker does. What is not as it was written is told with its file and byte.
+Checking only reads, and may run while a broker does. Damage is reported with its file and byte.
 
 --rebuild-index makes the index of a damaged stream anew where its content is right: no message is lost. --repair also
 cuts a damaged content where the damage begins; what is cut is kept beside it in NAME.torn. For both the broker must be
@@ -43,7 +43,7 @@ wrong arguments, 3 the data directory is in use, 5 it is unusable.
 
 @dataclass
 class Summary:
-    """What all reports together say."""
+    """The sum of all reports."""
 
     streams: int
     seen: int = 0
@@ -73,7 +73,7 @@ class Summary:
 @click.argument("data", type=click.Path(path_type=Path))
 @click.option("--rebuild-index", is_flag=True, help="Make indexes anew from contents that are right.")
 @click.option("--repair", is_flag=True, help="Mend what can be mended, cutting damaged contents as well.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a stream, whatever its state.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each stream, damaged or not.")
 def command(data: Path, rebuild_index: bool, repair: bool, as_json: bool) -> int:
     """Verify every stream in the data directory DATA."""
     try:
@@ -115,7 +115,7 @@ def _lines(report: StreamReport | MendReport, as_json: bool) -> Iterable[str]:
 
 
 def report_lines(report: StreamReport) -> Iterable[str]:
-    """What a person needs to know of one stream: nothing when all is well."""
+    """The line about one stream for the operator; None if nothing is wrong."""
     for fault in report.faults:
         yield f"{report.name}: DAMAGED: {fault}"
     if report.unsynced_messages or report.torn_bytes:
@@ -130,7 +130,7 @@ def report_lines(report: StreamReport) -> Iterable[str]:
 
 
 def tail_line(kept: DivergedTail, file: Path | None) -> str:
-    """What was set aside, when, and where it is."""
+    """One line for each tail that was set aside: when, and which file."""
     tail = kept.tail
     epochs = f"epoch {tail.first_epoch}"
     if tail.last_epoch != tail.first_epoch:
@@ -164,7 +164,7 @@ def report_json(report: StreamReport) -> str:
 
 
 def mend_lines(report: MendReport) -> Iterable[str]:
-    """What was wrong with one stream and what came of mending it."""
+    """The line about one damaged stream and its repair."""
     for fault in report.before.faults:
         yield f"{report.name}: DAMAGED: {fault}"
     if report.error:
@@ -174,7 +174,7 @@ def mend_lines(report: MendReport) -> Iterable[str]:
     if report.cut_bytes:
         text += f"; {report.cut_bytes:,} bytes were cut and are kept in {report.kept_in}"
     if report.disabled:
-        text += "; its .meta could not be read, so it is disabled here until it is made a master or a slave again"
+        text += "; its .meta could not be read, so it is disabled here until it becomes a master or a slave again"
     yield text
 
 

@@ -23,7 +23,7 @@ Examples:
   tailrace consumers orders
   tailrace consumers orders --server 10.0.0.1:5050
 
-A line is a consumer: the seq of its first message that is not finished, how many there are from there to the end of the
+A line shows a consumer: the seq of its first message that is not finished, how many follow up to the end of the
 stream and how old the first is, how many its members have at this moment, how many members there are, how many
 deliveries were not the first and how many messages were given up (they are in the stream STREAM/$dead), and how long
 ago a member last asked.
@@ -52,7 +52,7 @@ def command(stream: str, server: str | None, host: str | None, port: int | None)
 
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = LINE_CHARACTERS_MAX  # a line is a consumer, however long, for whoever reads it with a program
+        console.width = LINE_CHARACTERS_MAX  # one line for each consumer, of any length, for programs that parse it
     console.print(table_of(infos))
     return OK
 
@@ -73,7 +73,7 @@ def table_of(infos: Iterable[ConsumerInfo]) -> Table:
 
 
 def _plain(name: str) -> str:
-    """A name is no markup."""
+    """Escapes markup in a name."""
     from rich.markup import escape
 
     return escape(name)

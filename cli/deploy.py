@@ -22,8 +22,8 @@ Exit codes: 0 done, 1 there is no such file, 2 wrong arguments.
 
 
 @click.command("deploy", epilog=EPILOG)
-@click.option("--list", "listing", is_flag=True, help="Names of all files, a line each.")
-@click.option("--print", "name", metavar="FILE", help="Content of one file.")
+@click.option("--list", "listing", is_flag=True, help="List the names of all files, one in a line.")
+@click.option("--print", "name", metavar="FILE", help="Print one file.")
 def command(listing: bool, name: str | None) -> int:
     """Show the files of an installation: units, settings, alerts."""
     if listing == (name is not None):
@@ -35,7 +35,7 @@ def command(listing: bool, name: str | None) -> int:
     elif name in found:
         click.echo(found[name].read_bytes(), nl=False)
     else:
-        raise CommandError(f"there is no file {name}; `tailrace deploy --list` names those there are")
+        raise CommandError(f"no such file: {name}; `tailrace deploy --list` names all files")
     return OK
 
 

@@ -1,4 +1,4 @@
-"""`tailrace dump`: the messages of a stream, or of what was cut off one, straight from the files."""
+"""`tailrace dump`: writes out messages of a stream, or of a tail that was cut off it, from the files."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ Row = tuple[int, int, int, int, bytes, bytes]  # seq, timestamp_us, epoch, flags
 
 @dataclass
 class Tally:
-    """What was written, and what could not be."""
+    """What was written and what could not be read."""
 
     messages: int = 0
     bad: int = 0
@@ -74,20 +74,20 @@ def _check_place(_ctx: click.Context, _parameter: click.Parameter, value: str | 
     except BadStart as error:
         raise click.BadParameter(str(error)) from None
     if not isinstance(place, Seq | Time):
-        raise click.BadParameter("a dump has only what is there: new is no place in it")
+        raise click.BadParameter("a dump ends at the last message: it cannot start at `new`")
     return place
 
 
 @click.command("dump", epilog=EPILOG)
 @click.argument("source", type=click.Path(path_type=Path))
 @click.argument("stream", required=False)
-@click.option("--diverged", is_flag=True, help="What was set aside when STREAM followed another master.")
-@click.option("--torn", is_flag=True, help="What recovery or repair cut off STREAM.")
+@click.option("--diverged", is_flag=True, help="Dump what was set aside when STREAM followed another master.")
+@click.option("--torn", is_flag=True, help="Dump what recovery or repair cut off STREAM.")
 @click.option("--part", type=click.IntRange(1), metavar="N", help="Only the Nth tail or cut.")
 @click.option("--from", "first", callback=_check_place, metavar="PLACE", help="The first message: #SEQ or a time.")
-@click.option("--to", "end", callback=_check_place, metavar="PLACE", help="The first one not wanted any more.")
+@click.option("--to", "end", callback=_check_place, metavar="PLACE", help="Stop before this message: #SEQ or a time.")
 @click.option("--format", "form", type=click.Choice(["lines", "json", "frames"]), default="lines", show_default=True)
-@click.option("--skip-damaged", is_flag=True, help="Tell what cannot be read, and go on behind it.")
+@click.option("--skip-damaged", is_flag=True, help="Report damaged parts and continue after them.")
 def command(
     source: Path,
     stream: str | None,
@@ -99,9 +99,9 @@ def command(
     form: str,
     skip_damaged: bool,
 ) -> int:
-    """Write out the messages of a stream, or of what was cut off it, from the files in SOURCE."""
+    """Writes out the messages of a stream, or of tails that were cut off it, from the files in SOURCE."""
     if form == "frames" and sys.stdout.isatty():
-        raise click.UsageError("frames are no text for a terminal: redirect them")
+        raise click.UsageError("frames are binary: redirect the output to a file")
     bounds = _bounds(first, end)
     with ExitStack() as stack:
         try:
@@ -109,9 +109,9 @@ def command(
             sections = opened if part is None else _nth(opened, part)
             tally = _dump(sections, bounds, _writer(form, _name(source, stream)), skip_damaged)
         except (Trimmed, StreamCut) as error:
-            raise CommandError(f"{error}; it changed while it was read: begin again") from None
+            raise CommandError(f"{error}; the file changed while it was read: try again") from None
         except StreamDamaged as error:
-            raise CommandError(f"{error}; `tailrace check` tells more") from None
+            raise CommandError(f"{error}; `tailrace check` shows details") from None
         except DirectoryError as error:
             raise CommandError(str(error), NO_DIRECTORY) from None
         except StorageError as error:
@@ -142,7 +142,7 @@ def _name(source: Path, stream: str | None) -> str:
 def _open(
     stack: ExitStack, source: Path, stream: str | None, diverged: bool, torn: bool, bounds: Bounds
 ) -> Iterator[Section]:
-    """What is to be dumped. Raises StorageError, CommandError, click.UsageError."""
+    """Returns the sections to dump. Raises StorageError, CommandError, click.UsageError."""
     if stream is None:
         if diverged or torn or source.is_dir():
             raise click.UsageError("STREAM is missing: which stream of the data directory?")
@@ -159,7 +159,7 @@ def _open(
         return _open_file(stack, path, stream)
     reader = stack.enter_context(StreamReader.open(directory, stream))
     if not reader.recovered:
-        _warn("the machine was down since a broker ran: only what was surely on its disk by then is dumped")
+        _warn("the machine was down since a broker ran: only messages that were synced by then are dumped")
     return iter([stream_section(reader, Path(stream_paths(directory, stream).content_file), bounds)])
 
 
@@ -167,7 +167,9 @@ def _open_file(stack: ExitStack, path: Path, name: str) -> Iterator[Section]:
     kinds: dict[str, Callable[[int, Path, str], Iterator[Section]]]
     kinds = {DIVERGED_SUFFIX: diverged_sections, TORN_SUFFIX: torn_sections}
     if path.suffix not in kinds:
-        raise click.UsageError(f"{path} is no {DIVERGED_SUFFIX} or {TORN_SUFFIX} file; a stream is DATA STREAM")
+        raise click.UsageError(
+            f"{path} is not a {DIVERGED_SUFFIX} or {TORN_SUFFIX} file; for a stream, give DATA STREAM"
+        )
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
@@ -182,7 +184,7 @@ def _nth(sections: Iterator[Section], part: int) -> Iterator[Section]:
         if section.number == part:
             return iter([section])
         numbers.append(f"{section.number}")
-    raise CommandError(f"there is no part {part} with messages; there are {', '.join(numbers) or 'none'}")
+    raise CommandError(f"part {part} has no messages; parts with messages: {', '.join(numbers) or 'none'}")
 
 
 def _dump(
@@ -200,13 +202,13 @@ def _dump(
                     continue
                 tally.bad += 1
                 if not skip_damaged:
-                    raise CommandError(f"{section.title}: {found}; --skip-damaged goes on behind it")
+                    raise CommandError(f"{section.title}: {found}; --skip-damaged continues after it")
                 _warn(f"{section.title}: {found}")
     return tally
 
 
 def _writer(form: str, name: str) -> Callable[[Run, Tally], None]:
-    """What writes a run in this form."""
+    """Returns the function that writes a run in this form."""
 
     def frames(run: Run, _tally: Tally) -> None:
         write_all(STDOUT, bytes(run.frames))
@@ -224,7 +226,7 @@ def _writer(form: str, name: str) -> Callable[[Run, Tally], None]:
 
 
 def to_json(stream: str, row: Row) -> str:
-    """One message, on one line."""
+    """One message as one line."""
     seq, timestamp_us, epoch, flags, metadata, payload = row
     shown: dict[str, object] = {"stream": stream, "seq": seq, "timestamp_us": timestamp_us}
     shown |= {"time": to_iso(timestamp_us), "epoch": epoch}
@@ -239,7 +241,7 @@ def to_json(stream: str, row: Row) -> str:
         shown["payload"] = payload.decode()
     except UnicodeDecodeError:
         shown["payload_base64"] = base64.b64encode(payload).decode()
-    return json.dumps(shown, ensure_ascii=False, default=str)  # a header may be whatever msgpack can carry
+    return json.dumps(shown, ensure_ascii=False, default=str)  # headers may hold anything that msgpack can encode
 
 
 def _text(value: object) -> object:

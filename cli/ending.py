@@ -1,4 +1,4 @@
-"""How the command ends: one line for the operator and an exit code that a script can tell apart.
+"""How a command ends: one line for the operator and an exit code for scripts.
 
 Light on purpose: imported by every subcommand.
 """

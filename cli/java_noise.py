@@ -14,9 +14,9 @@ TAIL_BYTES = 4_096
 
 
 def start_quietly(start: Callable[[], T]) -> T:
-    """What `start` gives. The processes that it starts have a file of no name as their standard error, for good.
+    """Returns `start()`. Processes that it starts have an unnamed file as their standard error from then on.
 
-    When it fails, the end of what they wrote there is written to standard error first. Raises what `start` does.
+    If it fails, the end of that file is written to standard error first. Raises what `start` raises.
     """
     with tempfile.TemporaryFile() as file:
         sys.stderr.flush()

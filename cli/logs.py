@@ -1,4 +1,4 @@
-"""Where the log of `tailrace serve` goes: standard error, one line an event.
+"""The log of `tailrace serve`: standard error, one line for each event.
 
 Under systemd the journal has the time already and wants the priority in front; elsewhere a person reads it.
 """
@@ -47,7 +47,7 @@ def set_up_logging(level: str) -> None:
 
 
 def _is_journal() -> bool:
-    """Whether standard error is the journal's own stream (systemd says which one that is)."""
+    """Returns whether standard error is the journal's stream, which systemd names in the environment."""
     try:
         found = os.fstat(sys.stderr.fileno())
     except (OSError, ValueError, AttributeError):

@@ -1,7 +1,7 @@
 """The `tailrace` command: its subcommands, and how every one of them ends.
 
-Subcommands are imported when they are asked for, so that `tailrace pub` does not load a broker. A subcommand returns
-its exit code; what it raises becomes one line on standard error here and nowhere else.
+Subcommands are imported only when used, so that `tailrace pub` does not load a broker. A subcommand returns its exit
+code; its exceptions become one line on standard error here and nowhere else.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ Examples:
 
 \b
 Environment:
-  TAILRACE_SERVER  the broker, where no option names one
-  TAILRACE_TOKEN   what a broker asks of connections from elsewhere, if it does
+  TAILRACE_SERVER  the broker, if no option names one
+  TAILRACE_TOKEN   the token that a broker requires from other machines
 
 \b
 Exit codes:
@@ -70,7 +70,7 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
         except KeyboardInterrupt:
             raise Interrupted from None
-        except BrokenPipeError:  # the reader of our output has what it wanted
+        except BrokenPipeError:  # the reader of our output has closed it
             _forget_stdout()
             return OK
 

@@ -1,4 +1,4 @@
-"""What several subcommands share: how a broker is named, and a stream."""
+"""Options that several subcommands share: the broker's address and a stream."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ SERVER_HELP = f"The broker [env: {SERVER_VARIABLE}; default: {DEFAULT_HOST}:{DEF
 
 def server_options(function: F) -> F:
     """--server, --host and --port."""
-    function = click.option("--port", "-p", type=click.IntRange(1, 65_535), help="Its port, over that of --server.")(
-        function
-    )
-    function = click.option("--host", help="Its host, over that of --server.")(function)
+    function = click.option(
+        "--port", "-p", type=click.IntRange(1, 65_535), help="The broker's port; overrides that of --server."
+    )(function)
+    function = click.option("--host", help="The broker's host; overrides that of --server.")(function)
     return click.option("--server", "-s", metavar="HOST:PORT", help=SERVER_HELP)(function)
 
 
 def reconnect_option(function: F) -> F:
     """--reconnect, in seconds."""
-    text = "How many seconds a lost connection may stay lost."
+    text = "Try to reconnect for this many seconds."
     return click.option(
         "--reconnect", "reconnect_s", type=click.FloatRange(0), default=RECONNECT_S, show_default=True, help=text
     )(function)
@@ -39,7 +39,7 @@ def stream_argument(function: F) -> F:
 
 
 def check_stream(_ctx: click.Context, _parameter: click.Parameter, value: str | None) -> str | None:
-    """For a click parameter: a stream's name, or none where it need not be given."""
+    """Checks a stream's name for click; None is allowed for optional parameters."""
     if value is None:
         return None
     try:
@@ -47,5 +47,5 @@ def check_stream(_ctx: click.Context, _parameter: click.Parameter, value: str | 
     except InvalidName as error:
         raise click.BadParameter(str(error)) from None
     if is_reserved(value):
-        raise click.BadParameter(f"the stream name {value!r} begins with $ as the broker's own do")
+        raise click.BadParameter(f"the stream name {value!r} begins with $, which is reserved for the broker")
     return value

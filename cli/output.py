@@ -23,7 +23,7 @@ def render_plain(messages: list[Message], *, with_headers: bool = False) -> byte
 
 
 def render_json(messages: list[Message], *, with_headers: bool = False) -> bytes:
-    """One object a line: stream, seq, timestamp_us, time, and payload (text) or payload_base64 (not UTF-8)."""
+    """One object in a line: stream, seq, timestamp_us, time, and payload (text) or payload_base64 (not UTF-8)."""
     lines = []
     second, second_text = -1, ""
     for message in messages:
@@ -40,7 +40,7 @@ def render_json(messages: list[Message], *, with_headers: bool = False) -> bytes
 
 
 def _headers(message: Message) -> str:
-    """As a JSON object; what is no text in base64."""
+    """Converts to JSON types; bytes that are not UTF-8 become base64."""
     shown = {
         key: value if isinstance(value, str) else base64.b64encode(value).decode()
         for key, value in message.headers.items()

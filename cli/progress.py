@@ -1,4 +1,4 @@
-"""How far a long run is, on a terminal; nothing elsewhere."""
+"""Progress of a long run; shown on terminals only."""
 
 from __future__ import annotations
 

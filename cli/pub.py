@@ -30,11 +30,11 @@ With --stream each line goes to a stream of its own: {1} is its first word, {2} 
 JSON object, and this the member of that name.
 
 Every acknowledgement is checked, unless --ack none. With --ack replicated a line is acknowledged when so many nodes
-(--replicas) below the stream's master hold it; one that is logged, but held by fewer, is told as refused, with where it
-is. When the connection breaks, what was not acknowledged is sent again on the next one, and is in the stream once.
+(--replicas) below the stream's master hold it; one that is logged, but held by fewer, is reported as refused, with its
+seq. When the connection breaks, what was not acknowledged is sent again on the next one, and is in the stream once.
 
-Exit codes: 0 all lines are in the stream, 1 some were refused or not replicated (the first few are told with their line
-numbers), 2 wrong arguments, 4 no connection or lost (how much was acknowledged is told), 130 interrupted.
+Exit codes: 0 all lines are in the stream, 1 some were refused or not replicated (the first few are shown with their
+line numbers), 2 wrong arguments, 4 no connection or lost (how much was acknowledged is shown), 130 interrupted.
 """
 
 ACKS = {ack.name.lower(): ack for ack in Ack}
@@ -57,16 +57,20 @@ def _parse_headers(_ctx: click.Context, _parameter: click.Parameter, values: tup
 @click.command("pub", epilog=EPILOG)
 @click.argument("stream", required=False, callback=check_stream)
 @click.option("--stream", "template", metavar="TEMPLATE", help="The stream of each line, made from the line.")
-@click.option("--ack", type=click.Choice(list(ACKS)), default="appended", show_default=True, help="What to wait for.")
+@click.option(
+    "--ack", type=click.Choice(list(ACKS)), default="appended", show_default=True, help="What each publish waits for."
+)
 @click.option(
     "--replicas",
     type=click.IntRange(1, REPLICAS_MAX),
     metavar="N",
-    help="With --ack replicated: how many nodes are to hold each message.  [default: 1]",
+    help="With --ack replicated: number of other nodes that must hold each message.  [default: 1]",
 )
-@click.option("--no-ack", is_flag=True, help="As --ack none: faster, and losses go unseen.")
-@click.option("--headers", "-H", multiple=True, metavar="KEY=VALUE", callback=_parse_headers, help="For every message.")
-@click.option("--quiet", "-q", is_flag=True, help="No progress, no report.")
+@click.option("--no-ack", is_flag=True, help="Same as --ack none: faster, but losses go unnoticed.")
+@click.option(
+    "--headers", "-H", multiple=True, metavar="KEY=VALUE", callback=_parse_headers, help="A header for every message."
+)
+@click.option("--quiet", "-q", is_flag=True, help="Show no progress and no report.")
 @reconnect_option
 @server_options
 def command(
@@ -126,7 +130,7 @@ def _streams(stream: str | None, template: str | None) -> str | Callable[[bytes]
 
 
 def report(outcome: Outcome, *, ack: bool, one_stream: bool = True) -> str:
-    """One line: how much, how fast, and where it is."""
+    """One line: how much, how fast, and at which seqs."""
     rate = outcome.lines / outcome.seconds if outcome.seconds > 0 else 0.0
     text = f"{outcome.lines:,} lines, {outcome.input_bytes:,} bytes in {outcome.seconds:.2f} s ({rate:,.0f} lines/s)"
     if not ack:

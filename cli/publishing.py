@@ -1,7 +1,7 @@
 """`tailrace pub` without its face: lines from a descriptor to streams, in batches, every acknowledgement checked.
 
-What is read is bounded by the client's window of publishes under way. While the input is silent the client's keeper
-sends what was read before, and answers the broker.
+The client's window of unacknowledged publishes bounds what is read. While the input is silent, the client's keeper
+thread sends what was read before and answers the broker.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from tailrace.cli.template import NoStream
 from tailrace.headers import pack_headers
 
 BLOCK_BYTES = 256 << 10  # of input a read
-REFUSALS_MAX = 10  # told one by one; the rest is counted
+REFUSALS_MAX = 10  # shown one by one; the rest is counted
 BATCHERS_MAX = 1_000  # streams that have a batch of their own; more than that begin anew
 TICK_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A line that is not in a stream: its number from 1, 0 where nobody knows; a code of the protocol, a text."""
+    """A line that is not in a stream: its number from 1 (0 if unknown), a code of the protocol, a text."""
 
     line: int
     code: str
@@ -38,12 +38,12 @@ class Refusal:
 
 @dataclass
 class Outcome:
-    """How a run of publishing went, so far or in the end."""
+    """The result of publishing, so far or at the end."""
 
     lines: int = 0  # read, the last one perhaps in part
     input_bytes: int = 0
     acknowledged: int = 0
-    refused: int = 0  # without acknowledgements: errors heard
+    refused: int = 0  # without acknowledgements: errors received
     refusals: list[Refusal] = field(default_factory=list)  # the first few
     first_seq: int = -1  # of one stream
     last_seq: int = -1
@@ -56,7 +56,7 @@ class Outcome:
 
 
 class Lane:
-    """One stream: its batcher, and the numbers of the lines that it has not answered for yet, in order."""
+    """One stream: its batcher, and the numbers of its unacknowledged lines, in order."""
 
     def __init__(self, publisher: Publisher, stream: str) -> None:
         self._publisher = publisher
@@ -85,7 +85,7 @@ class Lane:
 
 
 class Publisher:
-    """One run."""
+    """One run of `tailrace pub`."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class Publisher:
         return self.outcome
 
     def hear(self, result: BatchResult, numbers: list[int]) -> None:
-        """What became of the lines with these numbers."""
+        """Records the result of the lines with these numbers."""
         outcome = self.outcome
         if result.receipt is not None:
             if self.ack is not Ack.NONE:
@@ -172,7 +172,7 @@ class Publisher:
             self._lane(stream).extend(some_lines, some_numbers)
 
     def _without_large(self, lines: list[bytes], numbers: Sequence[int]) -> tuple[list[bytes], Sequence[int]]:
-        text = f"the line is larger than the {self._max_bytes:,} bytes that the broker takes"
+        text = f"the line exceeds the broker's limit of {self._max_bytes:,} bytes"
         self.outcome.refuse(
             [n for n, each in zip(numbers, lines, strict=True) if len(each) > self._max_bytes], "size", text
         )
@@ -212,7 +212,7 @@ class Publisher:
         """Raises CommandError when the connection is gone for good."""
         lost = self._lost or self.client.failure
         if lost is not None:
-            self._flush()  # so that all is told
+            self._flush()  # so that each line is counted
             raise CommandError(self._lost_text(lost), NO_CONNECTION)
 
     def _finish(self) -> None:
@@ -229,6 +229,6 @@ class Publisher:
         outcome = self.outcome
         text = f"connection to {self._server} lost ({lost}); "
         if self.ack is Ack.NONE:
-            return f"{text}of {outcome.lines:,} lines read, nobody can say how many arrived"
-        text += f"acknowledged were {outcome.acknowledged:,} of {outcome.lines:,} lines read"
-        return f"{text}; line {self._lost_from:,} and what follows may be missing" if self._lost_from else text
+            return f"{text}{outcome.lines:,} lines were read; how many arrived is unknown"
+        text += f"{outcome.acknowledged:,} of {outcome.lines:,} lines read were acknowledged"
+        return f"{text}; line {self._lost_from:,} and later lines may be missing" if self._lost_from else text

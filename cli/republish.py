@@ -1,4 +1,5 @@
-"""`tailrace republish`: what was set aside of a stream, published to it again, each message once however often it runs.
+"""`tailrace republish`: publishes the tail that was set aside of a stream to it again, each message once, even if run
+again.
 
 A message that its producer has numbered goes with that number: if the producer has sent it again meanwhile, the broker
 knows it and appends nothing. The others are numbered in the name of their tail.
@@ -71,16 +72,16 @@ class Piece(NamedTuple):
 
 @click.command("republish", epilog=EPILOG)
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("--stream", "-t", callback=check_stream, help="Where the messages go, if not where the file's name says.")
-@click.option("--part", type=click.IntRange(1), metavar="N", help="Only the Nth tail.")
+@click.option("--stream", "-t", callback=check_stream, help="Stream to publish to; by default, the file's name.")
+@click.option("--part", type=click.IntRange(1), metavar="N", help="Publish only the Nth tail.")
 @server_options
 def command(
     file: Path, stream: str | None, part: int | None, server: str | None, host: str | None, port: int | None
 ) -> int:
-    """Publish again what was set aside in FILE, a .diverged file."""
+    """Publishes again what was set aside in FILE, a .diverged file."""
     name = stream or name_of_stem(file.stem)
     if file.suffix != DIVERGED_SUFFIX or name is None:
-        raise click.UsageError(f"{file} is no {DIVERGED_SUFFIX} file whose name is a stream's; --stream names that")
+        raise click.UsageError(f"{file} is not named STREAM{DIVERGED_SUFFIX}; name the stream with --stream")
     chosen = choose_server(server, host, port)
     try:
         fd = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
@@ -168,14 +169,14 @@ class Publisher:
         if not isinstance(welcome, m.Welcome):
             raise _refused(welcome)
         if m.PRODUCERS_FEATURE not in welcome.features:
-            raise CommandError(f"{welcome.software} does not know numbered publishes")
+            raise CommandError(f"{welcome.software} does not support producers")
         self._send(m.pack(m.Open(HANDLE, stream.encode())))
         opened = self._next()
         if not isinstance(opened, m.Opened):
             raise _refused(opened)
 
     def publish(self, piece: Piece, producer: bytes, number: int, *, must: bool = False) -> bool:
-        """Whether the messages are in the stream by these numbers; False if the broker cannot take them by those."""
+        """Publishes under these numbers; returns False if the broker cannot append them so."""
         frames = _leaf.mark_run(piece.frames, write_numbering(piece.metadata, producer, number))
         self._request += 1
         self._send(m.pack_publish(self._request, m.Ack.SYNCED, [HANDLE], frames) + bytes(frames))
@@ -199,10 +200,10 @@ class Publisher:
                 self._send(m.pack(m.Pong()))
             data = self._sock.recv(RECEIVE_BYTES)
             if not data:
-                raise ConnectionError("the broker closed it")
+                raise ConnectionError("the broker closed the connection")
             self._answers += self._codec.feed(data)
 
 
 def _refused(answer: m.Response) -> CommandError:
-    text = f"{answer.code}: {answer.text}" if isinstance(answer, m.Failed) else f"it answered {type(answer).__name__}"
-    return CommandError(f"{text}; run this again when that is mended: nothing is appended twice")
+    text = f"{answer.code}: {answer.text}" if isinstance(answer, m.Failed) else f"answer was {type(answer).__name__}"
+    return CommandError(f"{text}; run this again when that is fixed: nothing is appended twice")

@@ -74,25 +74,25 @@ arguments, 3 another rollup writes to OUT, 4 no connection to the brokers, 5 DAT
 @click.option(
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The broker's; the report then tells what retention removes next.",
+    help="The broker's configuration file; the report then shows what retention removes next.",
 )
 @click.option(
-    "--metrics", type=click.Path(path_type=Path, dir_okay=False), help="Write figures of the run there, for Prometheus."
+    "--metrics", type=click.Path(path_type=Path, dir_okay=False), help="Write metrics of the run here, for Prometheus."
 )
-@click.option("--no-report", is_flag=True, help="Write only the tables.")
+@click.option("--no-report", is_flag=True, help="Write the tables only, no report.")
 @click.option("--brokers", is_flag=True, help="DATA is not a directory but HOST:PORT,… of brokers.")
-@click.option("--token", envvar="TAILRACE_TOKEN", help="What the brokers ask of connections from elsewhere.")
+@click.option("--token", envvar="TAILRACE_TOKEN", help="The token that the brokers require.")
 @click.option(
     "--engine",
     type=click.Choice(("local", "spark")),
     help="Processes of this machine, or Spark [default: local; spark with --master or --conf, or for a large day].",
 )
 @click.option("--cores", default="*", show_default=True, help="Processors to use; * for all.")
-@click.option("--memory", default="1g", show_default=True, help="Of Spark's Java process.")
+@click.option("--memory", default="1g", show_default=True, help="Memory of Spark's Java process.")
 @click.option("--master", metavar="URL", help="A Spark cluster [default: this machine].")
-@click.option("--py-files", default="", metavar="ZIP,…", help="What the nodes of the cluster need.")
+@click.option("--py-files", default="", metavar="ZIP,…", help="Python files that the cluster's nodes need.")
 @click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; may be repeated.")
-@click.option("--background", is_flag=True, help="Use only what others leave of the processors.")
+@click.option("--background", is_flag=True, help="Run at the lowest (idle) processor priority.")
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
 def command(
     data: tuple[str, ...],
@@ -201,18 +201,18 @@ def make_engine(
 
 
 def parse_cores(text: str) -> int:
-    """Of --cores. Raises click.UsageError."""
+    """Parses --cores. Raises click.UsageError."""
     if text == "*":
         return len(os.sched_getaffinity(0))
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 1 << 16):
-        raise click.UsageError(f"--cores {text!r} is no number of processors; a number, or * for all, is")
+        raise click.UsageError(f"--cores {text!r} is not a number of processors; give a number, or * for all")
     return int(text)
 
 
 def require_path(name: str, text: str) -> None:
     """Raises click.UsageError for a URL."""
     if _URL.match(text):
-        raise click.UsageError(f"{name} is {text!r}, a URL; it is a folder, on a cluster one that all nodes have")
+        raise click.UsageError(f"{name} is {text!r}, a URL; give a folder, on a cluster one that all nodes share")
 
 
 def read_nodes_file(path: Path) -> tuple[str, ...]:
@@ -238,12 +238,12 @@ def read_nodes_file(path: Path) -> tuple[str, ...]:
 
 
 def parse_nodes(texts: tuple[str, ...]) -> list[tuple[str, str]]:
-    """(name, what is behind it) of each; the name of a single one may be missing. Raises click.UsageError."""
+    """Returns (name, source) pairs; a single source needs no name. Raises click.UsageError."""
     found = [_NODE.fullmatch(text) for text in texts]
     nodes = [(each[1] or "", each[2]) for each in found if each is not None]
     names = [name for name, _ in nodes]
     if len(texts) > 1 and (not all(names) or len(set(names)) < len(texts)):
-        raise click.UsageError("several nodes need a name each, such as north=./data south=/mnt/south")
+        raise click.UsageError("several nodes need names, such as north=./data south=/mnt/south")
     return nodes
 
 
@@ -260,7 +260,7 @@ def parse_out(text: str) -> Path:
     require_path("OUT", text)
     path = Path(text)
     if path.exists() and not path.is_dir():
-        raise click.UsageError(f"OUT is {text!r}, which is a file; it is a folder")
+        raise click.UsageError(f"OUT is {text!r}, which is a file; give a folder")
     return path
 
 
@@ -299,25 +299,26 @@ def parse_day(text: str | None, option: str = "--day") -> date:
 
 
 def silence_pyspark() -> None:
-    """It logs each error that it raises, with the traces of two languages in one line; the command tells it anyway."""
+    """PySpark logs each error that it raises, with Java and Python traces in one line; the command reports it
+    anyway."""
     from pyspark.logger import PySparkLogger
 
     PySparkLogger.getLogger("SQLQueryContextLogger").setLevel("CRITICAL")
 
 
 def parse_settings(texts: tuple[str, ...]) -> dict[str, str]:
-    """Of --conf. Raises click.UsageError."""
+    """Parses --conf. Raises click.UsageError."""
     settings = {}
     for text in texts:
         name, is_set, value = text.partition("=")
         if not (is_set and name.startswith("spark.")):
-            raise click.UsageError(f"--conf {text!r}: a setting of Spark is spark.NAME=VALUE")
+            raise click.UsageError(f"--conf {text!r}: give a setting of Spark as spark.NAME=VALUE")
         settings[name] = value
     return settings
 
 
 def load_policies(config: Path | None) -> Callable[[str], RetentionPolicy] | None:
-    """What the broker's configuration says of a stream's retention. Raises CommandError."""
+    """Returns the retention settings of the broker's configuration. Raises CommandError."""
     if config is None:
         return None
     from tailrace.supervisor.config import ConfigError, load
@@ -407,20 +408,20 @@ class Phases:
 
 
 def tell(outcome: Outcome, day: date, report: Path | None) -> None:
-    """What was done, on standard output; what needs a person, on standard error."""
+    """Prints the results on standard output, and what needs attention on standard error."""
     for note in outcome.notes[:NOTES_SHOWN]:
         click.echo(f"tailrace: {note.stream}: {note.text}", err=True)
     if len(outcome.notes) > NOTES_SHOWN:
         click.echo(f"tailrace: and {len(outcome.notes) - NOTES_SHOWN:,} more of that kind", err=True)
     if outcome.kept:
-        click.echo(f"trimmed since an earlier run, whose rows of them are kept: {some(outcome.kept)}")
+        click.echo(f"trimmed since an earlier run, whose rows are kept: {some(outcome.kept)}")
     if outcome.others:
         text = "rows of another node, or of earlier streams of the same names, are kept (--replace removes them)"
         click.echo(f"{text}: {some(outcome.others)}")
     if outcome.copies:
         click.echo(f"also held by another node, and counted once: {some(outcome.copies)}")
     if outcome.was_cleared:
-        click.echo(f"{day} has no messages any more: its tables were removed")
+        click.echo(f"{day} no longer has messages: its tables were removed")
     rows = ", ".join(f"{count:,} {table}" for table, count in outcome.rows.items())
     click.echo(f"{day}: {outcome.messages:,} messages, {outcome.streams:,} streams; rows: {rows}")
     if report is not None:
@@ -434,20 +435,20 @@ def some(names: list[str]) -> str:
 
 
 def find_cause(text: str) -> str:
-    """What happened, of an error of Spark, which brings the traces of two languages: the line with which Python's first
-    trace ends, and where the task ran; else its first line.
+    """The cause in an error of Spark, which holds traces of Java and Python: the line that ends Python's first trace,
+    and where the task ran; else the first line.
     """
     lines = [line for line in text.splitlines() if line.strip()]
     starts = [number for number, line in enumerate(lines) if line.endswith("Traceback (most recent call last):")]
     for start in starts[:1]:
-        # The whole trace may be indented. Its frames are by two blanks more than what it ends with.
+        # The whole trace may be indented; its frames are indented by two blanks more than its last line.
         frames = lines[start + 1 :]
         indent = _indent(frames[0]) - 2 if frames else 0
         cause = next((line.strip() for line in frames if _indent(line) <= indent), "")
         if cause:
             worker = _WORKER.search(text)
             return f"{cause} (on {worker[1]})" if worker else cause
-    return lines[0].strip() if lines else "it failed, and did not say why"
+    return lines[0].strip() if lines else "failed without a message"
 
 
 def _indent(line: str) -> int:

@@ -1,4 +1,4 @@
-"""`tailrace serve`: read the configuration, then be a node until told to end."""
+"""`tailrace serve`: reads the configuration and runs a node until it is stopped."""
 
 from __future__ import annotations
 
@@ -61,8 +61,10 @@ def _default(field: Field[Any]) -> str:
 
 @click.command("serve", epilog=EPILOG)
 @click.option("--config", type=click.Path(path_type=Path), metavar="FILE", help="Configuration, a TOML file.")
-@click.option("--check-config", is_flag=True, help="Say what is wrong with the configuration, start nothing.")
-@click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="What is logged.")
+@click.option("--check-config", is_flag=True, help="Check the configuration without starting anything.")
+@click.option(
+    "--log-level", type=click.Choice(LEVELS), default="info", show_default=True, help="The lowest level that is logged."
+)
 @setting_options
 def command(config: Path | None, check_config: bool, log_level: str, **flags: object) -> int:
     """Run a node: the broker, its workers and its metrics."""

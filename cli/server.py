@@ -38,7 +38,7 @@ def connect(server: Address, reconnect_s: float = RECONNECT_S) -> tailrace.Clien
 
 
 def connect_socket(server: Address) -> socket.socket:
-    """A connected, blocking socket without Nagle's delay. Raises CommandError that says why not."""
+    """Returns a connected, blocking socket without Nagle's delay. Raises CommandError with the reason."""
     try:
         resolve(server)
         sock = socket.create_connection(server, CONNECT_TIMEOUT_S)

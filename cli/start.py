@@ -1,4 +1,4 @@
-"""Where reading begins, as a person writes it."""
+"""Parses the position where reading begins, as a person writes it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _AGO = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?) ?([a-z]+?)s? ago")
 
 
 class BadStart(ValueError):
-    """Not a place to begin; the text says what is."""
+    """Not a valid position; the text gives the reason."""
 
 
 def parse_start(text: str, now: datetime | None = None) -> StartPlace:
@@ -57,7 +57,7 @@ def _time_us(text: str) -> int:
     try:
         return max(0, to_us(datetime.fromisoformat(text.strip()).astimezone()))
     except (ValueError, OverflowError, OSError):
-        raise BadStart(f"{text!r} is no place to begin; write {FORMS}") from None
+        raise BadStart(f"{text!r} is not a position; write {FORMS}") from None
 
 
 def to_iso(timestamp_us: int) -> str:

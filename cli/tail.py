@@ -38,10 +38,10 @@ Each message is written byte for byte with a line feed after it. With --json eac
 stream, seq, timestamp_us, time, and payload, or payload_base64 where the message is not UTF-8. --headers puts the user
 headers before each message, as a JSON object and a tab, or into its object as the member headers.
 
-A lost connection is made again, and reading goes on behind the last message.
+A lost connection is made again, and reading continues after the last message.
 
 Exit codes: 0 done (or the reader of the output has gone), 1 refused by the broker, 2 wrong arguments, 4 no connection
-or lost (the seq to go on from is told), 130 interrupted.
+or lost (the seq to continue from is shown), 130 interrupted.
 """
 
 Deliver = Callable[[list[Message]], None]
@@ -62,10 +62,10 @@ def _check_start(_ctx: click.Context, _parameter: click.Parameter, value: str) -
 @click.option(
     "--from", "start", default="0", show_default=True, callback=_check_start, metavar="FROM", help=f"{FORMS}."
 )
-@click.option("--count", "-n", type=click.IntRange(1), help="Stop after so many messages.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a message.")
+@click.option("--count", "-n", type=click.IntRange(1), help="Stop after N messages.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object for each message.")
 @click.option("--headers", "with_headers", is_flag=True, help="Show user headers too.")
-@click.option("--follow/--no-follow", default=True, help="Go on with new messages, or stop at the end as it is now.")
+@click.option("--follow/--no-follow", default=True, help="Continue with new messages, or stop at the current end.")
 @reconnect_option
 @server_options
 def command(
@@ -94,7 +94,7 @@ def command(
 
 
 class Tail:
-    """One run: hands over messages in batches, and says what is wrong in the command's words."""
+    """One run of `tailrace tail`: yields messages in batches and turns the client's errors into the command's."""
 
     def __init__(self, client: Client, server: Address, stream: str) -> None:
         self._client = client
@@ -129,18 +129,18 @@ class Tail:
                 if reader_has_gone(STDOUT):
                     raise BrokenPipeError from None
             except Trimmed as trimmed:
-                text = f"seqs {trimmed.first_seq} to {trimmed.last_seq} are missing; they were trimmed"
+                text = f"seqs {trimmed.first_seq} to {trimmed.last_seq} are missing: they were trimmed"
                 click.echo(f"tailrace: {text}", err=True)
 
     def _lost_text(self, error: ConnectionLost) -> str:
         text = f"connection to {self._server} lost ({error})"
         if self._next_seq > 0:
-            text += f" after seq {self._next_seq - 1}; go on with --from '#{self._next_seq}'"
+            text += f" after seq {self._next_seq - 1}; continue with --from '#{self._next_seq}'"
         return text
 
 
 def reader_has_gone(fd: int) -> bool:
-    """Whether nobody will ever read what is written there."""
+    """Returns whether nobody can read what is written to this file."""
     poller = select.poll()
     poller.register(fd, 0)
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in poller.poll(0))

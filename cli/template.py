@@ -14,11 +14,11 @@ _PART = re.compile(r"\{([^{}]*)\}")
 
 
 class BadTemplate(ValueError):
-    """Not a template; the text says why."""
+    """Not a valid template; the text gives the reason."""
 
 
 class NoStream(ValueError):
-    """A line that has not what the template asks for; the text says what."""
+    """A line lacks a field that the template needs; the text names it."""
 
 
 def is_template(text: str) -> bool:
@@ -70,7 +70,7 @@ def _members(names: tuple[str, ...]) -> Callable[[bytes], list[str]]:
         except ValueError:
             members = None
         if not isinstance(members, dict):
-            raise NoStream("the line is no JSON object")
+            raise NoStream("the line is not a JSON object")
         for name in names:
             if not isinstance(members.get(name), str | int):
                 raise NoStream(f"the object has no text or number {name!r}")

@@ -1,4 +1,4 @@
-"""`tailrace tree`: who follows whom, as the nodes tell it."""
+"""`tailrace tree`: shows which node replicates from which, as the nodes report it."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Examples:
   tailrace tree 10.0.0.1:5050
   tailrace tree 10.0.0.1:5050 --stream orders
 
-The node is asked whom it follows and who follows it, then each of those, and so on. Every line is a node: its address,
+Asks the node for its upstreams and its slaves, then each of those, and so on. Every line is a node: its address,
 its id, what it is to its streams, and how far it is behind the node above it. One that cannot be asked is shown with
-the reason, and with what its neighbours say of it. With --stream, the last line says which of them may be promoted.
+the reason, and with its neighbours' reports. With --stream, the last line says which of them may be promoted.
 
 Exit codes: 0 done, 2 wrong arguments, 4 the first node cannot be asked.
 """
@@ -36,7 +36,7 @@ Exit codes: 0 done, 2 wrong arguments, 4 the first node cannot be asked.
 @click.command("tree", epilog=EPILOG)
 @click.argument("server", required=False, metavar="[HOST:PORT]")
 @click.option("--stream", "-t", callback=check_stream, help="Only the tree of this stream.")
-@click.option("--token", help=f"What the nodes ask of connections from elsewhere [env: {TOKEN_VARIABLE}].")
+@click.option("--token", help=f"The token that the nodes require [env: {TOKEN_VARIABLE}].")
 def command(server: str | None, stream: str | None, token: str | None) -> int:
     """Draw the replication tree that the node at HOST:PORT is in."""
     token = token or os.environ.get(TOKEN_VARIABLE) or None
@@ -61,7 +61,7 @@ def command(server: str | None, stream: str | None, token: str | None) -> int:
 
     console = Console(highlight=False)
     if not console.is_terminal:
-        console.width = LINE_CHARACTERS_MAX  # a line is a node, however long, for whoever reads it with a program
+        console.width = LINE_CHARACTERS_MAX  # one line for each node, of any length, for programs that parse it
     for each in draw(found, stream):
         console.print(each)
     advice = "" if stream is None else candidates(found, stream)

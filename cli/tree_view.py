@@ -16,7 +16,7 @@ DEPTH_MAX = 100
 
 
 def draw(found: Found, stream: str | None = None) -> list[Tree]:
-    """A tree for each node that follows nobody; where all follow somebody, from the node that was asked first."""
+    """Draws a tree below each node that follows nobody; if all follow somebody, below the node that was asked first."""
     below: dict[str, list[str]] = {}
     for (upstream, slave), tie in found.ties.items():
         if _counts(found.nodes[slave], tie):
@@ -26,8 +26,8 @@ def draw(found: Found, stream: str | None = None) -> list[Tree]:
 
 
 def _counts(slave: Node, tie: Tie) -> bool:
-    """Whether a link shows where a node belongs. One without streams does so only for a node without streams: others
-    have it to tell a former upstream of a new master, or to hear of new streams there.
+    """Whether a link determines a node's place in the tree. A link without streams does so only for a node without
+    streams: other nodes use it to notify a former upstream of a new master, or to learn of new streams.
     """
     told = slave.told
     is_empty = told is not None and not told.masters + told.slaves + told.disabled
@@ -70,7 +70,7 @@ def _branch(
 
 
 def warnings(found: Found, name: str) -> list[str]:
-    """What an operator must know of a node: another one claims its streams, or its new ones will be nobody else's."""
+    """Warnings about a node: another node claims its streams, or streams made on it would not be replicated."""
     told, lines = found.nodes[name].told, []
     for (upstream, claimant), tie in found.ties.items():
         state = "" if tie.by_slave is None else tie.by_slave.state
@@ -80,7 +80,7 @@ def warnings(found: Found, name: str) -> list[str]:
             lines.append(f"{rival}: {found.nodes[claimant].address} claims {count} of its streams, not confirmed yet")
     if told is not None and told.turned:
         above = [found.nodes[up].address for (up, slave), tie in found.ties.items() if slave == name and _carries(tie)]
-        lines.append(f"new streams made here are its own: tell it to follow {', '.join(above)} for * (`slave`)")
+        lines.append(f"new streams made here are not replicated: make it follow {', '.join(above)} for * (`slave`)")
     return lines
 
 
@@ -116,7 +116,7 @@ def _end(end: End) -> str:
 
 
 def candidates(found: Found, stream: str) -> str:
-    """Which of the nodes that answered may be promoted to master of the stream without losing what was replicated.
+    """Returns the nodes that can be promoted to master of the stream without losing replicated messages.
 
     Those have the highest rank (`End.rank`) in the stream and in its companions. "" if none of them has the stream.
     """
@@ -132,7 +132,7 @@ def candidates(found: Found, stream: str) -> str:
     }
     common = set.intersection(*leaders.values())
     if common:
-        return f"may be promoted: {_names(found, common)}, with most of {_all_of(best)} among those that answered"
+        return f"may be promoted: {_names(found, common)}, with the most of {_all_of(best)}, of nodes that answered"
     parts = [f"most of {name}: {_names(found, nodes)}" for name, nodes in sorted(leaders.items())]
     return f"no node has most of {_all_of(best)}; {'; '.join(parts)}"
 
@@ -150,11 +150,11 @@ def _streams(count: int) -> str:
 
 
 def _link(tie: Tie, stream: str | None) -> Iterator[tuple[str, str]]:
-    """(text, style): the link's state, as the slave has it, and the lag, as the upstream sees it, where they say."""
+    """Yields (text, style): the link's state as the slave reports it, and the lag as the upstream does, if reported."""
     link = tie.by_slave or tie.by_upstream
     measured = tie.by_upstream or tie.by_slave
     assert link is not None and measured is not None
-    known_by = "" if tie.by_slave else ", says the node above"
+    known_by = "" if tie.by_slave else ", as the node above reports"
     state = link.state
     if stream is None and link.streams:
         streams = _streams(link.streams)

@@ -1,6 +1,6 @@
-"""From one node along the links to all the others of its tree. Asks through a function, and is pure otherwise.
+"""Walks from one node along its links to all other nodes of the tree. Asks through a function and is pure otherwise.
 
-A node is known by its id. Where nobody has told the id, as of an upstream that was never reached, its address stands
+A node is identified by its id. While the id is unknown, as of an upstream that was never reached, its address stands
 for it.
 """
 
@@ -18,7 +18,7 @@ NODES_MAX: Final = 1_000
 """Addresses that are asked; a tree with more of them is shown in part."""
 NOT_ASKED = f"not asked: there are more than {NODES_MAX} addresses"
 LINK_UP: Final = "up"
-NO_ADDRESS = "it has not told where it listens"
+NO_ADDRESS = "it has not announced its address"
 
 AskAll = Callable[[Sequence[Address]], Sequence[Told | str]]
 """What each of these nodes tells, or why it does not."""
@@ -26,7 +26,7 @@ AskAll = Callable[[Sequence[Address]], Sequence[Told | str]]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """`told` is None for one that could not be asked, and `problem` says why."""
+    """A node found; if it could not be asked, `told` is None and `problem` gives the reason."""
 
     name: str
     address: str
@@ -43,7 +43,7 @@ class Tie(NamedTuple):
 
 @dataclass(slots=True)
 class Found:
-    """`ties` by (upstream, slave). `start` is None where the first node could not be asked, for `problem`."""
+    """`ties` by (upstream, slave). `start` is None if the first node could not be asked; `problem` gives the reason."""
 
     start: str | None = None
     problem: str = ""
@@ -53,7 +53,7 @@ class Found:
 
 
 def walk(start: Address, ask_all: AskAll, nodes_max: int = NODES_MAX) -> Found:
-    """Ask `start`, then whoever is named, until nobody new is, or `nodes_max` addresses were asked."""
+    """Asks `start`, then each node that an answer names, until all are known or `nodes_max` addresses were asked."""
     asked: dict[Address, Told | str] = {}
     told: dict[str, tuple[Address, Told]] = {}
     frontier = [start]
@@ -69,9 +69,10 @@ def walk(start: Address, ask_all: AskAll, nodes_max: int = NODES_MAX) -> Found:
 
 
 def reached_at(text: str, asked_at: Address) -> Address | None:
-    """The address that a node, which was reached at `asked_at`, calls `text`. None where it names no host.
+    """Returns `text`, an address in an answer of the node reached at `asked_at`, as seen from here; None without a
+    host.
 
-    What it calls 127.0.0.1 is on its own machine.
+    127.0.0.1 in its answer is its own machine.
     """
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
@@ -90,7 +91,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _unknown(asked: dict[Address, Told | str], told: dict[str, tuple[Address, Told]]) -> list[Address]:
-    """Addresses that are named and were not asked, of nodes that have told nothing."""
+    """Addresses named by answers, of nodes that have not answered yet."""
     found: dict[Address, None] = {}
     for address, answer in told.values():
         for link in answer.links:
@@ -119,8 +120,8 @@ def _gather(
 
 
 def _other_end(link: Link, target: Address | None, named: str, answer: Told | str | None) -> Node:
-    """The node at the far end of a link, which somebody else may have `named`. One that has told something is known
-    already.
+    """Returns the name of the node at the far end of a link, which another answer may have `named`. A node that has
+    answered is already known.
     """
     answering = answer.node if isinstance(answer, Told) else ""
     name = link.node or answering or named or str(target or link.address)
@@ -128,12 +129,12 @@ def _other_end(link: Link, target: Address | None, named: str, answer: Told | st
     if isinstance(answer, str):
         return Node(name, shown, problem=answer)
     if answering and answering != link.node:
-        return Node(name, shown, problem=f"another node, {answering}, answers there")
+        return Node(name, shown, problem=f"another node ({answering}) answers at this address")
     return Node(name, shown, problem=NOT_ASKED if target else NO_ADDRESS)
 
 
 def _tie(found: Found, name: str, other: str, link: Link) -> None:
-    """A node's workers have links of their own; where they are not all well, one that is not is shown."""
+    """Each worker of a node has its own link; show one that is not up, if there is any."""
     ends = (other, name) if link.direction == "up" else (name, other)
     tie = found.ties.get(ends, Tie())
     before = tie.by_slave if link.direction == "up" else tie.by_upstream

@@ -31,8 +31,8 @@ def test_what_the_node_tells() -> None:
     ("answer", "reason"),
     [
         (m.Failed("denied", "show the token", fatal=True), "denied: show the token"),
-        (b"err protocol no\r\n", "what answers there is no broker: .*"),
-        (b"\xff" * 100, "what answers there is no broker: .*"),
+        (b"err protocol no\r\n", "the peer is not a tailrace broker: .*"),
+        (b"\xff" * 100, "the peer is not a tailrace broker: .*"),
         (None, "no answer within 0 s"),
     ],
     ids=["refused", "lines", "garbage", "silence"],
@@ -66,6 +66,6 @@ def test_one_that_closes() -> None:
         listener.settimeout(10)
         thread = threading.Thread(target=lambda: listener.accept()[0].close())
         thread.start()
-        with pytest.raises(AskFailed, match=r"^(it closed the connection|Connection reset by peer|Broken pipe)$"):
+        with pytest.raises(AskFailed, match=r"^(the node closed the connection|Connection reset by peer|Broken pipe)$"):
             ask_node(Address(*listener.getsockname()), None, None)
         thread.join(10)

@@ -165,7 +165,7 @@ def test_a_stream_whose_meta_is_damaged_is_disabled_by_repair(
     flip(directory / "orders.meta", 20)
     assert main.run(["check", str(data.path), "--rebuild-index"]) == REFUSED
     assert main.run(["check", str(data.path), "--repair"]) == OK
-    assert "so it is disabled here until it is made a master or a slave again" in capsys.readouterr().out
+    assert "so it is disabled here until it becomes a master or a slave again" in capsys.readouterr().out
     assert read_meta(directory, "orders").role is Role.DISABLED
     assert main.run(["check", str(data.path)]) == OK
 

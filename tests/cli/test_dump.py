@@ -139,7 +139,7 @@ def test_what_was_set_aside(data: DataDirectory, capfdbinary: Captured) -> None:
         ("orders", 9, 2),
     ]
     _, err = dumped(capfdbinary, data.path, "orders", "--diverged", "--part", "3", code=REFUSED)
-    assert err == "tailrace: there is no part 3 with messages; there are 1, 2\n"
+    assert err == "tailrace: part 3 has no messages; parts with messages: 1, 2\n"
 
 
 def test_damage_ends_it_unless_it_is_to_be_skipped(data: DataDirectory, capfdbinary: Captured) -> None:
@@ -150,7 +150,7 @@ def test_damage_ends_it_unless_it_is_to_be_skipped(data: DataDirectory, capfdbin
     damage = (
         f"stream 'orders': message 3: the frame's checksum does not fit ({file} at byte {4_096 + 3 * FRAME}, 41 bytes)"
     )
-    assert err == f"tailrace: {damage}; --skip-damaged goes on behind it\n"
+    assert err == f"tailrace: {damage}; --skip-damaged continues after it\n"
     out, err = dumped(capfdbinary, data.path, "orders", "--skip-damaged", code=REFUSED)
     assert out == b"\n".join([*PAYLOADS[:3], *PAYLOADS[4:], b""])
     assert err == f"tailrace: {damage}\n"
@@ -186,7 +186,7 @@ def test_beside_a_broker_and_before_one_was_there_after_a_crash(data: DataDirect
     log.abandon()
     out, err = dumped(capfdbinary, data.path, "crashed")
     assert out == b"one\n"
-    assert err.startswith("tailrace: the machine was down since a broker ran: only what was surely on its disk")
+    assert err.startswith("tailrace: the machine was down since a broker ran: only messages that were synced")
 
 
 def test_what_is_not_there(data: DataDirectory, tmp_path: Path, capfdbinary: Captured) -> None:
@@ -197,11 +197,15 @@ def test_what_is_not_there(data: DataDirectory, tmp_path: Path, capfdbinary: Cap
         ((tmp_path, "orders"), NO_DIRECTORY, "is no tailrace data directory"),
         ((tmp_path / "x.diverged",), REFUSED, "x.diverged: No such file or directory"),
         ((data.path,), USAGE, "STREAM is missing"),
-        ((beside(data, ".content"),), USAGE, "orders.content is no .diverged or .torn file; a stream is DATA STREAM"),
+        (
+            (beside(data, ".content"),),
+            USAGE,
+            "orders.content is not a .diverged or .torn file; for a stream, give DATA STREAM",
+        ),
         ((data.path, "a b"), USAGE, "the stream name 'a b' has ' ' in it"),
         ((data.path, "orders", "--diverged", "--torn"), USAGE, "one at a time"),
-        ((data.path, "orders", "--from", "new"), USAGE, "new is no place in it"),
-        ((data.path, "orders", "--to", "soon"), USAGE, "is no place to begin"),
+        ((data.path, "orders", "--from", "new"), USAGE, "cannot start at `new`"),
+        ((data.path, "orders", "--to", "soon"), USAGE, "is not a position"),
     ):
         out, err = dumped(capfdbinary, *arguments, code=code)
         assert out == b""
@@ -218,7 +222,7 @@ def test_files_that_are_damaged_beyond_reading(data: DataDirectory, capfdbinary:
     for arguments in (("--diverged",), ()):
         _, err = dumped(capfdbinary, data.path, "orders", *arguments, code=REFUSED)
         assert "is damaged: " in err
-        assert err.endswith("; `tailrace check` tells more\n")
+        assert err.endswith("; `tailrace check` shows details\n")
 
 
 def test_a_bar_on_a_terminal_and_frames_not(data: DataDirectory) -> None:
@@ -236,7 +240,7 @@ def test_a_bar_on_a_terminal_and_frames_not(data: DataDirectory) -> None:
     _, err = process.communicate(timeout=30)
     os.close(main_fd)
     assert process.returncode == USAGE
-    assert b"frames are no text for a terminal" in err
+    assert b"frames are binary" in err
 
 
 def test_a_reader_that_goes_away(data: DataDirectory) -> None:

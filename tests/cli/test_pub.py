@@ -106,7 +106,7 @@ def test_refused_lines_are_named(server: ModelServer) -> None:
     done = tailrace("pub", "s", "--port", str(server.port), stdin=b"a\n%s\n" % large)
     assert done.returncode == REFUSED
     told, report_line = done.stderr.decode().splitlines()
-    assert told == "tailrace: line 2: size: the line is larger than the 1,048,576 bytes that the broker takes"
+    assert told == "tailrace: line 2: size: the line exceeds the broker's limit of 1,048,576 bytes"
     assert report_line.endswith("1 acknowledged, 1 refused, seq 0 to 0")
 
 

@@ -52,10 +52,10 @@ def test_yesterday_is_the_default(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--day", "20.11.2026"], "--day '20.11.2026' is no day; YYYY-MM-DD is"),
-        (["--day", "2026-W47-6"], "--day '2026-W47-6' is no day; YYYY-MM-DD is"),
-        (["--day", "20261120"], "--day '20261120' is no day; YYYY-MM-DD is"),
-        (["--day", "2026-02-30"], "--day '2026-02-30' is no day; YYYY-MM-DD is"),
+        (["--day", "20.11.2026"], "--day '20.11.2026' is not a day; give YYYY-MM-DD"),
+        (["--day", "2026-W47-6"], "--day '2026-W47-6' is not a day; give YYYY-MM-DD"),
+        (["--day", "20261120"], "--day '20261120' is not a day; give YYYY-MM-DD"),
+        (["--day", "2026-02-30"], "--day '2026-02-30' is not a day; give YYYY-MM-DD"),
         (["--day", "9999-12-31"], "--day 9999-12-31 has not come yet; today is"),
         (["--from", "2026-11-20", "--to", "2026-11-19"], "--from 2026-11-20 is behind --to 2026-11-19"),
         (["--from", "9999-12-31"], "--from 9999-12-31 has not come yet"),
@@ -67,7 +67,7 @@ def test_yesterday_is_the_default(tmp_path: Path) -> None:
         (["--from", "2026-11-01", "--catch-up"], "without --day and --catch-up"),
         (["--engine", "local", "--master", "spark://host:7077"], "--master, --py-files and --conf are for --engine"),
         (["--cores", "some"], "--cores 'some' is no number of processors"),
-        (["--conf", "x=1"], "--conf 'x=1': a setting of Spark is spark.NAME=VALUE"),
+        (["--conf", "x=1"], "--conf 'x=1': give a setting of Spark as spark.NAME=VALUE"),
         (["--verify", "--brokers"], "--verify reads the files"),
         (["--config", "/nonexistent/tailrace.toml"], "cannot be read"),
     ],
@@ -182,7 +182,7 @@ def test_the_cause_of_a_failure_of_spark() -> None:
     trace = SPARKS[SPARKS.index("  File") :].replace("worker: ten\n", "")
     assert find_cause("[PYTHON_DATA_SOURCE_ERROR] it failed: \nTraceback (most recent call last):\n" + trace) == cause
     assert find_cause("\n[DIVIDE_BY_ZERO] Division by zero.\n\tat x") == "[DIVIDE_BY_ZERO] Division by zero."
-    assert find_cause("") == "it failed, and did not say why"
+    assert find_cause("") == "failed without a message"
 
 
 def test_no_data_directory(tmp_path: Path, capsys: Captured) -> None:

@@ -54,7 +54,7 @@ def test_a_time_without_a_zone_is_local(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("text", ["", "#", "#x", "-5", "10m", "yesterday", "2024-13-01", "٣", "#٣", "10 m  ago", "1e3"])
 def test_what_is_no_place(text: str) -> None:
-    with pytest.raises(BadStart, match="is no place to begin; write 0, new, #SEQ"):
+    with pytest.raises(BadStart, match="is not a position; write 0, new, #SEQ"):
         parse_start(text, NOW)
 
 

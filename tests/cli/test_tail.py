@@ -71,7 +71,7 @@ def test_a_lost_connection(server: ModelServer) -> None:
     _, err = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == NO_CONNECTION
     assert err.startswith(b"tailrace: connection to 127.0.0.1:")
-    assert err.endswith(b" after seq 5; go on with --from '#6'\n")
+    assert err.endswith(b" after seq 5; continue with --from '#6'\n")
 
 
 def test_a_connection_that_comes_back(server: ModelServer) -> None:
@@ -101,7 +101,7 @@ def test_a_hole_is_told_beside(server: ModelServer) -> None:
     server.call(lambda: server.model.trim(b"s", 4))
     done = tailrace("tail", "s", "--from", "#2", "-n", "2", "--port", str(server.port))
     assert done.stdout == b"two\nlines\nmsg s 0 0 1 |x\n"
-    assert done.stderr == b"tailrace: seqs 2 to 3 are missing; they were trimmed\n"
+    assert done.stderr == b"tailrace: seqs 2 to 3 are missing: they were trimmed\n"
 
 
 @pytest.mark.parametrize("messages", [3, 100_000])

@@ -31,7 +31,7 @@ def test_a_tree_is_drawn_from_any_of_its_nodes(capfd: pytest.CaptureFixture[str]
             lines = [line.rstrip() for line in out.splitlines()]
             assert lines[0] == f"{top.address}  TOP  master of 2 streams"
             below_line = f"{below.address}  BELOW  slave of 2 streams  up, 2 streams  caught up"
-            gone_line = "127.0.0.1:1  GONE  Connection refused  up, 2 streams, says the node above"
+            gone_line = "127.0.0.1:1  GONE  Connection refused  up, 2 streams, as the node above reports"
             assert sorted(line[4:] for line in lines[1:]) == sorted(
                 [below_line, f"{gone_line}  5 messages, 3.0 MB, 1.5 s behind"]
             )

@@ -53,7 +53,7 @@ def test_a_tree_with_every_kind_of_line() -> None:
         "├── b:5050  B  master of 1, slave of 12, disabled of 2 streams  up, 12 streams  caught up",
         "│   ├── d:5050  D  slave of 1 stream  1 stream, connecting  7 messages, 42 bytes, 0.0 s behind",
         "│   └── e:5050  E  no streams  connecting",
-        "└── c:5050  C  Connection refused  up, 12 streams, says the node above  1,204 messages, 3.1 MB, 4.2 s behind",
+        "└── c:5050  C  Connection refused  up, 12 streams, as the node above reports  1,204 messages, 3.1 MB, 4.2 s behind",  # noqa: E501
     ]
 
 
@@ -74,7 +74,7 @@ def test_a_rival_and_a_node_that_makes_new_streams_of_its_own_are_named() -> Non
     }
     lines = drawn(found)
     assert lines[0] == "a:5050  A  master of 12 streams"
-    assert lines[1].endswith("new streams made here are its own: tell it to follow a:5050 for * (`slave`)")
+    assert lines[1].endswith("new streams made here are not replicated: make it follow a:5050 for * (`slave`)")
     assert "RIVAL" not in lines[1], "a slave is none"
     assert lines[2] == "b:5050  B  master of 12 streams  RIVAL: a:5050 claims 7 of its streams, not confirmed yet"
     assert "perhaps a RIVAL: a:5050 claims 2" in lines[3]
@@ -129,7 +129,7 @@ def test_who_may_be_promoted() -> None:
         "F": node("F", told("F")),
     }
     assert drawn(found, "s")[2] == "c:5050  C  slave, epoch 2, last_epoch 2, next_seq 701"
-    expected = "may be promoted: c:5050 or d:5050, with most of s among those that answered"
+    expected = "may be promoted: c:5050 or d:5050, with the most of s, of nodes that answered"
     assert candidates(found, "s") == expected
     assert candidates(found, "t") == ""
 
@@ -143,7 +143,7 @@ def test_the_cursors_of_a_stream_count_too() -> None:
     expected = "no node has most of $cursor/s and s; most of $cursor/s: b:5050; most of s: a:5050"
     assert candidates(found, "s") == expected
     found.nodes["A"] = ended("A", ("s", 1, 1, 10), ("$cursor/s", 1, 1, 5))
-    assert candidates(found, "s").startswith("may be promoted: a:5050, with most of $cursor/s and s")
+    assert candidates(found, "s").startswith("may be promoted: a:5050, with the most of $cursor/s and s")
 
 
 def test_nodes_that_follow_each_other_are_drawn_once() -> None:
@@ -171,7 +171,7 @@ def test_a_node_of_which_only_the_address_is_known() -> None:
     assert drawn(found) == [
         "up:1  Connection refused",
         "└── b:5050  B  no streams  connecting",
-        "    └── address unknown  X    up, 12 streams, says the node above  caught up",
+        "    └── address unknown  X    up, 12 streams, as the node above reports  caught up",
     ]
 
 

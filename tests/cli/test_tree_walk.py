@@ -99,7 +99,7 @@ def test_workers_that_are_not_all_connected() -> None:
 def test_another_node_at_the_address() -> None:
     answers: Answers = {"top:1": told("T", down("OLD", "left:1")), "left:1": told("NEW")}
     found = walk(Address("top", 1), Nodes(answers))
-    assert found.nodes["OLD"].problem == "another node, NEW, answers there"
+    assert found.nodes["OLD"].problem == "another node (NEW) answers at this address"
     assert found.nodes["NEW"].told is not None
 
 

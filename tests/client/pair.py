@@ -116,7 +116,7 @@ class Pair:
             self.cut()
         elif peer.closed and not piece:
             self._hang_up()
-            self.session.lost("the broker closed it", self.now_s)
+            self.session.lost("the broker closed the connection", self.now_s)
             return True
         return bool(piece)
 

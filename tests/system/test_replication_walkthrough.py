@@ -200,4 +200,4 @@ def test_the_tree_is_drawn(pair: tuple[Node, Node]) -> None:
     of_stream = drawn(f"127.0.0.1:{slave.port}", "--stream", "0")
     assert of_stream[0].endswith("  master, epoch 1, last_epoch 1, next_seq 1")
     either = " or ".join(sorted(f"127.0.0.1:{node.port}" for node in pair))
-    assert of_stream[-1] == f"may be promoted: {either}, with most of 0 among those that answered"
+    assert of_stream[-1] == f"may be promoted: {either}, with the most of 0, of nodes that answered"

@@ -125,7 +125,7 @@ def test_a_master_that_returns_gives_in(nodes: tuple[Node, Node, Node]) -> None:
     # New streams are still its own, which is told by name; after the command it names they follow as well.
     command = [sys.executable, "-m", "tailrace.cli.main", "tree", f"127.0.0.1:{one.port}"]
     drawn = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
-    assert "new streams made here are its own: tell it to follow 127.0.0.1:" in drawn, drawn
+    assert "new streams made here are not replicated: make it follow 127.0.0.1:" in drawn, drawn
     assert f"127.0.0.1:{three.port} claims" in drawn, "the node between may come back as a master"
     tell(one, f"slave 127.0.0.1 {three.port} * 0")
     publish(one, "fresh")
