@@ -14,7 +14,7 @@ _ADDRESS = re.compile(r"(?:\[([^\[\]]*:[^\[\]]*)\]|([^:\[\]]*)):([0-9]{1,5})")
 
 
 def host_valid(host: str) -> bool:
-    """Whether this may be a host: a name, an IPv4 or a bare IPv6 address. Nobody is asked whether it exists."""
+    """Returns whether this is a valid host: a name, an IPv4 or a bare IPv6 address. Nothing is resolved."""
     return _HOST.fullmatch(host) is not None
 
 
@@ -25,7 +25,7 @@ def split_address(text: str) -> tuple[str, int]:
         raise ValueError("write HOST:PORT, an IPv6 address as [V6]:PORT")
     host = match[1] or match[2]
     if not host_valid(host):
-        raise ValueError("there is no host before the port" if not host else "that is no host")
+        raise ValueError("the host before the port is missing" if not host else "invalid host")
     port = int(match[3])
     if not 0 < port <= PORT_MAX:
         raise ValueError(f"a port is 1 to {PORT_MAX}")

@@ -1,4 +1,4 @@
-"""What the broker says to a line-protocol peer. Every answer is whole lines that end in CRLF.
+"""Answers to a peer of the line protocol. Every answer is whole lines that end in CRLF.
 
 ok …            one line
 ok FIELD …      several lines: the names of the fields, a line a row, and a line `.`
@@ -22,12 +22,12 @@ _text_cy = load("tailrace.protocol.text_cy")
 
 
 def err(code: Code, text: str) -> bytes:
-    """`err CODE text`. Whatever could break the line is replaced, and the text is cut at a bound."""
+    """`err CODE text`. Characters that would break the line are replaced, and the text is cut at a bound."""
     return f"err {code.value} {_one_line(text)}\r\n".encode("utf-8", "replace")
 
 
 def publish_refused(name: bytes, count: int, code: Code, text: str) -> bytes:
-    """One `err` for `count` messages in a row to the stream `name` that were not logged."""
+    """One `err` for `count` consecutive messages to the stream `name` that were not logged."""
     stream = name.decode("utf-8", "replace")
     return err(code, f"{stream}: {text}" if count == 1 else f"{stream}: {count} messages: {text}")
 
@@ -66,7 +66,7 @@ def pong() -> bytes:
 
 @cache
 def help_text(*, admin: bool) -> bytes:
-    """The list of commands; those of administrators only for whoever may give them."""
+    """The list of commands; includes those of administrators only for peers that may use them."""
     rows = [verb for verb in VERBS.values() if admin or not verb.admin]
     width = max(len(verb.form) for verb in rows)
     lines = [f"{verb.form:{width}}  {verb.meaning}\r\n" for verb in rows]

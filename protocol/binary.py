@@ -1,11 +1,10 @@
 """The binary protocol's codecs: the bytes of one connection in, messages out. One for each end.
 
-The broker's end, `ServerCodec`, raises nothing whatever the bytes: what is no message comes out as `Malformed`, and
-after a fatal one nothing more comes. The client's end, `ClientCodec`, raises: a broker that sends what it must not is
-no broker.
+The broker's end, `ServerCodec`, raises nothing for any bytes: invalid messages come out as `Malformed`, and after a
+fatal one nothing more. The client's end, `ClientCodec`, raises: a peer that violates the protocol is not a broker.
 
-Frames are not copied here. Those of an envelope that came whole in one read lie where they were read into; an envelope
-that came in several reads is put together once, in a buffer of its own.
+Frames are not copied here. Those of an envelope received whole stay in the receive buffer; an envelope received in
+several reads is assembled once, in a buffer of its own.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class _RequestReader(EnvelopeReader):
 
 
 class ServerCodec:
-    """One a connection, at the broker's end."""
+    """The codec of one connection at the broker's end."""
 
     __slots__ = ("_dead", "_reader", "features", "max_message_bytes")
 
@@ -66,18 +65,18 @@ class ServerCodec:
 
     @property
     def welcomed(self) -> bool:
-        """Whether a HELLO of a version that is spoken here has come."""
+        """Whether a HELLO of a supported version was received."""
         return self._reader.welcomed
 
     @property
     def pending_bytes(self) -> int:
-        """What the envelope that has begun and not ended holds, in bytes."""
+        """Bytes held of an unfinished envelope."""
         return self._reader.pending_bytes
 
     def feed(self, buffer: memoryview | bytearray | bytes, count: int) -> Iterable[Request | Malformed]:
         """The messages in buffer[:count], in order. To be run through to its end, while the buffer holds these bytes.
 
-        After a fatal Malformed whatever is fed is thrown away. No bytes raise anything.
+        After a fatal Malformed all input is discarded. No bytes raise anything.
         """
         reader = self._reader
         if count > HEAD_BYTES and reader.welcomed and not reader.pending_bytes and not self._dead:
@@ -87,7 +86,7 @@ class ServerCodec:
         return self._messages(memoryview(buffer)[:count])
 
     def feed_eof(self) -> list[Malformed]:
-        """The input has ended. An envelope that has begun and not ended is lost, and the peer is told."""
+        """The input has ended. An unfinished envelope is discarded, and the peer is notified."""
         pending = self._reader.pending_bytes
         self.forget()
         if not pending:
@@ -129,7 +128,7 @@ class ServerCodec:
             yield self._die(Malformed(reader.refused, 0, error.with_traceback(None)))
 
     def _hello(self, body: memoryview) -> Request | Malformed:
-        """The one HELLO. Without a good one there is no conversation, so a bad one is fatal."""
+        """Reads the one HELLO. A bad one is fatal."""
         if self._reader.welcomed:
             return Malformed(_HELLO, 0, PeerError(Code.PROTOCOL, "HELLO comes once, at the beginning"))
         hello = read_request(_HELLO, body)
@@ -162,7 +161,7 @@ class _ResponseReader(EnvelopeReader):
 
 
 class ClientCodec:
-    """One a connection, at the client's end."""
+    """The codec of one connection at the client's end."""
 
     __slots__ = ("_reader",)
 
@@ -172,19 +171,19 @@ class ClientCodec:
 
     @property
     def pending_bytes(self) -> int:
-        """What the envelope that has begun and not ended holds, in bytes."""
+        """Bytes held of an unfinished envelope."""
         return self._reader.pending_bytes
 
     @property
     def left_bytes(self) -> int:
-        """What is to be fed again of what was fed last: its end."""
+        """The number of bytes at the end of the last input that must be fed again."""
         return self._reader.left_bytes
 
     def feed(self, data: bytes | bytearray | memoryview, leave_bytes: int = 0) -> Iterator[Response]:
         """The messages in `data`, in order; run it to its end. A Chunk's frames are valid for as long as `data` is.
 
-        An envelope that is not whole is held, or left to the caller (`left_bytes`) where it has no more than
-        `leave_bytes`. Raises PeerError (fatal) for what no broker sends: the connection is of no use after it.
+        An unfinished envelope is held, or left to the caller (`left_bytes`) if it has at most `leave_bytes`. Raises
+        PeerError (fatal) for bytes that no broker sends: the connection is unusable after it.
         """
         try:
             for opcode, body in self._reader.feed(data, leave_bytes):

@@ -1,7 +1,7 @@
-"""What a peer can ask for: one small immutable class a command. Stream names are bytes of valid UTF-8.
+"""The requests of a peer: one small immutable class per command. Stream names are bytes of valid UTF-8.
 
-A codec's output is a row of these, in the order the bytes came. Besides what the peer asked for it may hold `Reply`
-(bytes to send back: telnet's option answers) and `Invalid` (what to tell the peer about a bad line).
+A codec's output is a list of these, in the order of the bytes. Besides the peer's requests it may hold `Reply` (bytes
+to send back: telnet's option answers) and `Invalid` (the error for a bad line).
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """From here on each publish is answered, or not."""
+    """Turns answers to publishes on or off."""
 
     on: bool
 
@@ -66,7 +66,7 @@ class Unconsume:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """This connection is no member of a durable consumer any more; others may have what it has not finished."""
+    """This connection leaves a durable consumer; other members may have its unfinished messages."""
 
     stream: bytes
     name: bytes
@@ -74,7 +74,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """Give this connection up to `count` messages of a durable consumer; wait so long for the first."""
+    """Deliver up to `count` messages of a durable consumer to this connection; wait at most `wait_ms` for the first."""
 
     stream: bytes
     name: bytes
@@ -182,7 +182,8 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Drop what is before `start` (a time or a seq); `spare`: but not what a durable consumer has not finished."""
+    """Drop messages before `start` (a time or a seq); `spare`: except those that a durable consumer has not
+    finished."""
 
     stream: bytes
     start: From
@@ -216,7 +217,7 @@ class Quit:
 
 @dataclass(frozen=True, slots=True)
 class Invalid:
-    """A line that is no command. The peer hears `error`; the connection lives unless it is fatal."""
+    """A line that is not a command. The peer receives `error`; the connection stays open unless it is fatal."""
 
     error: PeerError
 

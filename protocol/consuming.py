@@ -1,8 +1,8 @@
-"""What is said of durable consumers in the binary protocol: one small class a message, and its bytes.
+"""Messages about durable consumers in the binary protocol: one small class per message, and its bytes.
 
-These messages are taken only on a connection whose HELLO asked for the feature `FEATURE` and got it. CONSUME makes,
-moves, ends and lists the consumers of a stream, and lets a member leave one. GET says what its member has finished and
-asks for more messages; GOT answers it, with the frames as they are in the log.
+These messages are accepted only on a connection whose HELLO asked for the feature `FEATURE` and got it. CONSUME
+creates, resets, deletes and lists the consumers of a stream, and lets a member leave one. GET reports the messages that
+its member has finished and asks for more; GOT answers it, with the frames as they are in the log.
 
 docs/binary-protocol.md draws all of it.
 """
@@ -72,7 +72,7 @@ assert (
 
 @dataclass(frozen=True, slots=True)
 class Consume:
-    """Something done to a stream's consumers. `name`: all but "list". `start`: "create" and "reset".
+    """A change of a stream's consumers, or their list. `name`: all but "list". `start`: "create" and "reset".
 
     `ack_wait_s`, `deliveries_max`: "create", None for the broker's own. `ack`, `replicas`: as those of a Publish.
     `member`: "leave".
@@ -92,11 +92,11 @@ class Consume:
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """This is finished, that has failed: give `member` of the consumer `name` up to so many messages more.
+    """Report finished and failed messages, and deliver up to `max_messages` more to `member` of the consumer `name`.
 
-    `fresh`: none that it has already. `wait_ms`: how long to wait for the first. A `max_messages` of 0 asks for none.
-    `session`: a number that a program chooses when it begins, by which it is told from one before it of the same
-    member; 0 for none.
+    `fresh`: only messages that it does not have yet. `wait_ms`: how long to wait for the first. A `max_messages` of 0
+    asks for none. `session`: a number that a program chooses at its start, which distinguishes it from an earlier one
+    of the same member; 0 for none.
     """
 
     id: int
@@ -135,7 +135,7 @@ class MemberNotice:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """One consumer in numbers. `lag_us`: the age of its first message that is not finished; None where it has none."""
+    """One consumer in numbers. `lag_us`: the age of its first unfinished message; None without any."""
 
     name: bytes
     next_seq: int
@@ -152,7 +152,8 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class Consumed:
-    """It is done. `next_seq`: "create" and "reset", `created`: "create", `existed`: "delete", `consumers`: "list"."""
+    """The result of a CONSUME. `next_seq`: "create" and "reset", `created`: "create", `existed`: "delete",
+    `consumers`: "list"."""
 
     id: int
     next_seq: int | None = None
@@ -163,11 +164,11 @@ class Consumed:
 
 @dataclass(slots=True)
 class Got:
-    """What a GET gives: the runs' messages, whole stamped frames one after the other.
+    """The answer to a GET: the runs' messages, whole stamped frames one after the other.
 
-    `stale`: of what was said to be finished or to have failed, what another member has now, or what was lost with
-    its master: other messages have these seqs. `trimmed`: messages that
-    were dropped from the stream before the consumer got them. The frames are gone with the next step of the codec.
+    `stale`: messages reported as finished or failed that another member has now, or that were lost with the master:
+    other messages have these seqs. `trimmed`: messages that were dropped from the stream before the consumer got them.
+    The frames are invalid after the next step of the codec.
     """
 
     id: int
@@ -270,7 +271,7 @@ def _get_body(message: Get) -> dict[str, Any]:
 
 
 def _unless(value: int, default: int) -> int | None:
-    """The value, or None where it need not be said."""
+    """Returns the value, or None for an omitted default."""
     return None if value == default else value
 
 

@@ -117,10 +117,10 @@ def _level(message: str, fields: Fields) -> tuple[int, int]:
 def _finished(fields: Fields) -> tuple[FinishedRow, ...]:
     rows = fields.rows("finished", (int, int, int))
     if len(rows) > FINISHED_MAX:
-        raise _wrong("GET", f"{len(rows)} finished ranges; at most {FINISHED_MAX} are taken")
+        raise _wrong("GET", f"{len(rows)} finished ranges; at most {FINISHED_MAX} are allowed")
     for first, last, epoch in rows:
         if not 0 <= first <= last <= NUMBER_MAX:
-            raise _wrong("GET", f"{first} to {last} is no range of seqs")
+            raise _wrong("GET", f"{first} to {last} is not a range of seqs")
         _require_epoch(epoch)
     return cast(tuple[FinishedRow, ...], rows)
 
@@ -128,10 +128,10 @@ def _finished(fields: Fields) -> tuple[FinishedRow, ...]:
 def _failed(fields: Fields) -> tuple[FailedRow, ...]:
     rows = fields.rows("failed", (int, int, str))
     if len(rows) > FAILED_MAX:
-        raise _wrong("GET", f"{len(rows)} failed messages; at most {FAILED_MAX} are taken")
+        raise _wrong("GET", f"{len(rows)} failed messages; at most {FAILED_MAX} are allowed")
     for seq, epoch, reason in rows:
         if not 0 <= seq <= NUMBER_MAX:
-            raise _wrong("GET", f"{seq} is no seq of a message that has failed")
+            raise _wrong("GET", f"{seq} is not the seq of a failed message")
         _require_epoch(epoch)
         if len(reason.encode()) > REASON_BYTES_MAX:
             raise _wrong("GET", f"the reason why {seq} has failed is longer than {REASON_BYTES_MAX} bytes")
@@ -140,7 +140,7 @@ def _failed(fields: Fields) -> tuple[FailedRow, ...]:
 
 def _require_epoch(epoch: int) -> None:
     if not 0 < epoch <= EPOCH_MAX:
-        raise _wrong("GET", f"{epoch} is no epoch: say that of the message's frame")
+        raise _wrong("GET", f"{epoch} is not an epoch: take it from the message's frame")
 
 
 # --- from broker to client ------------------------------------------------------------------------------------------

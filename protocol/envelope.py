@@ -26,7 +26,7 @@ def pack_envelope(opcode: int, body: bytes | bytearray = b"", follows_bytes: int
 
 def too_long(opcode: int, length: int, max_bytes: int) -> PeerError:
     """The fatal error for an envelope whose body is longer than is taken."""
-    text = f"envelope {opcode} with a body of {length} bytes; at most {max_bytes} are taken"
+    text = f"envelope {opcode} with a body of {length} bytes; at most {max_bytes} are allowed"
     return PeerError(Code.SIZE, text, fatal=True)
 
 
@@ -46,15 +46,15 @@ class EnvelopeReader:
 
     @property
     def pending_bytes(self) -> int:
-        """What the partial envelope holds."""
+        """Bytes held of the unfinished envelope."""
         return len(self._held)
 
     def feed(self, data: bytes | bytearray | memoryview, leave_bytes: int = 0) -> Iterator[tuple[int, memoryview]]:
         """Yield (opcode, body) for each whole envelope; run it to its end. A body is valid for as long as `data` is.
 
-        What is not whole at the end is held, or, where the whole envelope has at most `leave_bytes`, left to the
-        caller, so that it need not be copied. Raises PeerError (fatal) for an envelope that is refused for its head,
-        before any of its body is held.
+        An unfinished envelope at the end is held, or, if the whole envelope has at most `leave_bytes`, left to the
+        caller, so that it need not be copied. Raises PeerError (fatal) if the head is invalid, before any of the body
+        is held.
         """
         self.left_bytes = 0
         view = memoryview(data)
@@ -108,7 +108,7 @@ class EnvelopeReader:
         return used + more
 
     def checked_length(self, opcode: int, length: int) -> int:
-        """The body's length as the head says. Raises PeerError (fatal) when it is over the limit."""
+        """Returns the body's length in the head. Raises PeerError (fatal) if it exceeds the limit."""
         if length > self.body_max_bytes:
             raise too_long(opcode, length, self.body_max_bytes)
         return length

@@ -1,7 +1,7 @@
-"""What can go wrong on the wire: every error code with its one-line meaning, and the two kinds of error.
+"""Errors on the wire: every error code with its one-line meaning, and the two exception classes.
 
     Exception
-    ├── PeerError    the peer sent something wrong: it hears code and text, and loses its connection when it is fatal
+    ├── PeerError    the peer sent something wrong: it receives code and text, and is disconnected if it is fatal
     └── UsageError   our own code used this package wrongly: a bug
 
 Anything else that leaves this package because of bytes from the network is a bug too.
@@ -13,7 +13,7 @@ from enum import StrEnum
 
 
 class Code(StrEnum):
-    """The machine-readable word of an `err` or ERROR. `meaning` says in one line what happened and what to do."""
+    """The machine-readable word of an `err` or ERROR. `meaning`: one line about cause and remedy."""
 
     _value_: str
     meaning: str
@@ -25,10 +25,10 @@ class Code(StrEnum):
         return member
 
     COMMAND = "command", "no such command; `help` lists them"
-    USAGE = "usage", "what was asked lacks something, has too much or is malformed; the text says what"
+    USAGE = "usage", "an argument is missing, superfluous or malformed; the text names it"
     NAME = "name", "not a stream name: 1 to 200 bytes of UTF-8 without white space, control characters or `|`"
     RESERVED = "reserved", "names that begin with `$` belong to the broker; choose another"
-    FROM = "from", "not a place in a stream: a time in microseconds, a seq or `new`"
+    FROM = "from", "not a position in a stream: a time in microseconds, a seq or `new`"
     LINE = "line", "the line is longer than `max_line_bytes`; it was discarded"
     SIZE = "size", "the message is larger than `max_message_bytes`, or all that was sent with it; it was discarded"
     INCOMPLETE = "incomplete", "the connection ended in the middle of a line or an envelope; that was discarded"
@@ -37,7 +37,7 @@ class Code(StrEnum):
     UNAVAILABLE = "unavailable", "the stream cannot be reached now; try again"
     FULL = "full", "the disk is full; publish again when there is space"
     DAMAGED = "damaged", "the stream's files are damaged; `tailrace check` shows where"
-    UNKNOWN = "unknown", "there is no such stream"
+    UNKNOWN = "unknown", "the stream does not exist"
     SUBSCRIBED = "subscribed", "this connection has a subscription of this stream; `unsub` it first"
     UNSUBSCRIBED = "unsubscribed", "this connection has no subscription of this stream"
     CONNECTIONS = "connections", "the node has reached `max_connections`; the connection is closed"
@@ -45,24 +45,27 @@ class Code(StrEnum):
     HANDLES = "handles", "this connection has reached `max_handles`"
     STREAMS = "streams", "this connection has made `max_streams_connection` streams and may make no more"
     NODESTREAMS = "nodestreams", "the node has reached `max_streams`"
-    OVERLOADED = "overloaded", "the broker holds too much already; send this again, more slowly"
-    UNSUPPORTED = "unsupported", "this broker does not do that"
-    CLOSING = "closing", "the broker closes this connection because it stops or is told to; connect again"
-    TRIMMED = "trimmed", "messages were dropped before they could be sent; the subscription goes on behind them"
-    DIVERGED = "diverged", "messages that were sent are not in the stream any more; it goes on from the seq in the text"
-    UNREPLICATED = "unreplicated", "the message is logged, but not held by as many nodes in time as was asked"
+    OVERLOADED = "overloaded", "the broker has reached a memory limit; send this again, more slowly"
+    UNSUPPORTED = "unsupported", "this broker does not support that"
+    CLOSING = "closing", "the broker closes this connection because it stops or is stopped; connect again"
+    TRIMMED = "trimmed", "messages were dropped before they could be sent; the subscription continues after them"
+    DIVERGED = "diverged", "messages that were sent are no longer in the stream; it continues from the seq in the text"
+    UNREPLICATED = "unreplicated", "the message is logged, but too few nodes confirmed it in time"
     GAP = "gap", "a producer's numbers have a gap before these messages, or those before them were lost"
-    PRODUCER = "producer", "nothing is known of this producer here, or of these numbers any more; begin with a new id"
+    PRODUCER = "producer", "this producer, or these numbers, are no longer known here; begin with a new id"
     CONSUMER = "consumer", "the stream has no such consumer; create it first"
     STALE = (
         "stale",
-        "another member has these messages now, they were not given to this one, or they were lost and others have "
-        "their seqs; what this one says of them does not count",
+        "another member has these messages now, they were not delivered to this one, or they were lost and others have "
+        "their seqs; the request has no effect on them",
     )
     CYCLE = "cycle", "the nodes would follow each other in a circle; choose another to follow"
-    BEHIND = "behind", "another node has more of the stream: promote that one, or add `force` and lose what is not here"
+    BEHIND = (
+        "behind",
+        "another node has more of the stream: promote that one, or add `force` and lose the messages that are not here",
+    )
     SLOW = "slow", "this connection read too slowly and is closed; subscribe again from the last seq seen"
-    PROTOCOL = "protocol", "these bytes are no protocol spoken here, or nothing that it says at this place"
+    PROTOCOL = "protocol", "unknown protocol, or a message that is not valid here"
 
 
 def code_of(word: str) -> Code:
@@ -71,7 +74,7 @@ def code_of(word: str) -> Code:
 
 
 class PeerError(Exception):
-    """The peer sent something wrong. `text` says what, where and what to do; `fatal`: the connection must die."""
+    """The peer sent something wrong. `text`: fault, place and remedy; `fatal`: the connection must be closed."""
 
     def __init__(self, code: Code, text: str, *, fatal: bool = False) -> None:
         super().__init__(code, text)

@@ -1,7 +1,7 @@
-"""The features of the binary protocol that have messages of their own, and where those are packed and read.
+"""The features of the binary protocol with messages of their own, and the modules that pack and read those.
 
-Whoever packs a message has its class, so its module is loaded and has put its packers into `PACKERS`. The module that
-reads a feature's messages is imported with the first of them: most clients hear none, and need not load it.
+A sender of a message has its class, so its module is loaded and has put its packers into `PACKERS`. The module that
+reads a feature's messages is imported with the first of them: most clients receive none, and need not load it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NO_FEATURES: Final[frozenset[str]] = frozenset()
 
 
 class Readers(NamedTuple):
-    """How the bodies of a feature's messages are read, by opcode; the fixed ones are no maps.
+    """The readers of a feature's messages, by opcode; the fixed ones have bodies that are not maps.
 
     `request_elements_max`, `response_elements_max`: of any array or map in one.
     """

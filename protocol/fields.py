@@ -1,8 +1,7 @@
 """The msgpack map of a control message: written, and read with suspicion.
 
-Nothing in it is believed: how deep and how long it is, what its fields are, which numbers they hold. What is wrong is
-said with the name of the message and of the field. Fields that nobody asks for are passed over, so that a later version
-may add some.
+Nothing in the body is trusted: its depth and size, its fields, their values. Errors name the message and the field.
+Unknown fields are ignored, so that later versions may add some.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ class Fields:
     __slots__ = ("_fields", "_message")
 
     def __init__(self, message: str, body: memoryview, elements_max: int = ELEMENTS_MAX) -> None:
-        """Raises PeerError when the body is no map. `message`: its name, for errors."""
+        """Raises PeerError if the body is not a map. `message`: its name, for errors."""
         self._message = message
         self._fields = _unpacked_map(message, body, elements_max)
 
@@ -65,12 +64,12 @@ class Fields:
         return inner
 
     def __contains__(self, key: str) -> bool:
-        """Whether the field is there; nil counts as absent."""
+        """Returns whether the field is present; nil counts as absent."""
         return self._fields.get(key) is not None
 
     @property
     def id(self) -> int:
-        """The field `id` where it can be read, else 0: for the answer to a body that is wrong elsewhere."""
+        """Returns the field `id` if it can be read, else 0: for the answer to a body with other faults."""
         value = self._fields.get("id")
         return value if type(value) is int and 0 <= value <= U32_MAX else 0
 
@@ -120,7 +119,7 @@ class Fields:
         return value
 
     def binary(self, key: str) -> bytes:
-        """As long as the body allows."""
+        """Returns an array of any length."""
         value = self._required(key)
         if type(value) is not bytes:
             raise self._wrong(key, f"is {_shown(value)}, not binary")
@@ -145,12 +144,12 @@ class Fields:
         """A place in a stream: [kind, value]. Raises PeerError (`from`)."""
         value = self._required(key)
         if not _is_row(value, (str, int)) or value[0] not in kinds or not 0 <= value[1] <= NUMBER_MAX:
-            text = f"is no place: [kind, number], where kind is one of {', '.join(kinds)}"
+            text = f"is not a position: [kind, number], where kind is one of {', '.join(kinds)}"
             raise self._wrong(key, text, Code.FROM)
         return value[0], value[1]
 
     def start(self, key: str) -> From:
-        """Where reading begins. Raises PeerError (`from`)."""
+        """Reads the position where reading begins. Raises PeerError (`from`)."""
         kind, value = self.place(key, ("seq", "time", "new"))
         if kind == "new":
             return FROM_NEW
@@ -189,7 +188,7 @@ def _unpacked_map(message: str, body: memoryview, elements_max: int) -> dict[str
         problem = f": {error}"
     if type(fields) is not dict:
         # Raised here and not above, so that the error keeps no hold on the body.
-        raise PeerError(Code.USAGE, f"{message}: a body of {len(body)} bytes that is no msgpack map{problem}")
+        raise PeerError(Code.USAGE, f"{message}: a body of {len(body)} bytes that is not a msgpack map{problem}")
     return fields
 
 

@@ -18,7 +18,7 @@ _HOST = re.compile(rb"host[ \t]*:", re.IGNORECASE)
 _PROXY_V1 = re.compile(rb"PROXY (?:TCP4|TCP6|UNKNOWN)\b")
 _PROXY_V2_LINE = b"\0"  # the signature is two empty lines, this, and a line that reads QUIT
 
-_TEXT = "this port speaks lines (send: help) and a binary protocol, and not HTTP; /metrics has a port of its own\n"
+_TEXT = "this port speaks lines (send: help) and a binary protocol, not HTTP; /metrics has its own port\n"
 HTTP_400: Final = (
     "HTTP/1.1 400 Bad Request\r\n"
     "Content-Type: text/plain; charset=utf-8\r\n"
@@ -34,7 +34,7 @@ HTTP_2_GOAWAY: Final = _SETTINGS + bytes((0, 0, 8, 7, 0, 0, 0, 0, 0)) + bytes((0
 
 
 def foreign_refusal(line: bytes) -> bytes | None:
-    """What to answer to a line that only another protocol sends, given without its line end; None for any other."""
+    """Returns the answer to a line that only another protocol sends, given without its line end; None for any other."""
     request = _REQUEST.fullmatch(line)
     if request is not None:
         return HTTP_2_GOAWAY if request[1] == b"2" else HTTP_400
@@ -49,5 +49,5 @@ def foreign_start(line: bytes) -> bytes | None:
     version = 1 if _PROXY_V1.match(line) else 2 if line == _PROXY_V2_LINE else 0
     if not version:
         return refusal
-    text = f"this is the preamble of a proxy, PROXY protocol v{version}, which is not spoken here: let it send none"
+    text = f"this is the preamble of a proxy, PROXY protocol v{version}, not supported here: configure it to send none"
     return err(Code.PROTOCOL, text)

@@ -26,7 +26,7 @@ _WORD = re.compile(rb"[ \t]*([^ \t|]*)[ \t]*")
 
 
 class Verb(NamedTuple):
-    """One command: `form` and `meaning` are what `help`, `err usage` and the documentation say of it."""
+    """One command: `form` and `meaning` are its texts in `help`, `err usage` and the documentation."""
 
     form: str
     meaning: str
@@ -46,13 +46,13 @@ def parse_line(line: bytes, max_message_bytes: int) -> c.Command:
 
 
 def begins_command(line: bytes) -> bool:
-    """Whether the first word of a line, of which the end may be missing, is that of a command."""
+    """Returns whether the first word of a line, possibly incomplete, is that of a command."""
     match = _WORD.match(line)
     return match is not None and match[1].lower() in VERBS
 
 
 def is_blank(line: bytes | bytearray) -> bool:
-    """Whether there is no command on this line at all; such lines are passed over in silence."""
+    """Returns whether the line has no command at all; such lines are ignored."""
     return not line.strip(b" \t\r\n")
 
 
@@ -61,8 +61,8 @@ def place(data: bytes) -> c.From:
     if data.lower() == b"new":
         return c.FROM_NEW
     if data[:1] == b"#":
-        return c.From("seq", _number(data[1:], Code.FROM, f"{shown(data)} is no place: # is followed by a seq"))
-    text = f"{shown(data)} is no place in a stream: write 0, a time in microseconds, #SEQ or new"
+        return c.From("seq", _number(data[1:], Code.FROM, f"{shown(data)} is not a position: a seq must follow #"))
+    text = f"{shown(data)} is not a position in a stream: write 0, a time in microseconds, #SEQ or new"
     return c.From("time", _number(data, Code.FROM, text))
 
 
@@ -102,7 +102,7 @@ def _pub(verb: Verb, rest: bytes, max_message_bytes: int) -> c.Command:
         raise PeerError(Code.NAME, f"{shown(name)} is not a stream name: it has white space before the |")
     name = stream_name(name)
     if len(payload) > max_message_bytes:
-        text = f"the message to {shown(name)} has {len(payload)} bytes; at most {max_message_bytes} are taken"
+        text = f"the message to {shown(name)} has {len(payload)} bytes; at most {max_message_bytes} are allowed"
         raise PeerError(Code.SIZE, text)
     return c.Staged([(name, 1, bytearray(pack_frame(payload)))], [0])
 
@@ -118,7 +118,7 @@ def _sub(verb: Verb, rest: bytes, _max: int) -> c.Command:
 
 
 def _ack(verb: Verb, rest: bytes, _max: int) -> c.Command:
-    """What it does is told by how many words follow."""
+    """The number of words selects the form."""
     usage = PeerError(Code.USAGE, f"write: {verb.form}, or: {_FINISH_FORM}")
     try:
         words = _args(verb, rest, 1, 4)
@@ -158,7 +158,7 @@ def _get(verb: Verb, rest: bytes, _max: int) -> c.Command:
 
 
 def _seq(data: bytes, form: str) -> int:
-    return _number(data, Code.USAGE, f"{shown(data)} is no seq; write: {form}")
+    return _number(data, Code.USAGE, f"{shown(data)} is not a seq; write: {form}")
 
 
 def _consumer_at(kind: Callable[[bytes, bytes, c.From], c.Command]) -> Callable[[Verb, bytes, int], c.Command]:
@@ -180,7 +180,7 @@ def _consumer_only(kind: Callable[[bytes, bytes], c.Command]) -> Callable[[Verb,
 def _slave(verb: Verb, rest: bytes, _max: int) -> c.Command:
     host, port, name, start = _args(verb, rest, 4, 4)
     if not host_valid(host.decode("latin-1")):
-        raise PeerError(Code.USAGE, f"{shown(host)} is no host; write: {verb.form}")
+        raise PeerError(Code.USAGE, f"{shown(host)} is not a host; write: {verb.form}")
     port_number = _number(port, Code.USAGE, f"PORT is a number; write: {verb.form}")
     if not 0 < port_number <= PORT_MAX:
         raise PeerError(Code.USAGE, f"PORT is 1 to {PORT_MAX}; write: {verb.form}")
@@ -188,7 +188,7 @@ def _slave(verb: Verb, rest: bytes, _max: int) -> c.Command:
 
 
 def _epoch(data: bytes, form: str) -> int:
-    epoch = _number(data, Code.USAGE, f"{shown(data)} is no EPOCH; write: {form}")
+    epoch = _number(data, Code.USAGE, f"{shown(data)} is not an EPOCH; write: {form}")
     if not 0 < epoch <= EPOCH_MAX:
         raise PeerError(Code.USAGE, f"EPOCH is 1 to {EPOCH_MAX}; write: {form}")
     return epoch
@@ -224,9 +224,9 @@ def _trim(verb: Verb, rest: bytes, _max: int) -> c.Command:
     name, start, *more = _args(verb, rest, 2, 3)
     stream, where = stream_name(name), place(start)
     if where.kind == "new":
-        raise PeerError(Code.FROM, "trim takes a time in microseconds or #SEQ; what is before it is dropped")
+        raise PeerError(Code.FROM, "trim takes a time in microseconds or #SEQ; messages before it are dropped")
     if more and more[0].lower() != b"spare":
-        raise PeerError(Code.USAGE, f"{shown(more[0])} is nothing that trim knows; write: {verb.form}")
+        raise PeerError(Code.USAGE, f"{shown(more[0])} is not an option of trim; write: {verb.form}")
     return c.Trim(stream, where, spare=bool(more))
 
 
@@ -268,10 +268,10 @@ _ROWS = (
     Verb("unsub STREAM", "no more messages of the stream", False, _stream_only(c.Unsubscribe, readable_name)),
     Verb("consume STREAM NAME FROM", "a durable consumer NAME, which begins at FROM", False, _consumer_at(c.Consume)),
     Verb("get STREAM NAME [WAIT_MS [MAX]]", "its next MAX (1) messages, until they are acked", False, _get),
-    Verb(_FINISH_FORM, "it has finished these messages", False, _ack),
+    Verb(_FINISH_FORM, "the consumer has finished these messages", False, _ack),
     Verb("nack STREAM NAME SEQ [REASON]", "this message has failed: deliver it again", False, _nack),
-    Verb("leave STREAM NAME", "give back what this connection got and did not ack", False, _consumer_only(c.Leave)),
-    Verb("reset STREAM NAME FROM", "let the consumer go on at FROM", False, _consumer_at(c.Reset)),
+    Verb("leave STREAM NAME", "return the messages in flight at this connection", False, _consumer_only(c.Leave)),
+    Verb("reset STREAM NAME FROM", "continue the consumer at FROM", False, _consumer_at(c.Reset)),
     Verb("unconsume STREAM NAME", "end the consumer", False, _consumer_only(c.Unconsume)),
     Verb("consumers STREAM", "the stream's consumers", False, _stream_only(c.Consumers)),
     Verb("ping", "answers ok pong", False, _bare(c.Ping())),
@@ -285,7 +285,7 @@ _ROWS = (
     Verb("fence STREAM EPOCH", "acknowledge nothing of the stream in an earlier term", True, _fence),
     Verb(
         "trim STREAM FROM [spare]",
-        "drop what is before FROM (time in us or #SEQ); spare: what consumers need",
+        "drop messages before FROM (time in us or #SEQ); spare: messages that consumers need",
         True,
         _trim,
     ),

@@ -1,13 +1,13 @@
 """The line protocol's codec: the bytes of one connection in, its commands out.
 
-Nearly all that comes is complete, well-formed `pub` lines, and those never become objects: `line_cy.stage` turns a
-whole read of them into frames. What it stops at is handled here, one line at a time: any other command, a line that a
-read cut in two, one that is too long, one from telnet.
+Most input is complete, well-formed `pub` lines, and those never become objects: `line_cy.stage` turns a whole read of
+them into frames. The rest is handled here, one line at a time: any other command, a line that a read cut in two, one
+that is too long, one from telnet.
 
 A line ends at LF; one CR before it belongs to the line end. Only new bytes are searched, so the cost of a line does not
 depend on how many pieces it came in; no more than `max_line_bytes` are ever held.
 
-A connection whose first line is no command ends, so that no other protocol is taken for commands line by line.
+A connection whose first line is not a command is closed, so that no other protocol is executed line by line.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ _BEGINNING_BYTES = 64  # of a line that is too long: enough to see its first wor
 
 
 class Phase(IntEnum):
-    """Whether the peer has shown that it speaks lines. A value here is also what is handed over to another worker."""
+    """Whether the peer has shown that it speaks lines. The value is also handed over to another worker."""
 
     NEW = 0  # no line has come but empty ones
     OPEN = 1
-    OVER = 2  # its first line was no command, or it speaks another protocol: nothing more is read of it
+    OVER = 2  # its first line was not a command, or it speaks another protocol: the rest is not read
 
 
 class LineCodec:
-    """One a connection. Whether publishes are to be acknowledged is known here, because it changes what is staged."""
+    """The codec of one connection. It knows whether publishes are to be acknowledged, because that changes staging."""
 
     __slots__ = (
         "_discarding",
@@ -64,23 +64,23 @@ class LineCodec:
     )
 
     def __init__(self, max_line_bytes: int, max_message_bytes: int) -> None:
-        """Both limits in bytes; a line's counts its end, a message's its payload (at most what a frame holds)."""
+        """Both limits in bytes; a line's includes its end, a message's is for its payload (at most that of a frame)."""
         self.max_line_bytes = max_line_bytes
         self.max_message_bytes = min(max_message_bytes, MAX_FRAME_BYTES - HEADER_BYTES)
         self.ack = False
-        # What `stage` may take whatever the line's length; it declines the rest, which is looked at here.
+        # What `stage` may accept independently of the line's length; it leaves the rest to this module.
         self._stage_max_bytes = max(min(self.max_message_bytes, max_line_bytes - LINE_OVERHEAD_BYTES), 0)
         self._held: bytearray | None = None  # the line that has begun and not ended
-        self._head_open = True  # no bar yet in what is held: an IAC there comes from telnet
+        self._head_open = True  # no bar yet in the held bytes: an IAC there comes from telnet
         self._discarding = False  # the line that has begun is too long
         self._telnet: TelnetFilter | None = None
         self._phase = Phase.NEW
         self._plain = False  # nothing is held or discarded, no telnet, and the first line has come: try the fast path
-        self.strayed = False  # a line has come that is no command
+        self.strayed = False  # a line was not a command
 
     @property
     def pending_bytes(self) -> int:
-        """What the line that has begun and not ended holds, in bytes."""
+        """Bytes held of an unfinished line."""
         return 0 if self._held is None else len(self._held)
 
     def feed(self, buffer: memoryview | bytearray | bytes, count: int) -> Iterable[Command]:
@@ -96,7 +96,7 @@ class LineCodec:
         return self._resume(buffer, count)
 
     def feed_eof(self) -> list[Command]:
-        """The input has ended. A line that has begun and not ended is lost, and the peer is told."""
+        """The input has ended. An unfinished line is discarded, and the peer is notified."""
         held, self._held = self._held, None
         if held is None or is_blank(held) or self._phase is Phase.OVER:
             return []
@@ -127,7 +127,7 @@ class LineCodec:
         groups: list[tuple[bytes, int, bytearray]],
         order: list[int],
     ) -> Iterator[Command]:
-        """What `stage` has found, then what it stopped at, and so on to the end of the buffer."""
+        """Yields the messages found by `stage`, then the line it stopped at, and so on to the end of the buffer."""
         while True:
             if groups:
                 self._begin()
@@ -148,7 +148,7 @@ class LineCodec:
             stop, groups, order = self._stage_from(buffer, end + 1, count)
 
     def _resume(self, buffer: memoryview | bytearray | bytes, count: int) -> Iterator[Command]:
-        """Go on where a line was cut, where one is being discarded, or with a peer that is new or speaks telnet."""
+        """Continues with a line that was cut or is being discarded, or with a peer that is new or speaks telnet."""
         if self._phase is Phase.OVER:
             return
         if self._telnet is None:
@@ -160,7 +160,7 @@ class LineCodec:
         yield from self._continue(data, len(data))
 
     def _continue(self, buffer: memoryview | bytearray | bytes, count: int) -> Iterator[Command]:
-        """As `feed`, where the buffer begins within a line."""
+        """As `feed`, if the buffer begins within a line."""
         start = 0
         if self._discarding or self._held is not None:
             end = _find_lf(buffer, 0, count)
@@ -199,7 +199,7 @@ class LineCodec:
         return staged
 
     def _hold(self, piece: memoryview) -> Iterator[Command]:
-        """Keep a piece of a line until the rest comes; past the limit keep nothing, and say so once."""
+        """Keeps a piece of a line until the rest comes; past the limit keeps nothing, and reports it once."""
         held = self._held
         size = len(piece) + (0 if held is None else len(held))
         whole = bytes(piece[-1:]) == b"\n"
@@ -220,7 +220,7 @@ class LineCodec:
             self._head_open = b"|" not in bytes(piece)
 
     def _line(self, line: bytes | bytearray) -> Iterator[Command]:
-        """One whole line with its LF."""
+        """Handles one whole line with its LF."""
         size = len(line)
         if size > self.max_line_bytes:
             yield self._too_long(bytes(line[:_BEGINNING_BYTES]))
@@ -252,11 +252,11 @@ class LineCodec:
         return command
 
     def _invalid(self, invalid: Invalid) -> Command:
-        """What becomes of a bad line: the first of a connection must at least begin as a command does."""
+        """Handles a bad line: the first of a connection must at least begin as a command does."""
         error = invalid.error
         self.strayed |= error.code is Code.COMMAND
         if self._phase is Phase.NEW and error.code is Code.COMMAND:
-            text = f"{error.text}; the connection ends, since its first line is no command"
+            text = f"{error.text}; the connection ends, since its first line is not a command"
             return self._end(Invalid(PeerError(error.code, text, fatal=True)))
         self._begin()
         return invalid
@@ -275,7 +275,7 @@ class LineCodec:
         return last
 
     def _begin_telnet(self, data: bytes) -> Iterator[Command]:
-        """The line that begins with `data` has an IAC where no command has one: from here on the peer is telnet."""
+        """The line that begins with `data` has an IAC before any bar: from here on the peer is telnet."""
         self._telnet = TelnetFilter()
         self._note_plain()
         yield from self._resume(data, len(data))
@@ -299,6 +299,6 @@ def _without_end(line: bytes | bytearray) -> bytes:
 
 
 def _from_telnet(piece: bytes) -> bool:
-    """Whether there is an IAC before the bar. No command has this byte there: it is no part of any UTF-8."""
+    """Returns whether an IAC comes before the bar. Commands never have this byte there: it is invalid in UTF-8."""
     iac = piece.find(_IAC)
     return iac >= 0 and piece.find(b"|", 0, iac) < 0

@@ -52,7 +52,7 @@ _KEY = cython.declare(cython.ulonglong, int.from_bytes(os.urandom(8), "little"))
 
 
 def is_compiled() -> bool:
-    """Whether this copy of the module is the compiled one."""
+    """Returns whether this copy of the module is the compiled one."""
     return bool(cython.compiled)
 
 
@@ -61,10 +61,10 @@ def stage(
 ) -> tuple[int, list[tuple[bytes, int, bytearray]], list[int]]:
     """Stage the run of complete `pub NAME |payload` lines that begins at buffer[start] and ends before `end`.
 
-    Stops at the first line that is anything else: another command, a name that is none or is reserved, a payload above
-    `max_message_bytes`, a head above HEAD_BYTES_MAX, no line end. Gives (where it stopped, groups, order). A group is
-    (name, messages, their unstamped frames), one a stream, in order of first appearance; `order` is the index of each
-    message's group when `want_order`, else empty. ValueError if start:end is not in the buffer.
+    Stops at the first line that is anything else: another command, an invalid or reserved name, a payload above
+    `max_message_bytes`, a head above HEAD_BYTES_MAX, a missing line end. Returns (the offset where it stopped, groups,
+    order). A group is (name, messages, their unstamped frames), one per stream, in order of first appearance; `order`
+    is the index of each message's group when `want_order`, else empty. ValueError if start:end is not in the buffer.
     """
     if cython.compiled:
         return _stage_pointers(buffer, start, end, max_message_bytes, want_order)
@@ -73,7 +73,7 @@ def stage(
 
 
 def find_lf(buffer: bytes | bytearray | memoryview, start: int, end: int) -> int:
-    """Where the first LF of buffer[start:end] is, or -1. ValueError if start:end is not in the buffer."""
+    """Returns the offset of the first LF in buffer[start:end], or -1. ValueError if start:end is not in the buffer."""
     if cython.compiled:
         return _find_lf_pointers(buffer, start, end)
     else:
@@ -98,7 +98,8 @@ if not cython.compiled:
     _HEADERS = [_UNSTAMPED(32 + size) for size in range(2_048)]  # of frames with a payload of up to that many bytes
 
     class _Gathered(dict[bytes, int]):
-        """What was staged so far. As a dictionary: the index of the stream that a line's head, without the bar, names.
+        """The groups staged so far. As a dictionary: the index of the stream that a line's head, without the bar,
+        names.
 
         `payloads` are each stream's, in order of first appearance; `order` is the stream's index of each message.
         """
@@ -239,7 +240,7 @@ if not cython.compiled:
         return [line.removesuffix(b"\r") for line in body.split(b"\n")]
 
     def _well_formed(parts: list[tuple[bytes, bytes, bytes]], max_message_bytes: int) -> int:
-        """How many of the lines, cut at their first bar, are for `stage`, up to the first that is not."""
+        """Returns how many of the lines, cut at their first bar, `stage` can handle, up to the first that it cannot."""
         for index, (head, bar, payload) in enumerate(parts):
             if not bar or _name_of(head + b"|") is None or len(payload) > max_message_bytes:
                 return index
@@ -375,7 +376,7 @@ def _find_messages(
 @cython.inline
 @cython.exceptval(check=False)
 def _begins_as(line: cython.p_const_uchar, limit: cython.p_const_uchar, group: cython.pointer(Group)) -> cython.bint:
-    """Whether a line has the very head of the last one of this group that was taken apart."""
+    """Returns whether a line has exactly the head of this group's last parsed line."""
     return limit - line >= group.head_bytes and memcmp(line, group.head, group.head_bytes) == 0
 
 
@@ -383,7 +384,7 @@ def _begins_as(line: cython.p_const_uchar, limit: cython.p_const_uchar, group: c
 @cython.inline
 @cython.exceptval(check=False)
 def _cut_head(line: cython.p_const_uchar, limit: cython.p_const_uchar, head: cython.pointer(Head)) -> cython.void:
-    """Take `pub NAME |` apart; `head.payload` stays NULL where this is none."""
+    """Parses `pub NAME |`; `head.payload` stays NULL if the line is anything else."""
     at: cython.p_const_uchar = line + 4
     head.payload = cython.NULL
     head.plain = True
@@ -410,7 +411,7 @@ def _cut_head(line: cython.p_const_uchar, limit: cython.p_const_uchar, head: cyt
 @cython.cfunc
 @cython.exceptval(-2)
 def _group_of(staging: cython.pointer(Staging), head: cython.pointer(Head)) -> cython.Py_ssize_t:
-    """The index of the stream's group, a new one if need be; -1 when the name is no stream's name."""
+    """Returns the index of the stream's group, a new one if needed; -1 if the name is invalid."""
     hashed: cython.ulonglong = tr_name_hash(head.name, head.name_length, _KEY)
     index: cython.Py_ssize_t
     group: cython.pointer(Group)

@@ -1,11 +1,11 @@
-"""What is said in the binary protocol: one small class a message, and its bytes.
+"""Messages of the binary protocol: one small class per message, and its bytes.
 
 Stream names are bytes of valid UTF-8. The two messages that carry frames, `Publish` and `Chunk`, are not frozen because
 they are made once an envelope and freezing triples their cost; nobody changes them.
 
-`pack` gives the bytes of any message. Where frames follow, the sender packs only what stands before them
-(`pack_publish`, `CHUNK_HEAD`) and sends the frames from where they are. docs/binary-protocol.md draws all of it.
-The messages of the features (`protocol.features`) are in modules of their own, and are packed here too.
+`pack` returns the bytes of any message. If frames follow, the sender packs only the part before them (`pack_publish`,
+`CHUNK_HEAD`) and sends the frames from their buffer. docs/binary-protocol.md draws all of it. The messages of the
+features (`protocol.features`) are in modules of their own, and are packed here too.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ CHUNK: Final = int(Op.CHUNK)
 
 
 class Ack(IntEnum):
-    """What must be true of a publish before it is answered."""
+    """The condition for the answer to a publish."""
 
     NONE = 0
     """Nothing: only errors are told."""
@@ -68,9 +68,9 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """`client` says what software this is, for the operator; `token` is the secret that the broker may ask for.
+    """`client` names the software, for the operator; `token` is the secret that the broker may require.
 
-    A peer that is itself a node says which (`node`), the `address` where others reach it, and the secret among nodes
+    A peer that is itself a node sends its id (`node`), its listening `address`, and the secret among nodes
     (`peer_token`), if it has one.
     """
 
@@ -127,7 +127,7 @@ class Unsubscribe:
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """So many more bytes of frames may be sent to the subscription."""
+    """Allows `nbytes` more bytes of frames to be sent to the subscription."""
 
     id: int
     nbytes: int
@@ -135,7 +135,7 @@ class Credit:
 
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Answer what was asked, then close."""
+    """Answer all requests, then close."""
 
 
 # --- from broker to client ------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class Opened:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """How the publish went in each of its streams, in the order of the request."""
+    """The results of the publish, one for each stream, in the order of the request."""
 
     request: int
     results: tuple[Result, ...]
@@ -186,7 +186,8 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """No CHUNK of this subscription follows; `next_seq` is where it stood. `code` is "" where it ended as asked."""
+    """The subscription has ended: no CHUNK of it follows; `next_seq` is its position. `code` is "" after a regular
+    end."""
 
     id: int
     next_seq: int
@@ -198,7 +199,7 @@ class Ended:
 class Failed:
     """An ERROR. `op`, `id`: the request it answers, 0 for none.
 
-    results: of each stream, where only some failed, or where messages are logged in spite of it ("unreplicated").
+    results: one for each stream, if only some failed, or if messages are logged in spite of it ("unreplicated").
     """
 
     code: str
@@ -209,7 +210,7 @@ class Failed:
     results: tuple[PartResult, ...] | None = None
 
 
-# --- both ways, and what is never sent ------------------------------------------------------------------------------
+# --- both ways, and never sent ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +225,7 @@ class Pong:
 
 @dataclass(frozen=True, slots=True)
 class Malformed:
-    """Bytes that are no message. The peer hears `answer()`; a fatal error says that no more can be read from it."""
+    """Bytes that are not a valid message. The peer receives `answer()`; after a fatal error no more is read from it."""
 
     op: int
     id: int
@@ -265,7 +266,7 @@ assert _PUBLISH_TO_ONE.size == HEAD_BYTES + PUBLISH_HEAD.size + HANDLE_BYTES
 
 
 def pack(message: Message) -> bytes:
-    """The whole envelope of any message. UsageError where a field cannot be told in it."""
+    """Packs the whole envelope of any message. UsageError if a field does not fit."""
     try:
         return PACKERS[type(message)](message)
     except (struct.error, OverflowError) as error:
@@ -277,7 +278,9 @@ def pack_publish(request: int, ack: int, handles: Sequence[int], frames: Buffer,
     streams = len(handles)
     length = PUBLISH_HEAD.size + HANDLE_BYTES * streams + len(frames)
     if not 0 < streams <= PUBLISH_STREAMS_MAX or length > BODY_BYTES_MAX:
-        raise UsageError(f"a publish of {len(frames)} bytes to {streams} streams; 1 to {PUBLISH_STREAMS_MAX} are taken")
+        raise UsageError(
+            f"a publish of {len(frames)} bytes to {streams} streams; 1 to {PUBLISH_STREAMS_MAX} are allowed"
+        )
     if streams == 1:
         return _PUBLISH_TO_ONE.pack(Op.PUBLISH, length, request, ack, replicas, 1, handles[0])
     body = PUBLISH_HEAD.pack(request, ack, replicas, streams) + struct.pack(f"<{streams}I", *handles)
@@ -341,7 +344,7 @@ def _chunk(message: Chunk) -> bytes:
 
 
 def _bounded(text: str) -> str:
-    """As much of it as the other end takes."""
+    """Packs as many rows as the peer accepts."""
     return text[:TEXT_CHARACTERS_MAX]
 
 

@@ -1,4 +1,4 @@
-"""Names of streams and nodes as peers write them: checked, and shown in answers when they are none."""
+"""Names of streams and nodes as peers write them: checks, and error texts for invalid ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def stream_name(data: bytes) -> bytes:
         rule = f"1 to {NAME_BYTES_MAX} bytes of UTF-8 without white space, control characters or |"
         raise PeerError(Code.NAME, f"{shown(data)} is not a stream name: {rule}")
     if is_reserved(data):
-        raise PeerError(Code.RESERVED, f"{shown(data)} begins with $, as only the broker's own do; choose another")
+        raise PeerError(Code.RESERVED, f"{shown(data)} begins with $, which is reserved for the broker; choose another")
     return data
 
 
@@ -61,7 +61,7 @@ def node_id(text: str) -> str:
 
 
 def node_address(text: str) -> str:
-    """Where a node listens: HOST:PORT, or :PORT where the host is as the peer sees it. Raises PeerError (`usage`)."""
+    """Checks a node's address: HOST:PORT, or :PORT for the host that the peer sees. Raises PeerError (`usage`)."""
     try:
         split_address(f"here{text}" if text.startswith(":") else text)
     except ValueError as error:

@@ -31,7 +31,7 @@ class Outgoing:
         return list(islice(self._buffers, BUFFERS_MAX))
 
     def sent(self, nbytes: int) -> None:
-        """So many bytes from the front are sent."""
+        """Removes `nbytes` sent bytes from the front."""
         self.nbytes -= nbytes
         buffers = self._buffers
         while nbytes:

@@ -1,8 +1,8 @@
-"""What nodes say to each other in the binary protocol: one small class a message, and its bytes.
+"""Messages between nodes in the binary protocol: one small class per message, and its bytes.
 
-These messages are taken only on a connection whose HELLO asked for the feature `FEATURE` and got it. A node that
-follows streams of another is that node's client, so it speaks the requests here and hears the responses. FOLLOW is a
-SUBSCRIBE that says what the copy ends with: messages come as CHUNK, the end as ENDED, a refusal as ERROR.
+These messages are accepted only on a connection whose HELLO asked for the feature `FEATURE` and got it. A node that
+follows streams of another is that node's client, so it sends the requests here and receives the responses. FOLLOW is a
+SUBSCRIBE that describes the end of the copy: messages come as CHUNK, the end as ENDED, a refusal as ERROR.
 
 docs/binary-protocol.md draws all of it.
 """
@@ -56,9 +56,9 @@ assert HELD_ROWS_MAX * _HELD_ROW_BYTES_MAX + _HELD_REST_BYTES_MAX <= CONTROL_BOD
 class Follow:
     """Send the stream from `next_seq` on, if that message is the next one of the same line.
 
-    `term`, `term_master`: the highest term of the stream that the slave knows, and its master ("" where unknown).
-    A copy that keeps its last message says epoch and CRC-32C of it in `last`; one without any says in `start` where it
-    is to begin. Exactly one of the two is there.
+    `term`, `term_master`: the highest term of the stream that the slave knows, and its master ("" if unknown). A copy
+    with messages has epoch and CRC-32C of the last one in `last`; one without any has its beginning in `start`. Exactly
+    one of the two is present.
     """
 
     id: int
@@ -72,7 +72,7 @@ class Follow:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """What nodes below hold of followed streams, the sender included. `gone` is done before `rows`."""
+    """The messages of followed streams on nodes below, the sender included. `gone` is applied before `rows`."""
 
     rows: tuple[HeldRow, ...]
     gone: tuple[GoneRow, ...] = ()
@@ -80,7 +80,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """Tell the names of the streams that begin with `prefix` (b"": all), and go on telling those that are made."""
+    """Send the names of the streams that begin with `prefix` (b"": all), and later those of new streams."""
 
     id: int
     prefix: bytes
@@ -101,7 +101,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """How does replication stand: of one stream, or of the whole node (None); or where do `streams` end."""
+    """Asks for the replication status of one stream, or of the whole node (None); or for the ends of `streams`."""
 
     id: int
     stream: bytes | None = None
@@ -132,7 +132,7 @@ class Fence:
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """How a FOLLOW stands.
+    """The state of a FOLLOW.
 
     "following": chunks follow from `start_seq` on. "parted": the copy's last message is another one here; compare the
     histories, cut, follow again. "behind": the copy goes on beyond the end here; follow again later. "news": nobody
@@ -161,7 +161,7 @@ class Names:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """What the sender is to the stream now, and the highest term it knows; `accepted`: whether that is the claimed."""
+    """The sender's role for the stream, and the highest term it knows; `accepted`: whether that is the claimed."""
 
     id: int
     role: str
@@ -184,7 +184,7 @@ class Link(NamedTuple):
 
 
 class End(NamedTuple):
-    """Where a node's copy of a stream ends.
+    """The end of a node's copy of a stream.
 
     epoch: the latest term that the node knows; last_epoch: the term of its last message, or the one of its line that
     begins right behind that; 0 if it never had a message.
@@ -198,7 +198,7 @@ class End(NamedTuple):
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Of two copies the one with the higher rank has every message that was replicated to the other."""
+        """The copy with the higher rank of two has every message that was replicated to the other."""
         return self.last_epoch, self.next_seq
 
 
@@ -223,7 +223,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """What came of a CALL: a value, packed, or else why there is none."""
+    """The result of a CALL: a value, packed, or else an error."""
 
     id: int
     value: bytes | None
@@ -233,7 +233,7 @@ class Returned:
 
 @dataclass(frozen=True, slots=True)
 class Fenced:
-    """What the sender is to the stream now, and the highest term it knows."""
+    """The sender's role for the stream, and the highest term it knows."""
 
     id: int
     role: str
@@ -248,7 +248,7 @@ Response: TypeAlias = Followed | Names | Claimed | Told | Returned | Fenced
 
 
 def pack_held(rows: Sequence[HeldRow], gone: Sequence[GoneRow] = ()) -> list[bytes]:
-    """As many HELD as it takes, each short enough; what is gone comes first."""
+    """Packs as many HELD as needed, each short enough; `gone` comes first."""
     parted = [gone[place : place + HELD_ROWS_MAX] for place in range(0, len(gone), HELD_ROWS_MAX)]
     envelopes = [_held(Held((), tuple(part))) for part in parted]
     parts = [rows[place : place + HELD_ROWS_MAX] for place in range(0, len(rows), HELD_ROWS_MAX)]

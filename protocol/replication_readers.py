@@ -1,6 +1,6 @@
 """The messages of `protocol.replication`, from the fields of their bodies.
 
-Readers raise PeerError for what is no such message.
+Readers raise PeerError for invalid messages.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def _whole_address(text: str) -> str:
     try:
         split_address(text)
     except ValueError as error:
-        raise _wrong("FOLLOWED", f"names a node at no address: {error}") from None
+        raise _wrong("FOLLOWED", f"names a node with an invalid address: {error}") from None
     return text
 
 
@@ -193,14 +193,14 @@ def _history(message: str, fields: Fields) -> History:
     try:
         history = make_history(EpochStart(*row) for row in rows)
     except ValueError as error:
-        raise _wrong(message, f"has a history that is none: {error}") from None
+        raise _wrong(message, f"has an invalid history: {error}") from None
     for start in history:
         _node_or_none(start.master)
     return history
 
 
 def _node_or_none(text: str) -> str:
-    """A node's id, or "" where nobody knows."""
+    """Reads a node's id; "" if unknown."""
     return text and node_id(text)
 
 

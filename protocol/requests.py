@@ -1,4 +1,4 @@
-"""What a client says in the binary protocol, from the bodies of its envelopes."""
+"""Reads a client's messages from the bodies of their envelopes."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from tailrace.shard.frame import (
 from tailrace.shard.leaves import load
 
 FAULTS: Final[Mapping[str, str]] = {
-    FAULT_SHORT: "goes on behind the end of the envelope",
+    FAULT_SHORT: "exceeds the end of the envelope",
     FAULT_LENGTH: f"has an impossible length: 32 to {MAX_FRAME_BYTES} with its metadata",
     FAULT_SIZE: "has more than {max_message_bytes} bytes",
     FAULT_FLAGS: "has flags that have no meaning there; they are 0, or those of one numbered run",
-    FAULT_METADATA: "has metadata that is no msgpack map",
+    FAULT_METADATA: "has metadata that is not a msgpack map",
 }
 """What is wrong with a message of a PUBLISH, in words."""
 
@@ -71,9 +71,9 @@ def read_publish(body: memoryview, max_message_bytes: int, owned: bool) -> Publi
 
 
 def read_request(opcode: int, body: memoryview, agreed: frozenset[str] = features.NO_FEATURES) -> Request | Malformed:
-    """Any message but PUBLISH. Bytes that are none give Malformed.
+    """Reads any message but PUBLISH. Invalid bytes give Malformed.
 
-    `agreed`: the features that both ends know; the messages of others are none.
+    `agreed`: the features that both ends know; messages of other features are invalid.
     """
     read_fields, elements_max = _OF_FIELDS.get(opcode), ELEMENTS_MAX
     feature = features.REQUESTS.get(opcode)
@@ -94,7 +94,7 @@ def read_request(opcode: int, body: memoryview, agreed: frozenset[str] = feature
 
 
 def _read_publish(body: memoryview, max_message_bytes: int, owned: bool) -> Publish | Malformed:
-    """As `read_publish`, for several streams, and to say what is wrong."""
+    """As `read_publish`, for several streams, and to describe the fault."""
     request = 0
     try:
         if len(body) < PUBLISH_HEAD.size:
@@ -120,9 +120,9 @@ def _check_ack(ack: int, replicas: int) -> None:
 
 
 def _check_streams(streams: int, frame_bytes: int) -> None:
-    """How many streams there are, and that what the broker would write is bounded."""
+    """Checks the number of streams, and bounds the bytes that the broker would write."""
     if not 0 < streams <= PUBLISH_STREAMS_MAX:
-        raise _unusable(f"{streams} streams; 1 to {PUBLISH_STREAMS_MAX} are taken")
+        raise _unusable(f"{streams} streams; 1 to {PUBLISH_STREAMS_MAX} are allowed")
     if frame_bytes <= 0:
         raise _unusable(f"{streams} streams and no message")
     if streams > 1 and streams * frame_bytes > PUBLISH_COPIES_MAX_BYTES:
@@ -172,7 +172,7 @@ def _credit(body: memoryview) -> Credit:
         raise PeerError(Code.USAGE, f"CREDIT: a body of {len(body)} bytes instead of {CREDIT_BODY.size}")
     number, nbytes = CREDIT_BODY.unpack_from(body)
     if nbytes > NUMBER_MAX:
-        raise PeerError(Code.USAGE, f"CREDIT: {nbytes} bytes; at most {NUMBER_MAX} are taken")
+        raise PeerError(Code.USAGE, f"CREDIT: {nbytes} bytes; at most {NUMBER_MAX} are allowed")
     return Credit(number, nbytes)
 
 
@@ -188,7 +188,7 @@ def _empty(opcode: int, message: Request) -> Callable[[memoryview], Request]:
 def _unwanted(opcode: int) -> PeerError:
     feature = features.REQUESTS.get(opcode)
     if feature is not None:
-        text = f"{_op_name(opcode)} needs the feature {feature}; ask for it in HELLO, see what WELCOME says"
+        text = f"{_op_name(opcode)} needs the feature {feature}; ask for it in HELLO, then check WELCOME"
         return PeerError(Code.PROTOCOL, text)
     return PeerError(Code.PROTOCOL, f"{_op_name(opcode)} is nothing that a client sends")
 

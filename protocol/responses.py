@@ -1,4 +1,4 @@
-"""What a broker says in the binary protocol, from the bodies of its envelopes."""
+"""Reads a broker's messages from the bodies of their envelopes."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ def read_chunk(body: memoryview) -> Chunk:
 
 
 def read_response(opcode: int, body: memoryview, asked: frozenset[str] = features.NO_FEATURES) -> Response:
-    """Any message but CHUNK. Raises PeerError for bytes that are none.
+    """Reads any message but CHUNK. Raises PeerError for invalid bytes.
 
-    `asked`: the features that HELLO asked for; the messages of others are none.
+    `asked`: the features that HELLO asked for; messages of other features are invalid.
     """
     read_fields, read_fixed, elements_max = _OF_FIELDS.get(opcode), _OF_FIXED.get(opcode), PUBLISH_STREAMS_MAX
     feature = features.RESPONSES.get(opcode)
@@ -65,7 +65,7 @@ def read_response(opcode: int, body: memoryview, asked: frozenset[str] = feature
 
 
 def _not_sent(opcode: int) -> PeerError:
-    return PeerError(Code.PROTOCOL, f"opcode {opcode} is nothing that a broker sends")
+    return PeerError(Code.PROTOCOL, f"opcode {opcode} is not a message of brokers")
 
 
 def _published(body: memoryview) -> Published:

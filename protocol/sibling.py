@@ -1,26 +1,26 @@
-"""What workers of one node say to each other: envelopes with msgpack bodies. Internal; both ends run the same code.
+"""Messages between workers of one node: envelopes with msgpack bodies. Internal; both ends run the same code.
 
     FORWARD     u32 head length, [request id, [[stream, messages, frame bytes, may create, sync, replicas], …]], then
                 the raw frames of all streams back to back: publishes for streams that the receiver owns
     FORWARDED   [request id, [[first seq, subscribers, created, code, text], …]]: how each went; code "" for done
     PARTLY      [request id, [[place, result], …]]: of a FORWARD, these streams are answered, by their place in it; the
                 others wait for their streams to be opened, and FORWARDED will answer those that are left then, in
-                order. Of a CALL, it waits so, and there are no rows. Whoever asked is not read meanwhile
+                order. Of a CALL: it waits so, without rows. The requester is not read meanwhile
     CALL        [request id, verb, arguments]: anything else asked of an owner
     REPLY       [request id, value, code, text]: its answer; code "" for done
     MOVED       request id: not done, the receiver of the request no longer owns its shards; ask its successor
-    INTEREST    [[stream, subscribers], …]: I have so many of them now; tell me when it grows, unless that is none
+    INTEREST    [[stream, subscribers], …]: my subscribers of these now; notify me when a stream grows, unless 0
     GREW        [[stream, next seq, content bytes], …]: how far they have grown; seq 0 is "look yourself"
-    CUT         [stream, seq]: its messages from there on were set aside, whatever you know of it
+    CUT         [stream, seq]: its messages from there on were set aside, cached facts about it are invalid
     HANDOVER    a connection's state; its descriptor travels beside the envelope
     TAKEN       [request id, …]: these publishes are logged, and are answered when as many nodes hold them as was asked;
-                or these calls are begun, and are answered when what they wait for has come
+                or these calls are begun, and are answered when their wait is over
     HELD        [[stream, line, connection, node, next seq, synced seq], …]: what the nodes hold that follow streams of
                 yours through me
     GONE        [connection, [[stream, node], …]]: they do not follow any more; none are all of a connection that ended
     NEWS        [[stream, lineage], …]: the role, the terms or the way to the master of streams that nodes follow
                 through you have changed
-    WANT        [stream, …]: nodes follow these streams of yours through me; tell me NEWS of them
+    WANT        [stream, …]: nodes follow these streams of yours through me; send me their NEWS
     SWITCHED    (empty): your successor has all that is mine; neither a request nor a connection comes to you any more
 
 Stream names are bytes. A body that cannot be read raises PeerError (fatal): the link is of no use any more.
@@ -73,7 +73,7 @@ _Value = TypeVar("_Value")
 
 
 def _reader(unpack: Callable[[Body], _Value]) -> Callable[[Body], _Value]:
-    """Let a function that takes a body apart raise PeerError where the body is not what it expects."""
+    """Wraps a function that takes a body apart: raises PeerError if the body is malformed."""
 
     @wraps(unpack)
     def checked(body: Body) -> _Value:
@@ -88,7 +88,8 @@ def _reader(unpack: Callable[[Body], _Value]) -> Callable[[Body], _Value]:
 
 
 def pack_forward(request_id: int, groups: Sequence[Group]) -> bytes:
-    """All of a FORWARD but the frames, which the caller sends right after it: as many bytes as the groups say."""
+    """Packs a FORWARD without the frames, which the caller sends right after it: as many bytes as the groups
+    declare."""
     head = msgpack.packb([request_id, groups])
     return pack_envelope(FORWARD, _LENGTH.pack(len(head)) + head, sum(group[2] for group in groups))
 

@@ -1,4 +1,4 @@
-"""Which protocol a connection speaks, from its first byte; and how those that are not spoken here are refused."""
+"""Finds a connection's protocol by its first byte, and refuses unknown ones."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ _REFUSALS: Mapping[int, bytes] = {MQTT_CONNECT: CONNACK_REFUSED, TLS_HANDSHAKE: 
 
 
 def protocol_of(first: int) -> Literal["line", "binary"] | None:
-    """What a connection speaks that begins with this byte; None for nothing that is spoken here."""
+    """Returns the protocol of a connection that begins with this byte; None if unknown."""
     if first in LINE_FIRST_BYTES:
         return "line"
     return "binary" if first == BINARY else None
 
 
 def refusal(first: int) -> bytes:
-    """What to send to a connection that begins with a byte of no protocol, in its own words, before it is closed."""
+    """Returns the refusal for a connection that begins with a byte of another protocol, in that protocol, before it
+    is closed."""
     refused = _REFUSALS.get(first)
     if refused is not None:
         return refused
-    return err(Code.PROTOCOL, f"no protocol spoken here begins with byte 0x{first:02x}; send lines such as: help")
+    return err(Code.PROTOCOL, f"unknown protocol: first byte 0x{first:02x}; send lines such as: help")

@@ -23,7 +23,7 @@ _IAC_BYTE = bytes((IAC,))
 
 
 class State(IntEnum):
-    """What the bytes so far ask the next one to be. A value here is also what is handed over to another worker."""
+    """The meaning of the next byte after the bytes so far. The value is also handed over to another worker."""
 
     DATA = 0
     CR = 1

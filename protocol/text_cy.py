@@ -43,7 +43,7 @@ _FRAME_MAX = cython.declare(cython.uint, MAX_FRAME_BYTES)
 
 
 def is_compiled() -> bool:
-    """Whether this copy of the module is the compiled one."""
+    """Returns whether this copy of the module is the compiled one."""
     return bool(cython.compiled)
 
 

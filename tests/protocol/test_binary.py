@@ -269,14 +269,14 @@ def test_no_feature_comes_before_hello() -> None:
 def test_a_client_that_did_not_ask_for_the_feature_takes_none_of_its_messages() -> None:
     data = m.pack(Names(1, ()))
     assert feed_client(client(), [data]) == [Names(1, ())]
-    with pytest.raises(PeerError, match="opcode 21 is nothing that a broker sends"):
+    with pytest.raises(PeerError, match="opcode 21 is not a message of brokers"):
         feed_client(ClientCodec(), [data])
 
 
 @pytest.mark.parametrize("opcode", [0, int(m.Op.HELLO), int(m.Op.PUBLISH), 99, 253])
 def test_a_client_does_not_wait_for_the_body_of_what_no_broker_sends(opcode: int) -> None:
     head = HEAD.pack(opcode, 4_000_000)
-    with pytest.raises(PeerError, match=f"opcode {opcode} is nothing that a broker sends"):
+    with pytest.raises(PeerError, match=f"opcode {opcode} is not a message of brokers"):
         feed_client(client(), [head])
     assert feed_client(client(), [head[:-1]]) == []  # not known before its length is
 
@@ -406,7 +406,7 @@ def test_a_client_takes_a_message_of_any_size_unless_told_otherwise() -> None:
     codec = client()
     assert list(codec.feed(head)) == []
     assert codec.pending_bytes == HEAD_BYTES
-    with pytest.raises(PeerError, match="at most 995 are taken"):
+    with pytest.raises(PeerError, match="at most 995 are allowed"):
         list(client(1_000).feed(head))
 
 

@@ -101,17 +101,17 @@ WRONG: list[tuple[m.Op, dict[str, Any], Code, str]] = [
     (m.Op.GET, GET | {"member": "a\tb"}, Code.USAGE, "is not the name of a consumer or a member"),
     (m.Op.GET, GET | {"name": "n" * 101}, Code.USAGE, "is not the name of a consumer"),
     (m.Op.GET, GET | {"stream": ""}, Code.NAME, "'' is not a stream name"),
-    (m.Op.GET, GET | {"finished": [[2, 1, 1]]}, Code.USAGE, "GET: 2 to 1 is no range of seqs"),
-    (m.Op.GET, GET | {"finished": [[-1, 1, 1]]}, Code.USAGE, "GET: -1 to 1 is no range of seqs"),
-    (m.Op.GET, GET | {"finished": [[0, 2**63, 1]]}, Code.USAGE, "is no range of seqs"),
+    (m.Op.GET, GET | {"finished": [[2, 1, 1]]}, Code.USAGE, "GET: 2 to 1 is not a range of seqs"),
+    (m.Op.GET, GET | {"finished": [[-1, 1, 1]]}, Code.USAGE, "GET: -1 to 1 is not a range of seqs"),
+    (m.Op.GET, GET | {"finished": [[0, 2**63, 1]]}, Code.USAGE, "is not a range of seqs"),
     (m.Op.GET, GET | {"finished": [1, 2]}, Code.USAGE, "not an array of rows of [int, int, int]"),
-    (m.Op.GET, GET | {"finished": [[1, 1, 1]] * 1_025}, Code.USAGE, "no msgpack map: 1025 exceeds"),
-    (m.Op.GET, GET | {"failed": [[-1, 1, ""]]}, Code.USAGE, "-1 is no seq of a message that has failed"),
+    (m.Op.GET, GET | {"finished": [[1, 1, 1]] * 1_025}, Code.USAGE, "not a msgpack map: 1025 exceeds"),
+    (m.Op.GET, GET | {"failed": [[-1, 1, ""]]}, Code.USAGE, "-1 is not the seq of a failed message"),
     (m.Op.GET, GET | {"failed": [[1, 1, "é" * 101]]}, Code.USAGE, "why 1 has failed is longer than 200 bytes"),
     (m.Op.GET, GET | {"failed": [[1, 1, ""]] * 129}, Code.USAGE, "129 failed messages; at most 128"),
     (m.Op.GET, GET | {"failed": [[1]]}, Code.USAGE, "not an array of rows of [int, int, str]"),
-    (m.Op.GET, GET | {"finished": [[1, 1, 0]]}, Code.USAGE, "GET: 0 is no epoch: say that of the message's frame"),
-    (m.Op.GET, GET | {"failed": [[1, 2**32, ""]]}, Code.USAGE, "GET: 4294967296 is no epoch"),
+    (m.Op.GET, GET | {"finished": [[1, 1, 0]]}, Code.USAGE, "GET: 0 is not an epoch: take it from the message's frame"),
+    (m.Op.GET, GET | {"failed": [[1, 2**32, ""]]}, Code.USAGE, "GET: 4294967296 is not an epoch"),
     (m.Op.GET, GET | {"session": -1}, Code.USAGE, "the field session is -1"),
     (m.Op.GET, GET | {"max_messages": None}, Code.USAGE, "the field max_messages is missing"),
     (m.Op.GET, GET | {"max_messages": 10_001}, Code.USAGE, "the field max_messages is 10001"),
@@ -258,7 +258,7 @@ def test_a_response_of_any_bytes_is_one_or_raises(opcode: m.Op, data: bytes) -> 
 
 def test_a_client_that_did_not_ask_hears_none_of_it() -> None:
     for message in (c.Consumed(1), c.Got(1, (), (), 0, memoryview(b""))):
-        with pytest.raises(PeerError, match="is nothing that a broker sends"):
+        with pytest.raises(PeerError, match="is not a message of brokers"):
             list(ClientCodec().feed(m.pack(message)[:HEAD_BYTES]))
 
 

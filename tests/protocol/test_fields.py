@@ -95,9 +95,9 @@ WRONG: list[tuple[Callable[[Fields], object], Any, str]] = [
     (lambda body: body.rows("x", (int, str)), [[True, "a"]], r"not an array of rows of \[int, str\]"),
     (lambda body: body.rows("x", (int, str)), {}, "is a map"),
     (lambda body: body.place("x", ("seq", "new")), ["when", 1], "where kind is one of seq, new"),
-    (lambda body: body.place("x", ("seq", "new")), ["seq"], "is no place"),
-    (lambda body: body.place("x", ("seq", "new")), ["seq", -1], "is no place"),
-    (lambda body: body.place("x", ("seq", "new")), "seq", "is no place"),
+    (lambda body: body.place("x", ("seq", "new")), ["seq"], "is not a position"),
+    (lambda body: body.place("x", ("seq", "new")), ["seq", -1], "is not a position"),
+    (lambda body: body.place("x", ("seq", "new")), "seq", "is not a position"),
 ]
 
 
@@ -105,7 +105,7 @@ WRONG: list[tuple[Callable[[Fields], object], Any, str]] = [
 def test_what_is_wrong_is_named(read: Callable[[Fields], object], value: Any, text: str) -> None:
     with pytest.raises(PeerError, match=f"THING: the field x .*{text}") as caught:
         read(fields({"x": value}))
-    assert caught.value.code is (Code.FROM if "place" in text or "kind" in text else Code.USAGE)
+    assert caught.value.code is (Code.FROM if "position" in text or "kind" in text else Code.USAGE)
     assert not caught.value.fatal
 
 
@@ -123,7 +123,7 @@ def test_the_id_is_had_even_when_the_rest_is_wrong() -> None:
     ids=bytes.hex,
 )  # fmt: skip
 def test_what_is_no_map(body: bytes) -> None:
-    with pytest.raises(PeerError, match=f"THING: a body of {len(body)} bytes that is no msgpack map") as caught:
+    with pytest.raises(PeerError, match=f"THING: a body of {len(body)} bytes that is not a msgpack map") as caught:
         Fields("THING", memoryview(body))
     assert caught.value.code is Code.USAGE
     assert caught.value.__context__ is None  # nothing that would keep the body
@@ -132,9 +132,9 @@ def test_what_is_no_map(body: bytes) -> None:
 def test_long_and_deep_bodies_are_refused() -> None:
     assert "a" in fields({"a": [0] * ELEMENTS_MAX})
     for body in ({"a": [0] * (ELEMENTS_MAX + 1)}, {str(i): 0 for i in range(ELEMENTS_MAX + 1)}):
-        with pytest.raises(PeerError, match="no msgpack map"):
+        with pytest.raises(PeerError, match="not a msgpack map"):
             fields(body)
-    with pytest.raises(PeerError, match="no msgpack map"):
+    with pytest.raises(PeerError, match="not a msgpack map"):
         Fields("THING", memoryview(b"\x81\xa1a" + b"\x91" * 60_000 + b"\x00"))
 
 

@@ -97,7 +97,7 @@ WRONG: list[tuple[m.Op, dict[str, Any], Code, str]] = [
     (m.Op.HELD, {"rows": [[1, "", 2, 2]], "gone": []}, Code.USAGE, "'' is not the id of a node"),
     (m.Op.HELD, {"rows": [], "gone": [[-1, "n"]]}, Code.USAGE, "HELD has -1 in a row"),
     (m.Op.HELD, {"rows": [], "gone": [[1, "n" * 33]]}, Code.USAGE, "is not the id of a node"),
-    (m.Op.HELD, {"rows": [[1, "n", 2, 2]] * 1_025, "gone": []}, Code.USAGE, "no msgpack map: 1025 exceeds"),
+    (m.Op.HELD, {"rows": [[1, "n", 2, 2]] * 1_025, "gone": []}, Code.USAGE, "not a msgpack map: 1025 exceeds"),
     (m.Op.WATCH, {"id": 1}, Code.USAGE, "WATCH: the field prefix is missing"),
     (m.Op.WATCH, {"id": 1, "prefix": "a b"}, Code.NAME, "'a b' is not a stream name"),
     (m.Op.WATCH, {"id": 1, "prefix": "$"}, Code.RESERVED, "begins with $"),
@@ -108,7 +108,7 @@ WRONG: list[tuple[m.Op, dict[str, Any], Code, str]] = [
     (m.Op.FOLLOWED, FOLLOWED | {"state": "leading"}, Code.USAGE, "none of following, parted, behind, news"),
     (m.Op.FOLLOWED, FOLLOWED | {"start_seq": -1}, Code.USAGE, "the field start_seq is -1"),
     (m.Op.FOLLOWED, FOLLOWED | {"path": ["n1", ""]}, Code.USAGE, "'' is not the id of a node"),
-    (m.Op.FOLLOWED, FOLLOWED | {"path": ["n"] * 1_025}, Code.USAGE, "no msgpack map: 1025 exceeds"),
+    (m.Op.FOLLOWED, FOLLOWED | {"path": ["n"] * 1_025}, Code.USAGE, "not a msgpack map: 1025 exceeds"),
     (m.Op.FOLLOWED, FOLLOWED | {"role": 1}, Code.USAGE, "the field role is 1, not a text"),
     (m.Op.NAMES, {"id": 1, "names": ["s", "a b"]}, Code.NAME, "'a b' is not a stream name"),
     (m.Op.NAMES, {"id": 1, "names": ["$s"]}, Code.RESERVED, "begins with $"),
@@ -159,7 +159,7 @@ def test_a_body_that_is_wrong(opcode: m.Op, fields: dict[str, Any], code: Code, 
 )
 @pytest.mark.parametrize("opcode", [m.Op.CLAIM, m.Op.FOLLOWED])
 def test_a_history_that_is_none(opcode: m.Op, history: list[Any], text: str) -> None:
-    with pytest.raises(PeerError, match=f"{opcode.name} has a history that is none: {text}") as caught:
+    with pytest.raises(PeerError, match=f"{opcode.name} has an invalid history: {text}") as caught:
         read(opcode, FOLLOWED | {"stream": "s", "history": history})
     assert caught.value.code is Code.USAGE
 

@@ -86,7 +86,7 @@ def test_what_only_nodes_say_needs_the_feature(opcode: int) -> None:
     assert found == (
         0,
         Code.PROTOCOL,
-        f"{name} needs the feature replication; ask for it in HELLO, see what WELCOME says",
+        f"{name} needs the feature replication; ask for it in HELLO, then check WELCOME",
     )
 
 
@@ -115,7 +115,7 @@ CONTROL: list[tuple[m.Op, dict[str, Any], Code, str]] = [
     (m.Op.OPEN, {"id": 1, "stream": "x" * 201}, Code.NAME, "is not a stream name"),
     (m.Op.OPEN, {"id": 1, "stream": "$s"}, Code.RESERVED, "begins with $"),
     (m.Op.SUBSCRIBE, {"id": 1, "stream": "s"}, Code.USAGE, "SUBSCRIBE: the field from is missing"),
-    (m.Op.SUBSCRIBE, {"id": 1, "stream": "s", "from": 0}, Code.FROM, "the field from is no place"),
+    (m.Op.SUBSCRIBE, {"id": 1, "stream": "s", "from": 0}, Code.FROM, "the field from is not a position"),
     (m.Op.SUBSCRIBE, {"id": 1, "stream": "s", "from": ["now", 0]}, Code.FROM, "one of seq, time, new"),
     (m.Op.SUBSCRIBE, {"id": 1, "stream": "s", "from": ["seq", 0], "end": ["new", 0]}, Code.FROM, "seq, time, now"),
     (m.Op.SUBSCRIBE, {"id": 1, "stream": "s", "from": ["seq", 0], "skip": 1}, Code.USAGE, "skip counts messages at"),
@@ -177,8 +177,8 @@ def test_several_streams() -> None:
         (publish_body()[:7], Code.USAGE, "a body of 7 bytes"),
         (publish_body()[:11], Code.USAGE, "1 streams and no message"),
         (publish_body(b""), Code.USAGE, "1 streams and no message"),
-        (publish_body(handles=()), Code.USAGE, "0 streams; 1 to 1024 are taken"),
-        (publish_body(handles=(1,) * 1_025), Code.USAGE, "1025 streams; 1 to 1024 are taken"),
+        (publish_body(handles=()), Code.USAGE, "0 streams; 1 to 1024 are allowed"),
+        (publish_body(handles=(1,) * 1_025), Code.USAGE, "1025 streams; 1 to 1024 are allowed"),
         (publish_body(handles=(1, 2))[:16], Code.USAGE, "2 streams and no message"),
         (publish_body(ack=4), Code.USAGE, "ack 4; it is 0 to 3"),
         (publish_body(ack=1, replicas=1), Code.USAGE, "1 replicas with ack 1"),

@@ -40,13 +40,13 @@ def test_the_frames_of_a_chunk_are_not_copied() -> None:
     ],
 )
 def test_what_no_broker_sends(opcode: int) -> None:
-    with pytest.raises(PeerError, match=f"opcode {opcode} is nothing that a broker sends"):
+    with pytest.raises(PeerError, match=f"opcode {opcode} is not a message of brokers"):
         read_response(opcode, memoryview(b""), ALL_FEATURES)
 
 
 @pytest.mark.parametrize("opcode", REPLICATION)
 def test_what_is_said_to_nodes_only(opcode: int) -> None:
-    with pytest.raises(PeerError, match=f"opcode {int(opcode)} is nothing that a broker sends"):
+    with pytest.raises(PeerError, match=f"opcode {int(opcode)} is not a message of brokers"):
         read_response(opcode, memoryview(b"\x80"))
 
 
@@ -63,7 +63,7 @@ def test_an_error_may_have_a_result_for_each_stream() -> None:
 
 WRONG: list[tuple[m.Op, bytes | dict[str, Any], str]] = [
     (m.Op.WELCOME, {"version": 1}, "WELCOME: the field features is missing"),
-    (m.Op.WELCOME, b"\x90", "WELCOME: a body of 1 bytes that is no msgpack map"),
+    (m.Op.WELCOME, b"\x90", "WELCOME: a body of 1 bytes that is not a msgpack map"),
     (m.Op.OPENED, {"id": -1}, "OPENED: the field id is -1"),
     (m.Op.PUBLISHED, b"", "PUBLISHED: a body of 0 bytes, not 4 and 16 for each stream"),
     (m.Op.PUBLISHED, bytes(4), "a body of 4 bytes"),
