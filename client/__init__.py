@@ -7,7 +7,7 @@
         for message in client.subscribe("greetings", end=tailrace.NOW):
             print(message.seq, message.time, message.payload)
 
-`connect_async` gives the same for asyncio. docs/client.md tells the rest.
+`connect_async` gives the same for asyncio. docs/client.md has the details.
 
 The names below are imported from their modules when they are first used, so that `import tailrace` costs little.
 """

@@ -12,7 +12,7 @@ DEFAULT_PORT = 5_050
 
 
 class Address(NamedTuple):
-    """Where a broker listens."""
+    """The address of a broker."""
 
     host: str = DEFAULT_HOST
     port: int = DEFAULT_PORT
@@ -32,12 +32,12 @@ def parse_address(text: str) -> Address:
     elif text.count(":") == 1:
         host, _, port = text.partition(":")
     if port and not (port.isascii() and port.isdigit() and 0 < int(port) < 65_536):
-        raise InvalidArgument(f"{text!r} is not HOST:PORT: {port!r} is no port")
+        raise InvalidArgument(f"{text!r} is not HOST:PORT: {port!r} is not a port")
     return Address(host or DEFAULT_HOST, int(port) if port else DEFAULT_PORT)
 
 
 def parse_addresses(addresses: Iterable[str | Iterable[str]]) -> tuple[Address, ...]:
-    """Those given one by one and those in lists, in this order, each once; the default when there is none."""
+    """The addresses given one by one and in lists, in order, each once; the default without any."""
     found: dict[Address, None] = {}
     for each in addresses:
         for text in (each,) if isinstance(each, str) else each:

@@ -302,7 +302,7 @@ class AsyncClient(ClientInfo):
         replicas: int = 0,
         timeout_s: float | None = None,
     ) -> int:
-        """Let a durable consumer go on at `start`, back or forth; the seq there. What its members have is nobody's.
+        """Moves a durable consumer to `start`, earlier or later; returns its seq. Messages in flight are released.
 
         Raises NoSuchConsumer.
         """
@@ -343,7 +343,7 @@ class AsyncClient(ClientInfo):
     # --- the connection ---------------------------------------------------------------------------------------------
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Wait until what was published is answered and what consumers finished is told, then close. Iterations end."""
+        """Waits until all publishes are answered and acknowledgements are stored, then closes. Iterations end."""
         await self._drive.close(self._timeout(timeout_s))
 
     async def __aenter__(self) -> AsyncClient:

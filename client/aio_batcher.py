@@ -63,7 +63,7 @@ class AsyncBatcher:
         self._tell()
 
     async def extend(self, payloads: Iterable[Payload]) -> None:
-        """Add many messages, all of them or, where one is too large, none."""
+        """Adds many messages, all of them or, if one is too large, none."""
         batch, drive, taken = self._batch, self._drive, 0
         messages, metadata = checked_payloads(payloads), self._metadata
         check_sizes(messages, metadata, drive.session.limits["max_message_bytes"], batch.stream)
@@ -74,7 +74,7 @@ class AsyncBatcher:
         self._tell()
 
     async def flush(self) -> None:
-        """Send what was added, and wait until everything is answered."""
+        """Sends the open batch, and waits until everything is answered."""
         await self._send()
         await self._drive.wait_until(lambda: self._batch.is_settled)
         self._tell()
@@ -125,7 +125,7 @@ class AsyncBatcher:
         drive.advance()
 
     def _tell(self) -> None:
-        """Tell what became of batches; the first error is raised when nobody else hears of it."""
+        """Reports the results of batches; without a callback raises the first error."""
         untold: TailraceError | None = None
         for result in self._batch.take_results():
             if self._on_result is not None:

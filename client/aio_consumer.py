@@ -81,14 +81,14 @@ class AsyncConsumer:
             yield batch
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until the broker has heard of everything that was finished. Raises StaleAck, OperationTimeout."""
+        """Waits until the broker has stored all acknowledgements. Raises StaleAck, OperationTimeout."""
         await self._tell(self._deadline_s(timeout_s))
         self._consuming.check()
 
     async def close(self, timeout_s: float | None = None) -> None:
-        """Tell the broker what was finished, and end. Other members may have what was not finished at once.
+        """Sends the acknowledgements and closes. Messages in flight become available to other members at once.
 
-        Raises StaleAck, OperationTimeout where it is not known what the broker has heard of what was finished.
+        Raises StaleAck, or OperationTimeout if it is unknown which acknowledgements were stored.
         """
         deadline_s = self._deadline_s(timeout_s)
         self._consuming.end()
@@ -101,16 +101,16 @@ class AsyncConsumer:
         return f"<AsyncConsumer {self.name!r} of {self.stream!r} member={self.member!r}>"
 
     async def _tell(self, deadline_s: float) -> None:
-        """Let the broker hear of everything that was finished. Raises OperationTimeout."""
+        """Waits until the broker has stored all acknowledgements. Raises OperationTimeout."""
         drive, consuming = self._drive, self._consuming
         if drive.session.is_asking:
             consuming.flush(drive.now_s())
             drive.advance()
         if not await self._wait(lambda: consuming.is_settled, deadline_s):
-            raise OperationTimeout(f"{self.stream}: the broker has not answered what {self.name} has finished")
+            raise OperationTimeout(f"{self.stream}: no answer to the acknowledgements of {self.name}")
 
     async def _leave(self, deadline_s: float) -> None:
-        """Give back what was not finished, if there is time."""
+        """Returns messages in flight, if there is time."""
         drive, now_s = self._drive, self._drive.now_s()
         call = self._consuming.leave(deadline_s - now_s, now_s) if drive.session.is_asking else None
         if call is not None:
@@ -136,7 +136,7 @@ class AsyncConsumer:
                 return message
             drive.advance()
             if not await self._wait(lambda: consuming.has_news or not consuming.is_asking, deadline_s):
-                raise OperationTimeout(f"{self.stream}: {self.name} was given no message in time")
+                raise OperationTimeout(f"{self.stream}: no message for {self.name} in time")
 
     async def _wait(self, done: Callable[[], bool], deadline_s: float) -> bool:
         return await self._drive.wait_until(done, deadline_s)

@@ -20,7 +20,7 @@ class AsyncSubscription:
     """The messages of a stream, one by one, in order. Made by `AsyncClient.subscribe`.
 
     Await it, or enter it as a context, to wait for the broker's answer; iterating does so by itself. It may be left and
-    entered again: what was not taken yet comes next.
+    entered again: messages that were not taken yet come next.
     """
 
     def __init__(self, drive: Drive, reading: Reading) -> None:
@@ -81,12 +81,12 @@ class AsyncSubscription:
         return list(self._rest) if await self._fetch(self._drive.now_s() + timeout_s) else []
 
     async def batches(self) -> AsyncIterator[list[Message]]:
-        """The same messages as lists, as they came: cheaper where there are many."""
+        """The same messages as lists, as they arrived: cheaper for many messages."""
         while batch := await self.receive_batch():
             yield batch
 
     def cancel(self) -> None:
-        """End it: nothing more comes, and whoever iterates comes to the end."""
+        """Ends the subscription: no more messages arrive, and iterations end."""
         self._rest = iter(())
         if self._drive.is_severed:
             return
@@ -94,7 +94,7 @@ class AsyncSubscription:
         self._drive.advance()
 
     def sever(self) -> None:
-        """In a forked child: what was not taken is the parent's, also where an iteration is in the middle of it."""
+        """In a forked child: the remaining messages are the parent's, also in the middle of an iteration."""
         deque(self._rest, maxlen=0)
 
     def __del__(self) -> None:
@@ -120,7 +120,7 @@ class AsyncSubscription:
         return next(self._rest, None) if await self._fetch(deadline_s) else None
 
     async def _fetch(self, deadline_s: float) -> bool:
-        """Put what comes next into `_rest`; False at the end."""
+        """Puts the next messages into `_rest`; returns False at the end."""
         reading, drive = self._reading, self._drive
         while True:
             arrived = drive.session.next_arrived(reading, self._given)

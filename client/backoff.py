@@ -1,4 +1,4 @@
-"""How long to wait before the next try: longer each time, never longer than a bound, never the same for all."""
+"""Pauses between retries: longer each time, up to a bound, with a random part."""
 
 from __future__ import annotations
 

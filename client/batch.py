@@ -1,4 +1,4 @@
-"""Messages gathered into one publish, and what became of those before. Shared by both shells' batchers."""
+"""Messages gathered into one publish, and the results of earlier ones. Shared by both shells' batchers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LINGER_S = 0.005
 
 @dataclass(frozen=True, slots=True)
 class BatchResult:
-    """What became of one batch, whose messages were added as number `index` (from 0) and after: receipt or error."""
+    """The result of one batch, whose first message was added as number `index` (from 0): receipt or error."""
 
     index: int
     count: int
@@ -31,7 +31,7 @@ class BatchResult:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """When a batch is sent: with so many messages, so many bytes of frames, or so long after its first message."""
+    """When a batch is sent: after this many messages or bytes of frames, or this long after its first message."""
 
     max_messages: int = MAX_MESSAGES
     max_bytes: int = MAX_BYTES
@@ -69,8 +69,8 @@ class Gathered:
 class Batch:
     """The batch that grows, and the batches under way, oldest first.
 
-    A batch is taken in steps of which each can be repeated: should an exception such as KeyboardInterrupt come between
-    them, the next call goes on where that one was.
+    A batch is published in steps that can each be repeated: if an exception such as KeyboardInterrupt comes between
+    them, the next call continues there.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Batch:
 
     @property
     def due_s(self) -> float:
-        """When what was added is to be sent."""
+        """When the open batch is to be sent."""
         return self._growing.due_s
 
     @property
@@ -134,7 +134,7 @@ class Batch:
         growing.count += 1
 
     def take(self) -> None:
-        """What was added is under way from here on, as one publish, which is among the `unsent`."""
+        """Makes the open batch one publish, which joins the `unsent`."""
         growing = self._open()
         if growing.runs:
             count = sum(len(payloads) for _, payloads in growing.runs)
@@ -150,7 +150,7 @@ class Batch:
             self._open()
 
     def unsent(self, is_held: Callable[[Publication], bool]) -> list[Publication]:
-        """Those under way that nobody holds yet, in order. They are the newest."""
+        """The publishes that were not handed over yet, in order. They are the newest."""
         found = []
         for gathered in reversed(self._under_way):
             publication = gathered.publication
@@ -171,7 +171,7 @@ class Batch:
         return not under_way or (_is_done(under_way[-1]) and all(map(_is_done, under_way)))
 
     def take_results(self) -> list[BatchResult]:
-        """What became of the oldest batches, as far as it is known, each told once."""
+        """Yields the results of the oldest batches, as far as they are known, each once."""
         results = []
         while self._under_way and _is_done(self._under_way[0]):
             gathered = self._under_way.popleft()

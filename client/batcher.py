@@ -16,8 +16,8 @@ from tailrace.pump import Pump
 class Batcher:
     """Gathers messages of one stream and publishes them in batches, many of them under way at once.
 
-    Made by `Client.batcher`; leaving it as a context sends what is left and waits for every answer. When a batch fails,
-    the next `add`, `flush` or the end of the context raises its error, unless an `on_result` was given to hear of it.
+    Made by `Client.batcher`; leaving it as a context sends the open batch and waits for every answer. When a batch
+    fails, the next `add`, `flush` or the end of the context raises its error, unless there is an `on_result` callback.
     Threads may share it.
     """
 
@@ -70,7 +70,7 @@ class Batcher:
         self._tell()
 
     def extend(self, payloads: Iterable[Payload]) -> None:
-        """Add many messages, all of them or, where one is too large, none."""
+        """Adds many messages, all of them or, if one is too large, none."""
         batch, pump, taken = self._batch, self._pump, 0
         messages, metadata = checked_payloads(payloads), self._metadata
         check_sizes(messages, metadata, pump.session.limits["max_message_bytes"], batch.stream)
@@ -85,7 +85,7 @@ class Batcher:
         self._tell()
 
     def flush(self) -> None:
-        """Send what was added, and wait until everything is answered."""
+        """Sends the open batch, and waits until everything is answered."""
         with self._pump.lock, self._pump.step:
             self._send()
             self._pump.wait_until(lambda: self._batch.is_settled)
@@ -110,12 +110,12 @@ class Batcher:
         return self._batch.due_s
 
     def send_due(self, now_s: float) -> None:
-        """Send what has lingered, unless it must wait for room."""
+        """Sends a batch that has lingered, unless it must wait for room."""
         if self._pump.session.is_open:
             self._publish()
 
     def _send(self) -> None:
-        """Publish what was added, when there is room for it."""
+        """Publishes the open batch, when there is room for it."""
         pump = self._pump
         pump.wait_until(lambda: pump.session.is_open or pump.session.is_over)
         self._publish()
@@ -131,7 +131,7 @@ class Batcher:
         self._pump.push()
 
     def _tell(self) -> None:
-        """Tell what became of batches. Not with the lock held: whoever hears it may call anything."""
+        """Reports the results of batches. Called without the lock: a callback may call anything."""
         if self._batch.oldest_is_done:
             with self._pump.lock:
                 results = self._batch.take_results()

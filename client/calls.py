@@ -1,7 +1,7 @@
 """Requests that are answered one by one, and asked again until they are. Pure bookkeeping.
 
-A call goes out once more, with the same contents, on the connection after one that was lost, and after an answer that
-says `not now`. Whoever makes calls sees to it that they may be repeated.
+A call is sent again, with the same contents, on the connection after one that was lost, and after an answer that means
+`not now`. The caller ensures that calls may be repeated.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NUMBER_MAX: Final = (1 << 32) - 1
 
 
 class Call:
-    """One request. `done`, then it has an `answer` or an `error`."""
+    """One request. Once `done` it has an `answer` or an `error`."""
 
     __slots__ = (
         "answer",
@@ -55,13 +55,14 @@ class Call:
         quiet_s: float = math.inf,
         hear: Callable[[Call, Any, float], None] | None = None,
     ) -> None:
-        """`make`: the message, from its number. `hear`: told what became of it, answer (None for an error) and time.
+        """`make` builds the message from its number. `hear` is called with the result: answer (None for an error) and
+        time.
 
-        timeout_s: for the answer; patience_s: from the first refusal on; quiet_s: how long a connection may say nothing
-        to it before it counts as lost.
+        timeout_s: for the answer; patience_s: from the first refusal on; quiet_s: the connection counts as lost after
+        this long without a byte.
         """
         self.stream = stream
-        self.name = name  # of what is done, for texts
+        self.name = name  # the operation, for texts
         self.make = make
         self.timeout_s = timeout_s
         self.patience_s = patience_s
@@ -77,22 +78,22 @@ class Call:
         self.done = False
         self.answer: Any = None
         self.error: TailraceError | None = None
-        self.waiter: object = None  # whatever the shell wants to keep here
+        self.waiter: object = None  # for the shell's use
 
     @property
     def quiet_due_s(self) -> float:
-        """When its connection has been quiet for too long."""
+        """When its connection counts as silent."""
         return self.sent_s + self.quiet_s
 
     def outcome(self) -> Any:
-        """Its answer. Raises its error."""
+        """Returns its answer. Raises its error."""
         if self.error is not None:
             raise self.error
         return self.answer
 
 
 class Calls:
-    """Those of one client that are not done. Few: each look goes through all of them."""
+    """A client's unfinished calls. Few: each lookup walks all of them."""
 
     def __init__(self, random: Callable[[], float], retried: frozenset[str] = RETRIED) -> None:
         self._random = random
@@ -110,7 +111,7 @@ class Calls:
 
     @property
     def due_s(self) -> float:
-        """When `expire` may have something to do, or a connection is quiet for too long."""
+        """When `expire` may have something to do, or a connection counts as silent."""
         return min((min(each.deadline_s, each.quiet_due_s) for each in self._undone.values()), default=math.inf)
 
     @property
@@ -126,22 +127,22 @@ class Calls:
         self._undone[call.number] = call
 
     def holds(self, call: Call | None) -> bool:
-        """Whether it was taken, and is not done."""
+        """Whether it is registered and not done."""
         return call is not None and self._undone.get(call.number) is call
 
     def take_sendable(self, now_s: float) -> list[Call]:
-        """Those that may be sent now, in the order they were made. They are in flight from here on."""
+        """Returns the calls that may be sent now, in the order they were made. They are in flight from here on."""
         sendable = [each for each in self._undone.values() if each.sent_s == math.inf and each.not_before_s <= now_s]
         for call in sendable:
             call.sent_s = now_s
         return sendable
 
     def is_too_quiet(self, now_s: float) -> Call | None:
-        """One that the broker should have answered long ago."""
+        """Returns a call whose answer is overdue, if there is one."""
         return next((each for each in self._undone.values() if each.quiet_due_s <= now_s), None)
 
     def answered(self, number: int, answer: Any, now_s: float) -> Call | None:
-        """The call that this answers; None where nobody waits for it."""
+        """Returns the call that this answers; None if it is unknown."""
         call = self._undone.get(number)
         if call is None or call.sent_s == math.inf:
             return None
@@ -152,7 +153,7 @@ class Calls:
         return call
 
     def failed(self, number: int, code: str, text: str, now_s: float) -> Call | None:
-        """The call that this error is about, which is asked again or has failed; None where nobody waits for it."""
+        """Returns the call that this error is about, which is retried or has failed; None if it is unknown."""
         call = self._undone.get(number)
         if call is None:
             return None
@@ -170,7 +171,7 @@ class Calls:
         return call
 
     def connection_lost(self) -> None:
-        """What was in flight is to be sent again."""
+        """Queues the calls in flight to be sent again."""
         for call in self._undone.values():
             call.is_repeated |= call.sent_s != math.inf
             call.sent_s = math.inf
@@ -183,7 +184,7 @@ class Calls:
         self.connection_lost()
 
     def expire(self, now_s: float) -> list[Call]:
-        """Fail what has waited too long; those."""
+        """Fails calls whose time is over; returns them."""
         late = [each for each in self._undone.values() if each.deadline_s <= now_s]
         for call in late:
             text = f"{call.stream}: no answer to {call.name} within {call.timeout_s:g} s; it may or may not be done"

@@ -109,12 +109,11 @@ class Client(ClientInfo):
         """Publish one message and wait until what `ack` asks for is true.
 
         With `Ack.REPLICATED`: until `replicas` nodes below the stream's master hold it, at least and by default one.
-        NotReplicated says that it is logged, and held by fewer; such a message is not sent again.
-        When the connection breaks before the answer, the message is sent again on the next one; it is in the stream
-        once all the same, unless the client was made with `idempotent=False`. With `retry=False` that raises
-        ConnectionLost instead. With several addresses a node that is not
-        the stream's master any more (`disabled`) is left for the next. Raises BrokerError, OperationTimeout,
-        ClientClosed, InvalidArgument.
+        NotReplicated means that it is logged, but held by fewer; such a message is not retried. When the connection
+        breaks before the answer, the message is sent again on the next one; it is in the stream once, unless the client
+        was made with `idempotent=False`. With `retry=False` that raises ConnectionLost instead. With several addresses
+        the client leaves a node that is no longer the stream's master (`disabled`) for the next. Raises BrokerError,
+        OperationTimeout, ClientClosed, InvalidArgument.
         """
         streams, payloads = (checked_stream(stream),), [checked_payload(payload)]
         return self._publish(streams, payloads, pack_headers(headers, key), ack, replicas, timeout_s, retry)[0]
@@ -151,7 +150,7 @@ class Client(ClientInfo):
     ) -> list[Receipt]:
         """Publish one message to several streams in one request; a receipt of each, in their order.
 
-        Raises PartlyPublished where only some took it, and as `publish`.
+        Raises PartlyPublished if only some succeeded; else as `publish`.
         """
         names, payloads = checked_streams(streams), [checked_payload(payload)]
         return list(self._publish(names, payloads, pack_headers(headers, key), ack, replicas, timeout_s, retry))
@@ -215,10 +214,10 @@ class Client(ClientInfo):
     ) -> Subscription:
         """The messages of a stream from `start` (START, NEW, Seq(n), Time(us), a datetime) up to `end`, or for ever.
 
-        Returns when the broker has answered, so that with NEW nothing is missed that is published from then on. The
-        broker sends at most `credit_bytes` ahead of who reads. `skip` leaves out so many messages at the very time of
-        `start`. Messages that were trimmed before they were read raise Trimmed, unless `on_trimmed` is "skip".
-        Raises BrokerError, OperationTimeout, StreamBehind, ClientClosed, InvalidArgument.
+        Returns when the broker has answered, so that NEW includes all messages published after the call. The broker
+        sends at most `credit_bytes` ahead of the reader. `skip` leaves out this number of messages at exactly the time
+        `start`. Messages that were trimmed before they were read raise Trimmed, unless `on_trimmed` is "skip". Raises
+        BrokerError, OperationTimeout, StreamBehind, ClientClosed, InvalidArgument.
         """
         wait_s = self._timeout(timeout_s)
         wish = wish_of(stream, start, end, skip, credit_bytes, check_crc, on_trimmed, wait_s)
@@ -253,13 +252,14 @@ class Client(ClientInfo):
     ) -> Consumer:
         """A member of the durable consumer `name` of a stream: give it messages until each is finished by some member.
 
-        The broker keeps what is finished, so that whoever comes back goes on there; with several members each message
-        goes to one of them. With `create` the consumer is made where there is none: its first message is `start`, it
-        gives a message to others when it was not finished within `ack_wait_s` (None: as it is, 30 where it is made),
-        and gives it up after `deliveries_max` times (0: never; None: as it is). `member` is this one's name: under the
-        same name a restarted program is given at once what it had. At most `batch` messages are asked for at a time.
-        `ack` and `replicas` say how safely what was finished is kept. What was finished travels with the next request,
-        or `linger_s` later. Raises BrokerError, OperationTimeout, ClientClosed, InvalidArgument.
+        The broker stores the acknowledgements, so that a restarted program resumes there; with several members each
+        message goes to one of them. With `create` the consumer is created if it does not exist: its first message is
+        `start`, a message that is not acknowledged within `ack_wait_s` is delivered to others (None: unchanged, 30 for
+        a new one), and after `deliveries_max` deliveries it is a dead letter (0: never; None: unchanged). `member` is
+        this member's name: a restarted program with the same name at once receives the messages in flight there. At
+        most `batch` messages are requested at a time. `ack` and `replicas` choose how safely acknowledgements are
+        stored. They are sent with the next request, or `linger_s` later. Raises BrokerError, OperationTimeout,
+        ClientClosed, InvalidArgument.
         """
         from tailrace import consumer_calls as calls
         from tailrace.consumer import Consumer
@@ -306,7 +306,7 @@ class Client(ClientInfo):
         replicas: int = 0,
         timeout_s: float | None = None,
     ) -> int:
-        """Let a durable consumer go on at `start`, back or forth; the seq there. What its members have is nobody's.
+        """Moves a durable consumer to `start`, earlier or later; returns its seq. Messages in flight are released.
 
         Raises NoSuchConsumer.
         """
@@ -347,7 +347,7 @@ class Client(ClientInfo):
     # --- the connection ---------------------------------------------------------------------------------------------
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Wait until what was published is answered and what consumers finished is told, then close. Iterations end."""
+        """Waits until all publishes are answered and acknowledgements are stored, then closes. Iterations end."""
         if self._pump.is_severed:
             return
         with self._pump.lock, self._pump.step:

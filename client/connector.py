@@ -1,6 +1,6 @@
 """A client's connection, one after the other, without sockets and clocks: dialling, greeting, heartbeat, loss, the end.
 
-What is done over a connection is the session's (`tailrace.session`), which fills in the hooks at the end.
+The session (`tailrace.session`) handles the messages; it sets the hooks at the end.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger("tailrace")
 
 HARMLESS: Final = frozenset({"closing", "slow"})
 """Codes that end a connection without saying that the next one will end like it."""
-INTERRUPTED: Final = "it was given up when an exception interrupted this client"
+INTERRUPTED: Final = "closed after an exception interrupted this client"
 DEFAULT_LIMITS: Final = {"max_message_bytes": 8 << 20, "max_envelope_bytes": 16 << 20}
 """Until a broker tells its own, which it does before anything is published."""
 
@@ -35,12 +35,12 @@ class Phase(Enum):
     DIALLING = 1
     GREETING = 2  # HELLO is on its way
     READY = 3
-    CLOSING = 4  # CLOSE is on its way: the broker answers what was asked, then closes
+    CLOSING = 4  # CLOSE is sent: the broker answers pending requests, then closes
     CLOSED = 5  # for good
 
 
 class Connector:
-    """One a client; `link` is the connection that there is, if there is one."""
+    """The connection of one client; `link` is None while disconnected."""
 
     def __init__(
         self, addresses: Sequence[Address], options: Options, random: Callable[[], float], now_s: float
@@ -83,11 +83,11 @@ class Connector:
         return attempt
 
     def is_dialling(self, attempt: Attempt) -> bool:
-        """Whether a connection to there is of use still."""
+        """Whether a connection to this address is still wanted."""
         return self.phase is Phase.DIALLING and attempt.number in self._dialling.under_way
 
     def dialled(self, attempt: Attempt, now_s: float, transit: Callable[[], Transit] = lambda: NOT_KNOWN) -> bool:
-        """There is a connection; whether it is taken. `transit`: what is under way on it."""
+        """Takes a new connection; returns False if it is no longer wanted. `transit`: its bytes in transit."""
         if not self.is_dialling(attempt):
             return False
         self._dialling.connected(attempt)
@@ -109,7 +109,7 @@ class Connector:
             self._disconnect(ConnectionLost(reason), now_s, move_on=is_silent)
 
     def receive(self, data: bytes | bytearray | memoryview, now_s: float) -> None:
-        """What came on the connection."""
+        """Handles bytes received on the connection."""
         link = self.link
         if link is None:
             return
@@ -120,20 +120,21 @@ class Connector:
                 if self.link is not link:
                     return
         except PeerError as error:
-            self._disconnect(BrokerFault(f"not what a tailrace broker sends: {error}"), now_s)
+            self._disconnect(BrokerFault(f"the peer is not a tailrace broker: {error}"), now_s)
 
     def tick(self, now_s: float) -> None:
-        """Whatever time brings."""
+        """Handles everything that is due."""
         if self.phase is Phase.READY and self.link is not None:
             if not self.link.beat(now_s):
-                self._disconnect(ConnectionLost("the broker answers no more"), now_s, move_on=True)
+                self._disconnect(ConnectionLost("the broker no longer answers"), now_s, move_on=True)
         elif self.phase is Phase.DIALLING:
             self._expire_attempts(now_s)
         elif now_s >= self._phase_due_s:
             self._phase_timeout(now_s)
 
     def close(self, now_s: float, timeout_s: float) -> None:
-        """Let the broker answer what was asked, for at most so long, and end. Without a connection, end at once."""
+        """Lets the broker answer pending requests, for at most `timeout_s`, and closes. Without a connection, closes
+        at once."""
         if self.phase is Phase.READY and self.link is not None:
             self.phase = Phase.CLOSING
             self._phase_due_s = now_s + timeout_s
@@ -142,13 +143,13 @@ class Connector:
             self.abort()
 
     def abort(self) -> None:
-        """End now, whatever is in flight."""
+        """Closes now, with requests in flight."""
         if self.phase is not Phase.CLOSED:
             self._close(None)
 
     def recover(self, now_s: float) -> None:
-        """An exception from elsewhere, such as KeyboardInterrupt, has left a step in its middle: the connection is of
-        no use any more, and the next one begins with what cannot be half done.
+        """An exception from elsewhere, such as KeyboardInterrupt, has interrupted a step: the connection is unusable,
+        and the next one starts from state that cannot be half changed.
         """
         if self.phase is Phase.CLOSED:
             self._closed(self.failure)
@@ -241,5 +242,5 @@ class Connector:
         raise NotImplementedError
 
     def _closed(self, failure: TailraceError | None) -> None:
-        """It is over: as was asked, or because of `failure`."""
+        """Closes, on request or because of `failure`."""
         raise NotImplementedError

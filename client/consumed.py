@@ -1,4 +1,4 @@
-"""A message that a durable consumer was given, and what its receiver says of it."""
+"""A message delivered to a durable consumer, and its acknowledgement."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tailrace.message import Message
 class ConsumedMessage(Message):
     """A message of a durable consumer: to be finished by `ack` or `nack`, or by being entered as a context.
 
-    `with message:` acknowledges it at the end of the block. An exception (`Exception`) that leaves the block says that
-    it has failed, and goes on; KeyboardInterrupt and what is like it say nothing of the message, which comes again.
+    `with message:` acknowledges it at the end of the block. An exception (`Exception`) that leaves the block reports a
+    failure and propagates; after KeyboardInterrupt and the like the message is delivered again without a report.
     """
 
     consumer: str
@@ -30,11 +30,13 @@ class ConsumedMessage(Message):
         return self.headers.get(KEY_HEADER) if self.metadata else None
 
     def ack(self) -> None:
-        """It is finished. The broker is told with the consumer's next request, or a moment later; see `flush`."""
+        """Acknowledges the message. The broker receives it with the consumer's next request, or a moment later; see
+        `flush`."""
         self._settle(self, None)
 
     def nack(self, reason: str = "") -> None:
-        """It has failed: it comes again, here or at another member, unless it has done so too often."""
+        """Reports a failure: the message is delivered again, here or at another member, up to `deliveries_max`
+        times."""
         self._settle(self, reason)
 
     def __enter__(self) -> ConsumedMessage:
@@ -50,5 +52,5 @@ class ConsumedMessage(Message):
 
 
 def reason_of(error: BaseException) -> str:
-    """What is told of an exception."""
+    """The reason reported for an exception."""
     return f"{type(error).__name__}: {error}".rstrip(": ")

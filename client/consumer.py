@@ -16,8 +16,8 @@ from tailrace.pump import Pump
 class Consumer:
     """The messages that a durable consumer gives this member, one by one. Made by `Client.consumer`.
 
-    Each is to be finished: `with message:`, `message.ack()` or `message.nack()`. Threads may share it. Leaving it as a
-    context, or `close`, tells the broker what was finished and ends it; the client goes on.
+    Each message must be settled: `with message:`, `message.ack()` or `message.nack()`. Threads may share the consumer.
+    Leaving it as a context, or `close`, sends the acknowledgements and closes it; the client stays open.
     """
 
     def __init__(self, pump: Pump, consuming: Consuming, timeout_s: float) -> None:
@@ -67,15 +67,15 @@ class Consumer:
             yield batch
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Wait until the broker has heard of everything that was finished. Raises StaleAck, OperationTimeout."""
+        """Waits until the broker has stored all acknowledgements. Raises StaleAck, OperationTimeout."""
         with self._pump.lock, self._pump.step:
             self._tell(self._deadline_s(timeout_s))
             self._consuming.check()
 
     def close(self, timeout_s: float | None = None) -> None:
-        """Tell the broker what was finished, and end. Other members may have what was not finished at once.
+        """Sends the acknowledgements and closes. Messages in flight become available to other members at once.
 
-        Raises StaleAck, OperationTimeout where it is not known what the broker has heard of what was finished.
+        Raises StaleAck, or OperationTimeout if it is unknown which acknowledgements were stored.
         """
         pump, consuming = self._pump, self._consuming
         deadline_s = self._deadline_s(timeout_s)
@@ -109,22 +109,22 @@ class Consumer:
         return self._consuming.due_s
 
     def send_due(self, now_s: float) -> None:
-        """Tell what has lingered."""
+        """Sends acknowledgements that have lingered."""
         if self._pump.session.is_asking:
             self._consuming.tick(now_s)
             self._pump.push()
 
     def _tell(self, deadline_s: float) -> None:
-        """Let the broker hear of everything that was finished. Raises OperationTimeout."""
+        """Waits until the broker has stored all acknowledgements. Raises OperationTimeout."""
         pump, consuming = self._pump, self._consuming
         if pump.session.is_asking:
             consuming.flush(monotonic())
             pump.push()
         if not pump.wait_until(lambda: consuming.is_settled, deadline_s):
-            raise OperationTimeout(f"{self.stream}: the broker has not answered what {self.name} has finished")
+            raise OperationTimeout(f"{self.stream}: no answer to the acknowledgements of {self.name}")
 
     def _leave(self, deadline_s: float) -> None:
-        """Give back what was not finished, if there is time."""
+        """Returns messages in flight, if there is time."""
         pump, now_s = self._pump, monotonic()
         call = self._consuming.leave(deadline_s - now_s, now_s) if pump.session.is_asking else None
         if call is not None:
@@ -151,4 +151,4 @@ class Consumer:
                     return message
                 pump.push()
                 if not pump.wait_until(lambda: consuming.has_news or not consuming.is_asking, deadline_s):
-                    raise OperationTimeout(f"{self.stream}: {self.name} was given no message in time")
+                    raise OperationTimeout(f"{self.stream}: no message for {self.name} in time")

@@ -1,4 +1,4 @@
-"""What a program asks of durable consumers, checked, and as calls; what the broker tells of them."""
+"""Calls about durable consumers: checked arguments in, requests out, and the broker's answers."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ SESSION_BYTES: Final = 7
 
 @dataclass(frozen=True, slots=True)
 class ConsumerInfo:
-    """One durable consumer of a stream, as it stands.
+    """The state of one durable consumer of a stream.
 
-    next_seq: its first message that is not finished; lag_messages, lag_s: how many there are from there to the end of
-    the stream, and the age of the first (None where there is none); in_flight: given to members and not finished;
-    redelivered: deliveries that were not the first; dead: messages given up; idle_s: since a member last asked.
+    next_seq: its first unacknowledged message; lag_messages, lag_s: the messages from there to the end of the stream,
+    and the age of the first (None without any); in_flight: delivered and not acknowledged; redelivered: repeated
+    deliveries; dead: dead letters; idle_s: since a member last asked.
     """
 
     name: str
@@ -116,13 +116,13 @@ def list_call(stream: str, timeout_s: float) -> Call:
 
 
 def next_seq_of(call: Call) -> int:
-    """Where a consumer that was made, or moved, begins. Raises why it was not."""
+    """Returns the seq where the created or reset consumer begins. Raises the call's error."""
     answer: Consumed = call.outcome()
     return answer.next_seq or 0
 
 
 def was_deleted(call: Call) -> bool:
-    """Whether there was one. Raises why it was not deleted."""
+    """Returns whether the consumer existed. Raises the call's error."""
     try:
         answer: Consumed = call.outcome()
     except NoSuchConsumer:
@@ -131,7 +131,7 @@ def was_deleted(call: Call) -> bool:
 
 
 def infos_of(call: Call) -> list[ConsumerInfo]:
-    """Raises why there is no list."""
+    """Returns the list. Raises the call's error."""
     answer: Consumed = call.outcome()
     return [_info(standing) for standing in answer.consumers or ()]
 
@@ -139,17 +139,17 @@ def infos_of(call: Call) -> list[ConsumerInfo]:
 def checked_name(name: object) -> str:
     """The name of a consumer or a member itself. Raises InvalidArgument."""
     if not isinstance(name, str):
-        raise InvalidArgument(f"{name!r} is no name of a consumer: it is a str, not {type(name).__name__}")
+        raise InvalidArgument(f"{name!r} is not the name of a consumer: it is a str, not {type(name).__name__}")
     try:
         return consumer_name(name.encode()).decode()
     except PeerError as error:
         raise InvalidArgument(error.text) from None
     except UnicodeEncodeError:
-        raise InvalidArgument(f"{name!r} is no name of a consumer: it has no UTF-8 form") from None
+        raise InvalidArgument(f"{name!r} is not the name of a consumer: it has no UTF-8 form") from None
 
 
 def new_member() -> str:
-    """A name that no other member has, and that tells a person where it is."""
+    """A unique member name that shows a person its origin."""
     suffix = f".{os.getpid()}.{os.urandom(MEMBER_RANDOM_BYTES).hex()}"
     host = "".join(each for each in socket.gethostname() if each.isascii() and (each.isalnum() or each in "-."))
     return host[: CONSUMER_BYTES_MAX - len(suffix)] + suffix
@@ -169,7 +169,7 @@ def _call(
 
 
 def _level(ack: Ack, replicas: int) -> tuple[Ack, int]:
-    """What must be true of a change before it is answered. Raises InvalidArgument."""
+    """Returns ack and replicas for a change. Raises InvalidArgument."""
     if Ack(ack) is Ack.NONE:
         raise InvalidArgument("a consumer's requests are always answered: ack is Ack.APPENDED, SYNCED or REPLICATED")
     return Ack(ack), checked_replicas(ack, replicas)

@@ -1,17 +1,17 @@
-"""One member of a durable consumer, whatever connections it lives through. Pure: answers in, messages and requests out.
+"""One member of a durable consumer across its connections. Pure: answers in, messages and requests out.
 
-A program takes messages from a queue and settles each: finished, or failed. What it settled travels with the next GET,
-or in one of its own after a short while. A GET that may have been answered unheard is asked again, with the same
-contents; until it is known what was lost the broker is asked for what it has given this member before, and what is here
-already is left out of its answer. What waits in the queue when a connection is lost is let go: if it is still this
-member's, it is in the first answer on the next one.
+A program takes messages from a queue and settles each: finished, or failed. Verdicts are sent with the next GET, or in
+one of their own after a short while. A GET whose answer may have been lost is repeated with the same contents; until
+the loss is known, the broker is asked for the messages in flight at this member, and those that are here already are
+dropped from its answer. When a connection is lost the queue is cleared: messages that are still this member's are in
+the first answer on the next one.
 
-A message is known by its epoch and its seq: where messages were lost with a master, others have their seqs, and nothing
-that is said of the lost ones is said of those.
+A message is identified by its epoch and its seq: if messages were lost with a master, others have their seqs, and
+verdicts on lost messages do not apply to those.
 
-How many messages are asked for at a time follows how fast they were handled: no more than take a fraction of the time
-after which the broker gives them to others. A new program takes one by one what was delivered before: one of these may
-have killed its predecessor, and the others need not be counted with it when it does so again.
+The number of messages requested follows the speed of handling: no more than take a fraction of the time after which the
+broker delivers them to others. A new program takes messages that were delivered before one by one: one of these may
+have killed its predecessor, and the others need not be counted with it if it does so again.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ _parse = load("tailrace.shard.frame_cy").parse
 
 @dataclass(frozen=True, slots=True)
 class ConsumerWish:
-    """What a program wants of a consumer. `answer_s`: for an answer, over the time that a GET waits; `patience_s`: how
-    long the broker may refuse to give any. `ack_wait_s`: that of the consumer, None where it is not known.
+    """A program's settings for a consumer. `answer_s`: time for an answer, beyond the time that a GET waits;
+    `patience_s`: how long the broker may refuse. `ack_wait_s`: that of the consumer, None if unknown.
 
-    `session`: by which the broker tells this program from one before it that was the same member.
+    `session`: by which the broker distinguishes this program from an earlier one of the same member.
     """
 
     stream: str
@@ -84,7 +84,7 @@ class ConsumerWish:
 
 
 class Verdict:
-    """On one message, until the broker has heard it. `reason` is None where it is finished."""
+    """A verdict on one message, kept until the broker has it. `reason` is None if it is finished."""
 
     __slots__ = ("applied", "call", "deliveries", "epoch", "key", "reason", "seq")
 
@@ -95,29 +95,31 @@ class Verdict:
         self.reason = reason
         self.key = key
         self.call: Call | None = None  # that carries it
-        self.applied = False  # an answer shows that it has been heard
+        self.applied = False  # an answer shows that the broker has it
 
 
 class Consuming:
-    """One member. `post` has a call made, as soon as may be; it raises ClientClosed, ConnectionLost."""
+    """One member. `post` makes a call as soon as possible; it raises ClientClosed, ConnectionLost."""
 
     def __init__(
         self, wish: ConsumerWish, post: Callable[[Call, float], None], random: Callable[[], float], now_s: float
     ) -> None:
         self.wish = wish
         self.is_over = False  # nothing more comes
-        self.is_lost = False  # and nothing more is heard
+        self.is_lost = False  # no more answers are handled
         self.error: TailraceError | None = None  # why, when nobody asked for that
         self.settle: Callable[[ConsumedMessage, str | None], None] = lambda message, reason: None  # the shell's
         self._post = post
         self._queue: deque[ConsumedMessage] = deque()
-        self._usable_until_s = math.inf  # what is in the queue
-        self._held: dict[Place, int] = {}  # deliveries of what has come and has no verdict
-        self._verdicts: dict[Place, Verdict] = {}  # that the broker is not known to have heard
+        self._usable_until_s = math.inf  # seqs in the queue
+        self._held: dict[Place, int] = {}  # deliveries of messages without a verdict
+        self._verdicts: dict[Place, Verdict] = {}  # not known to be at the broker
         self._told: deque[TailraceError] = deque()  # to be raised
         self._poll: Call | None = None  # the GET that waits for messages
         self._acks: Call | None = None  # the GET that asks for none
-        self._doubtful = True  # the broker may have given this member, or one of its name before, what has not come
+        self._doubtful = (
+            True  # this member, or an earlier one of its name, may have messages in flight that have not arrived
+        )
         self._pace = 1
         self._careful = True  # all that has come so far was delivered before
         self._asked = 0  # messages, by the last poll that asked for other than it has
@@ -135,21 +137,22 @@ class Consuming:
 
     @property
     def has_news(self) -> bool:
-        """Whether `take` has something to give or to raise, or can say that nothing more comes."""
+        """Whether `take` has something to return or to raise, or can report the end."""
         return bool(self._queue or self._told) or self.is_over
 
     @property
     def is_asking(self) -> bool:
-        """Whether a GET for messages is under way; `take` makes one."""
+        """Whether a GET for messages is in flight; `take` makes one."""
         return self._poll is not None
 
     @property
     def is_settled(self) -> bool:
-        """Whether the broker has heard every verdict, and when it is over the end; or never will."""
+        """Whether the broker has every verdict, and the end if it is closed; or never will."""
         return self.is_lost or not (self._verdicts or (self.is_over and self._poll is not None))
 
     def take(self, now_s: float) -> ConsumedMessage | None:
-        """The next message; None for nothing now, or for ever when it is over. Asks the broker where there is none.
+        """Returns the next message; None for nothing now, or for ever when it is closed. Requests more if the queue is
+        empty.
 
         Raises what went wrong; it may go on all the same.
         """
@@ -176,13 +179,13 @@ class Consuming:
         return rest
 
     def note(self, message: ConsumedMessage, reason: str | None, now_s: float) -> None:
-        """The program's verdict. Raises ClientClosed where the broker will not hear that it is finished."""
+        """Records the program's verdict. Raises ClientClosed if it cannot be sent any more."""
         if message.settled:
             return
         if self.is_over:
             if reason is None:
                 text = f"{self.wish.stream}: message {message.seq} was finished after {self.wish.name} had been closed"
-                raise ClientClosed(f"{text}; it comes again")
+                raise ClientClosed(f"{text}; it will be delivered again")
             return
         place = message.epoch, message.seq
         before = self._verdicts.get(place)
@@ -197,9 +200,9 @@ class Consuming:
         message.settled = True
 
     def flush(self, now_s: float) -> None:
-        """Tell the broker now what it has not heard. Raises ClientClosed, ConnectionLost.
+        """Sends the pending verdicts now. Raises ClientClosed, ConnectionLost.
 
-        A GET that waits for messages answers for what it carries when a newer one ends it.
+        A newer GET ends a waiting one, whose answer confirms the verdicts that it carried.
         """
         to_end = self._poll is not None and (
             self.is_over or any(each.call is self._poll for each in self._verdicts.values())
@@ -209,15 +212,15 @@ class Consuming:
             self.tick(now_s)
 
     def check(self) -> None:
-        """Raises what was said of verdicts, or that the broker will not hear some."""
+        """Raises the error about verdicts, or that some cannot be sent."""
         for error in self._told:
             if isinstance(error, StaleAck):
                 self._told.remove(error)
                 raise error
         if self.is_lost and self._verdicts:
             count, wish = len(self._verdicts), self.wish
-            text = f"{wish.stream}: {count:,} messages that {wish.name} has finished may come again"
-            raise self.error or ClientClosed(f"{text}: the client was closed before the broker was told")
+            text = f"{wish.stream}: {count:,} messages acknowledged by {wish.name} may be delivered again"
+            raise self.error or ClientClosed(f"{text}: the client was closed before the broker confirmed")
 
     def end(self) -> None:
         """Nothing more is asked for, and what nobody has taken is let go."""
@@ -225,10 +228,10 @@ class Consuming:
         self._let_go()
 
     def leave(self, timeout_s: float, now_s: float) -> Call | None:
-        """After `end`, and when the verdicts are told: what this member has besides may be given to others at once.
+        """After `end`, and after the verdicts are sent: releases this member's remaining messages to others at once.
 
-        None where there is nobody to tell. That a broker does not hear it, or does not know it, is no error: it gives
-        them to others some time later.
+        Returns None if there is no broker to ask. Failures are ignored: the broker releases the messages some time
+        later.
         """
         if self.is_lost or not self._is_member:
             return None
@@ -253,14 +256,14 @@ class Consuming:
         return math.inf if self._acks is not None or self.is_lost else self._linger_due_s
 
     def tick(self, now_s: float) -> None:
-        """Tell the broker what has lingered."""
+        """Sends verdicts that have lingered."""
         if now_s >= self.due_s:
             self._disturbed = True
             self._acks = self._make_call(0, 0.0, True, now_s)
             self._post(self._acks, now_s)
 
     def connection_lost(self) -> None:
-        """What this member was given may be given to another one meanwhile."""
+        """Whether this member's messages may have been delivered to another one."""
         self._let_go()
         self._doubtful = True
 
@@ -272,8 +275,8 @@ class Consuming:
         self.end()
 
     def recover(self, holds: Callable[[Call | None], bool]) -> None:
-        """A step was left in its middle, and the connection with it: go by what cannot be half done. `holds`: whether
-        a call is under way.
+        """Rebuilds derived state after an interrupted step; the connection is lost. `holds`: whether a call is in
+        flight.
         """
         self._poll = self._poll if holds(self._poll) else None
         self._acks = self._acks if holds(self._acks) else None
@@ -290,10 +293,10 @@ class Consuming:
 
     def _ask(self, now_s: float) -> None:
         self._keep_pace(now_s)
-        # What is here, or is settled and not heard of, would only come once more.
+        # Messages in the queue, or with unconfirmed verdicts, would be delivered again.
         self._fresh = (bool(self._held) or self._acks is not None) and not self._doubtful
         self._disturbed = False
-        # Whatever was given unheard fits in the answer, beside what is here.
+        # All messages in flight of lost answers fit, beside those that are here.
         count = self._pace if self._fresh else max(self._pace, self._asked) + len(self._held)
         self._asked, self._most = self._pace, min(count, MESSAGES_MAX)
         self._poll = self._make_call(self._most, WAIT_S, self._fresh, now_s)
@@ -306,7 +309,7 @@ class Consuming:
             self.closed(None)
 
     def _keep_pace(self, now_s: float) -> None:
-        """As many as are handled in time, and no more than twice as many as the last time."""
+        """As many as are handled in time, and at most twice as many as last time."""
         if self._came:
             ack_wait_s = self.wish.ack_wait_s or ACK_WAIT_S
             each_s = max(now_s - self._came_s, 1e-6) / self._came
@@ -383,7 +386,7 @@ class Consuming:
         if got.stale:
             self._told.append(_stale(self.wish, got.stale))
         if got.trimmed and self.wish.raise_trimmed:
-            text = f"{got.trimmed:,} messages were trimmed before the consumer {self.wish.name} was given them"
+            text = f"{got.trimmed:,} messages were trimmed before their delivery to the consumer {self.wish.name}"
             self._told.append(Trimmed(f"{self.wish.stream}: {text}; iterate again to go on", self.wish.stream))
         try:
             rows = _rows(got)
@@ -402,7 +405,7 @@ class Consuming:
         self._look_at(len(rows), len(new), len(got.frames), now_s)
 
     def _look_at(self, rows: int, new: int, nbytes: int, now_s: float) -> None:
-        """What the poll's answer says of the next one."""
+        """Adapts the next poll to this one's answer."""
         if new:
             self._came, self._came_s = new, now_s
             self._usable_until_s = now_s + USABLE * (self.wish.ack_wait_s or math.inf)
@@ -412,7 +415,7 @@ class Consuming:
             if not self._fresh and (is_all or not new):
                 self._doubtful = False
             return
-        self._doubtful = True  # a copy may not have yet what was given
+        self._doubtful = True  # a copy may still lack the delivered messages
         waited_s = now_s - self._poll.sent_s if self._poll is not None else WAIT_S
         if waited_s < WAIT_S / 2 and not self._disturbed:
             self._not_before_s = now_s + self._hurry.next_s()  # another one has this member's name
@@ -422,7 +425,7 @@ class Consuming:
     def _message(self, row: Row, deliveries: int, unheard: list[Verdict]) -> ConsumedMessage | None:
         """The message, unless it is here, was settled, or comes again behind one of its key that has failed.
 
-        unheard: those that have failed and have a key, of which the broker had not heard when it gave this.
+        unheard: failed messages with a key, whose failure the broker did not know when it sent this answer.
         """
         seq, timestamp_us, epoch, _flags, metadata, payload = row
         place = epoch, seq
@@ -443,7 +446,7 @@ class Consuming:
         return message
 
     def _drop_key(self, key: str | bytes, seq: int) -> None:
-        """They come again behind the one that has failed; or without it, where that was given up."""
+        """They are delivered again after the failed message, or without it if that is a dead letter."""
         dropped = [each for each in self._queue if each.seq > seq and each.key == key]
         for message in dropped:
             self._doubtful = True
@@ -451,7 +454,8 @@ class Consuming:
             self._held.pop((message.epoch, message.seq), None)
 
     def _let_go(self) -> None:
-        """Of what waits; if it is still this member's, it is to come again before anything new."""
+        """Removes queued messages of failed keys; if they are still this member's, they must come again before new
+        ones."""
         self._doubtful |= bool(self._queue)
         for message in self._queue:
             self._held.pop((message.epoch, message.seq), None)
@@ -459,7 +463,7 @@ class Consuming:
 
 
 def _bounded(reason: str) -> str:
-    """As much of it as the broker takes."""
+    """Takes as many verdicts as one request can hold."""
     return reason.encode(errors="replace")[:REASON_BYTES_MAX].decode(errors="ignore")
 
 
@@ -467,7 +471,7 @@ def _stale(wish: ConsumerWish, ranges: tuple[Range, ...]) -> StaleAck:
     shown = ", ".join(f"{first}" if first == last else f"{first} to {last}" for first, last in ranges[:3])
     more = f" and {len(ranges) - 3:,} ranges more" if len(ranges) > 3 else ""
     hint = "they may be handled twice (a longer ack_wait_s gives more time), or were lost with the stream's master"
-    what = f"messages {shown}{more} were finished here, and were not this member's of {wish.name} any more"
+    what = f"messages {shown}{more} were acknowledged here, but were no longer this member's of {wish.name}"
     text = f"{wish.stream}: {what}: {hint}"
     return StaleAck(text, wish.stream, "", wish.name, ranges)
 
@@ -499,8 +503,8 @@ def _rows(got: Got) -> list[tuple[Row, int]]:
             end += unpack_header(frames, end).length
         rows = _parse(frames, position, end if len(got.runs) > 1 else len(frames), True)
         if len(rows) != count or rows[0][0] != first_seq or not rows[0][2] == rows[-1][2] == epoch:
-            text = f"{count} from seq {first_seq} on of epoch {epoch} were said to"
-            raise ValueError(f"{len(rows)} messages came where {text}")
+            text = f"{count} from seq {first_seq} on of epoch {epoch} were announced"
+            raise ValueError(f"{len(rows)} messages came, but {text}")
         found += [(row, before) for row in rows]
         position = end
     return found

@@ -26,22 +26,22 @@ TCP_INFO_BYTES, BYTES_ACKED_AT = 128, 120
 
 
 class DialError(Exception):
-    """There is no connection; the text says why."""
+    """Connecting failed; the text gives the reason."""
 
 
 def resolve(address: Address) -> list[SocketAddress]:
-    """What a name stands for. Takes as long as the resolver does. Raises DialError."""
+    """Resolves a host name. Takes as long as the resolver does. Raises DialError."""
     try:
         found = socket.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
         raise DialError(f"cannot find the host {address.host!r}: {error.strerror}") from None
     except UnicodeError as error:
-        raise DialError(f"{address.host!r} is no host's name: {error}") from None
+        raise DialError(f"{address.host!r} is not a valid host name: {error}") from None
     return [(family, sockaddr) for family, _, _, _, sockaddr in found]
 
 
 def is_numeric(host: str) -> bool:
-    """Whether nobody must be asked what the host stands for."""
+    """Whether the host needs no resolver."""
     for family in (socket.AF_INET, socket.AF_INET6):
         try:
             socket.inet_pton(family, host)
@@ -57,8 +57,8 @@ def why(error: int) -> str:
 
 
 def tune(sock: socket.socket, silence_s: float) -> None:
-    """Small requests at once. A peer whose machine is gone is found by the kernel after `silence_s`, also while nothing
-    is asked, or while what is sent is not waited for.
+    """Sends small requests at once. The kernel detects a dead peer machine after `silence_s`, also while the connection
+    is idle, or while nobody waits for the data sent.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if silence_s == math.inf or not hasattr(socket, "TCP_USER_TIMEOUT"):
@@ -70,9 +70,9 @@ def tune(sock: socket.socket, silence_s: float) -> None:
 
 
 def transit(sock: socket.socket, buffered: int = 0) -> Transit:
-    """What the kernel knows of the bytes that it was given; `buffered` are on their way to it."""
+    """Bytes that the kernel has not delivered yet, plus the `buffered` ones."""
     info, waiting = b"", bytearray(4)
-    with contextlib.suppress(OSError, ValueError):  # it is closed, or the kernel is no Linux: then nothing is known
+    with contextlib.suppress(OSError, ValueError):  # it is closed, or the kernel is not Linux: unknown
         fcntl.ioctl(sock, termios.TIOCOUTQ, waiting)
         info = sock.getsockopt(socket.IPPROTO_TCP, getattr(socket, "TCP_INFO", 11), TCP_INFO_BYTES)
     (acknowledged,) = struct.unpack_from("=Q", info, BYTES_ACKED_AT) if len(info) == TCP_INFO_BYTES else (0,)
@@ -137,7 +137,7 @@ class Dialer:
 
 
 def is_connected(sock: socket.socket) -> bool:
-    """Whether connecting is done, and went well. Takes no error away."""
+    """Whether connecting succeeded. Leaves the error in place."""
     try:
         sock.getpeername()
         return True

@@ -1,11 +1,11 @@
-"""Which addresses are tried, when, and when to give up. Pure: time and chance are passed in.
+"""Decides which addresses are tried, when, and when to give up. Pure: time and randomness are passed in.
 
 An attempt begins with one address. Another address joins it when the first has not connected after `STAGGER_S`, or at
-once when it fails (as in RFC 8305, "Happy Eyeballs"): one that swallows packets costs no more than that second. The
-first that connects is taken, and the others are left. When all have failed there is a pause, longer each time up to a
-bound. A connection that was good is replaced at once; one that was cut before it was of use, after a pause that stays
-brief, since a broker did greet there. Before the first connection a few rounds must do, so that a wrong
-address is told soon; a connection that was lost is sought for `reconnect_s`.
+once when it fails (as in RFC 8305, "Happy Eyeballs"): one that drops packets costs at most that second. The first that
+connects is taken, and the others are left. When all have failed there is a pause, longer each time up to a bound. A
+connection that was good is replaced at once; one that was cut right after the greeting, after a pause that stays brief,
+since a broker is there. Before the first connection a few rounds must do, so that a wrong address is reported soon;
+after a lost connection it retries for `reconnect_s`.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Attempt(NamedTuple):
 
 
 class Dialling:
-    """One a client. `due_s` is when `begin` may have another attempt; at most one a time is under way to an address."""
+    """The dialling of one client. `due_s`: when `begin` may have another attempt; one attempt per address at a time."""
 
     def __init__(
         self,
@@ -67,12 +67,12 @@ class Dialling:
 
     @property
     def reason(self) -> str:
-        """Why there is no connection, as far as it is known."""
+        """The reason of the failure, as far as it is known."""
         return "; ".join(f"{address}: {error}" for address, error in self._reasons.items())
 
     @property
     def attempts_due_s(self) -> float:
-        """When the oldest attempt has taken too long."""
+        """When the oldest attempt times out."""
         return min((each.until_s for each in self.under_way.values()), default=math.inf)
 
     def begin(self, now_s: float) -> Attempt | None:
@@ -91,14 +91,14 @@ class Dialling:
         return attempt
 
     def connected(self, attempt: Attempt) -> None:
-        """It is the one that is taken; should its broker not greet, the others are tried again."""
+        """This attempt wins; if its broker does not greet, the others are tried again."""
         others = [each.place for each in self.under_way.values() if each is not attempt]
         self._left = deque([*others, *self._left])
         self.under_way = {attempt.number: attempt}
         self.due_s = math.inf
 
     def greeted(self, now_s: float) -> None:
-        """There is a connection, and a broker at its end."""
+        """Connected, and the broker has greeted."""
         for attempt in self.under_way.values():
             self._index = attempt.place
         self._greeted_s = now_s

@@ -1,7 +1,7 @@
 """The asyncio shell's engine: a session, its transport and its timer, in one event loop.
 
-Everything happens in the loop's thread. Whatever touches the session calls `advance` afterwards: it sends, dials, sets
-the timer, and wakes those who wait.
+Everything happens in the loop's thread. Callers that touch the session call `advance` afterwards: it sends, dials, sets
+the timer, and wakes waiters.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ RECEIVE_BYTES = 256 << 10
 
 
 class Drive:
-    """One a client."""
+    """The driver of one client."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -64,7 +64,7 @@ class Drive:
 
     @property
     def has_room(self) -> bool:
-        """Whether a publish would be taken now."""
+        """Whether there is room for a publish now."""
         return self.session.is_open and not self._queue
 
     async def publish(self, publication: Publication) -> None:
@@ -85,7 +85,7 @@ class Drive:
     # --- the step -----------------------------------------------------------------------------------------------------
 
     def advance(self) -> None:
-        """Do what is due, and tell those who wait."""
+        """Does everything due, and wakes waiters."""
         session, now_s = self.session, self.now_s()
         if now_s >= session.due_s:
             session.tick(now_s)
@@ -101,7 +101,7 @@ class Drive:
         self._set_timer(min(session.due_s, self._queue[0].deadline_s) if self._queue else session.due_s)
 
     def _take_queue(self, now_s: float) -> None:
-        """Give the session what it has room for, and whatever is late, for it to say what becomes of that."""
+        """Gives the session publishes that fit, and expired ones, which it fails."""
         queue, session = self._queue, self.session
         while queue and (session.is_open or session.is_over or queue[0].deadline_s <= now_s):
             publication = queue.popleft()
@@ -200,8 +200,8 @@ class Drive:
                 self.advance()
 
     def sever(self) -> None:
-        """In a forked child: see `tailrace.forks`. The loop's selector is shared with the parent, so nothing is told to
-        the transport, which would take the parent's socket out of it.
+        """In a forked child: see `tailrace.forks`. The loop's selector is shared with the parent, so the transport is
+        not closed, which would remove the parent's socket from it.
         """
         if not self.is_severed:
             self.is_severed = True
@@ -242,7 +242,7 @@ class Drive:
 
 
 class _Wire(asyncio.BufferedProtocol):
-    """Tells the engine what happens to one transport."""
+    """Passes one transport's events to the engine."""
 
     def __init__(self, drive: Drive) -> None:
         self._drive = drive

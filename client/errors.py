@@ -1,28 +1,28 @@
 """Everything the client library raises, in one tree; `except TailraceError` catches all of it.
 
     TailraceError
-    ├── BrokerError             the broker said no: below it one class for each code of the protocol, such as
+    ├── BrokerError             the broker refused: one class for each code of the protocol, such as
     │   ├── StreamDisabled      the stream takes no messages here
     │   ├── MessageTooLarge     the message is larger than the broker takes
     │   ├── NotReplicated       it is logged, but too few nodes hold it
     │   ├── NumbersMissing      messages published before are not logged, these may or may not be
-    │   ├── ProducerUnknown     the broker cannot tell whether it is logged
+    │   ├── ProducerUnknown     the broker does not know whether it is logged
     │   ├── StreamDiverged      messages that were read are not in the stream any more
     │   ├── NoSuchConsumer      the stream has no durable consumer of this name
-    │   ├── StaleAck            what was finished here was not this member's any more
+    │   ├── StaleAck            acknowledged messages were no longer this member's
     │   └── Trimmed             messages were dropped before they were read
     ├── PartlyPublished         a publish to several streams went well in some of them only
     ├── ConnectFailed           no broker could be reached            (a ConnectionError too)
     ├── ConnectionLost          it was lost and did not come back     (a ConnectionError too)
     ├── OperationTimeout        no answer in time                     (a TimeoutError too)
     ├── ClientClosed            the client was closed before or meanwhile
-    ├── InvalidArgument         what was passed in cannot be used     (a ValueError too)
+    ├── InvalidArgument         invalid arguments     (a ValueError too)
     ├── StreamBehind            the stream ends before the seq where reading should go on
-    └── BrokerFault             the broker did what it must never do
+    └── BrokerFault             the broker violated the protocol
         ├── SeqFault            a message is missing, or came out of its order
         └── DamagedMessage      a checksum is wrong
 
-Texts say what was wrong, where, and what to do.
+Texts name the fault, its place and the remedy.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class TailraceError(Exception):
         return self.text
 
 
-# --- what the broker says ---------------------------------------------------------------------------------------------
+# --- errors of the broker -----------------------------------------------------------------------------------------
 
 
 class BrokerError(TailraceError):
@@ -171,7 +171,7 @@ class TooManyNodeStreams(BrokerError):
 
 
 class Overloaded(BrokerError):
-    """The broker holds too much already; nothing of the request was logged."""
+    """The broker has reached a memory limit; nothing of the request was logged."""
 
     code = "overloaded"
 
@@ -211,7 +211,7 @@ class StreamDiverged(BrokerError):
 class NotReplicated(BrokerError):
     """The messages are logged, but were not held by as many nodes in time as was asked; they may be later.
 
-    `receipt` says where they are, with 0 subscribers; None where the broker did not say.
+    `receipt` has their seqs, with 0 subscribers; None if the broker did not send them.
     """
 
     code = "unreplicated"
@@ -222,16 +222,16 @@ class NotReplicated(BrokerError):
 
 
 class NumbersMissing(BrokerError):
-    """The broker lacks messages that this client has published before these: it, or what it copies, has lost them.
+    """The broker lacks earlier publishes of this client: it, or the node it copies, has lost them.
 
-    Whether these messages are logged nobody can tell where the text does not.
+    Unless the text states it, it is unknown whether these messages are logged.
     """
 
     code = "gap"
 
 
 class ProducerUnknown(BrokerError):
-    """The broker does not know what this client has published before, so it cannot tell whether these are logged."""
+    """The broker does not know this client's earlier publishes, so it does not know whether these are logged."""
 
     code = "producer"
 
@@ -300,7 +300,7 @@ def broker_error(code: str, text: str, stream: str = "") -> BrokerError:
 
 
 class PartlyPublished(TailraceError):
-    """One publish to several streams: some took it and some did not.
+    """One publish to several streams: it succeeded in some only.
 
     `outcomes` has, in the order of the request, a Receipt or the BrokerError of each stream.
     """
@@ -309,7 +309,7 @@ class PartlyPublished(TailraceError):
         self.outcomes = tuple(outcomes)
         errors = [each for each in self.outcomes if isinstance(each, BrokerError)]
         told = "; ".join(f"{error.stream}: {error}" for error in errors[:3])
-        super().__init__(f"{len(errors)} of {len(self.outcomes)} streams did not take it: {told}")
+        super().__init__(f"{len(errors)} of {len(self.outcomes)} streams failed: {told}")
 
 
 class ConnectFailed(TailraceError, ConnectionError):
@@ -317,7 +317,7 @@ class ConnectFailed(TailraceError, ConnectionError):
 
 
 class ConnectionLost(TailraceError, ConnectionError):
-    """The connection was lost, and whoever waited cannot be served by another one."""
+    """The connection was lost, and waiting calls cannot be served by another one."""
 
 
 class OperationTimeout(TailraceError, TimeoutError):
@@ -340,14 +340,14 @@ class StreamBehind(TailraceError):
 
     def __init__(self, stream: str, asked_seq: int, end_seq: int) -> None:
         hint = "its last messages were lost, or this is another node"
-        super().__init__(f"{stream}: reading should go on at seq {asked_seq}, but the next seq is {end_seq}: {hint}")
+        super().__init__(f"{stream}: reading should continue at seq {asked_seq}, but the next seq is {end_seq}: {hint}")
         self.stream = stream
         self.asked_seq = asked_seq
         self.end_seq = end_seq
 
 
 class BrokerFault(TailraceError):
-    """The broker did what it must never do."""
+    """The broker violated the protocol."""
 
 
 class SeqFault(BrokerFault):

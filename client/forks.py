@@ -1,8 +1,8 @@
-"""What becomes of clients in a forked child: they stay the parent's.
+"""Clients in a forked child: they stay the parent's.
 
-A child shares its parent's sockets, and has a copy of what was numbered and not answered. Anything it sent would be
-taken for its parent's, and its parent's next messages for repeats of it. So in the child every client is severed: its
-descriptors are closed there, without a byte on the wire, and its next use raises ClientClosed.
+A child shares its parent's sockets, and has a copy of the unanswered publishes with their numbers. The broker would
+take its bytes for its parent's, and its parent's next messages for repeats of them. So in the child every client is
+severed: its descriptors are closed there, without a byte on the wire, and its next use raises ClientClosed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TEXT = "this client was made before a fork and stays with the parent process; co
 
 
 class Severable(Protocol):
-    """What is to be severed in a child. A thread that the child does not have may have been in the middle of it."""
+    """Clients to sever in a child. A thread that the child does not have may have been using one."""
 
     def sever(self) -> None:
         """Called in the child, right after the fork. Must not raise, wait, or send anything."""

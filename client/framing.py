@@ -1,4 +1,4 @@
-"""From what a program passes in to what is sent: names checked, payloads as bytes, frames made in one pass."""
+"""Turns a program's arguments into frames: checks names, converts payloads to bytes, builds frames in one pass."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _pack_frames = load("tailrace.shard.frame_cy").pack_frames
 def checked_stream(name: object) -> str:
     """The name itself. Raises InvalidStreamName, InvalidArgument."""
     if not isinstance(name, str):
-        raise InvalidArgument(f"{name!r} is no stream's name: it is a str, not {type(name).__name__}")
+        raise InvalidArgument(f"{name!r} is not a stream name: it is a str, not {type(name).__name__}")
     try:
         return validate_name(name)
     except InvalidName as error:
@@ -44,7 +44,7 @@ def checked_streams(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def checked_payload(payload: object) -> bytes:
-    """What is sent is sent as it was at this moment. Raises InvalidArgument."""
+    """Copies the payload as it is at this moment. Raises InvalidArgument."""
     if type(payload) is bytes:
         return payload
     if isinstance(payload, bytes | bytearray | memoryview):
@@ -61,7 +61,7 @@ def checked_payloads(payloads: Iterable[Payload]) -> list[bytes]:
 
 
 def checked_replicas(ack: Ack, replicas: object) -> int:
-    """How many nodes below the master must hold it, 0 for an ack that asks for none. Raises InvalidArgument."""
+    """The number of nodes below the master that must hold it, 0 unless REPLICATED. Raises InvalidArgument."""
     if type(replicas) is not int or not 0 <= replicas <= REPLICAS_MAX:
         raise InvalidArgument(f"replicas is {replicas!r}; it is a number of nodes from 1 to {REPLICAS_MAX}")
     if Ack(ack) is Ack.REPLICATED:
@@ -77,7 +77,7 @@ def check_sizes(payloads: list[bytes], metadata: bytes, max_message_bytes: int, 
     for index, payload in enumerate(payloads) if max(map(len, payloads), default=0) > room else ():
         if len(payload) > room:
             which = f"message {index + 1} of {len(payloads)}" if len(payloads) > 1 else "the message"
-            text = f"{which} has {len(payload) + len(metadata):,} bytes; the broker takes {max_message_bytes:,}"
+            text = f"{which} has {len(payload) + len(metadata):,} bytes; the broker's limit is {max_message_bytes:,}"
             raise MessageTooLarge(text, stream)
 
 
@@ -97,7 +97,7 @@ def make_publication(
     retry: bool,
     max_bytes: int,
 ) -> Publication:
-    """One publish of all these messages. Raises InvalidArgument, MessageTooLarge."""
+    """Makes one publish of all these messages. Raises InvalidArgument, MessageTooLarge."""
     if not payloads:
         raise InvalidArgument("nothing to publish: pass at least one payload")
     check_sizes(payloads, metadata, max_bytes, streams[0])

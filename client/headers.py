@@ -40,7 +40,7 @@ def pack_headers(headers: Mapping[str, str | bytes] | None, key: str | bytes | N
 
 
 def unpack_headers(metadata: bytes) -> Headers:
-    """The headers in a frame's metadata; {} where there are none, or nothing that could be read."""
+    """Returns the headers in a frame's metadata; {} without any that can be read."""
     if not metadata:
         return {}
     try:

@@ -1,12 +1,12 @@
-"""When a silent broker is pinged, and when it is given up.
+"""Decides when to ping a silent broker, and when to give it up.
 
 Two clocks run at once. While nothing is asked, silence is normal: the broker is pinged every `interval_s`, and given up
 after three pings. While an answer is owed, silence is not: it is pinged after a part of `silence_s`, and given up after
 all of that. Only what the broker sends counts, with one exception: while bytes of ours are still on their way, those
 that it has acknowledged show that it is there, and that a PING behind them has not come to it yet.
 
-A client that did not run for a while (a stopped process, a blocked event loop) has not heard what was sent meanwhile.
-So a connection is given up only at a second look, after the socket was read once more.
+A client that did not run for a while (a stopped process, a blocked event loop) has not read its socket. So it gives up
+a connection only at a second check, after reading the socket once more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SECOND_LOOK_S = 0.1
 
 
 class Beat(Enum):
-    """What is due."""
+    """The action that is due."""
 
     NOTHING = 0
     PING = 1
@@ -40,7 +40,7 @@ NOT_KNOWN = Transit(0, 0)
 
 
 class Heartbeat:
-    """One a connection."""
+    """The heartbeat of one connection."""
 
     __slots__ = (
         "_acknowledged",
@@ -67,7 +67,7 @@ class Heartbeat:
 
     @property
     def due_s(self) -> float:
-        """When to look again."""
+        """When to check again."""
         idle_s = self._heard_s + self._interval_s * (self._pings + 1)
         return min(idle_s, self._owed_due_s) if self._owed else idle_s
 
@@ -81,13 +81,13 @@ class Heartbeat:
         return max(self._quiet_since_s + self._silence_s, self._pinged_s + self._silence_s * (1 - PING_PART))
 
     def heard(self, now_s: float) -> None:
-        """Something came."""
+        """Bytes have arrived."""
         self._heard_s = self._quiet_since_s = now_s
         self._pings = 0
         self._looked_s = math.inf
 
     def owe(self, owed: bool, now_s: float) -> None:
-        """Whether an answer is owed from now on."""
+        """Sets whether an answer is owed from now on."""
         if owed and not self._owed:
             self._quiet_since_s = now_s
             self._looked_s = math.inf

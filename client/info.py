@@ -1,4 +1,4 @@
-"""What both shells' clients can say about their connection."""
+"""Facts about the connection, for both shells' clients."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class ClientInfo:
 
     @property
     def worker(self) -> int:
-        """Which of the node's workers the connection came to; -1 before there was one."""
+        """The slot of the node's worker that has the connection; -1 before the first."""
         return -1 if self._session.welcome is None else self._session.welcome.worker
 
     @property
     def software(self) -> str:
-        """What the broker says it is."""
+        """The broker's name and version."""
         return "" if self._session.welcome is None else self._session.welcome.software
 
     @property

@@ -1,4 +1,4 @@
-"""One connection to a broker, without its socket: the codec, what is to be sent, the handles, the heartbeat."""
+"""One connection to a broker, without its socket: the codec, outgoing bytes, handles, heartbeat."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FEATURES: Final = frozenset({CONSUMERS})
 
 
 class Link:
-    """From when the connection is made until it is lost; never used again."""
+    """State from connecting until the loss; never used again."""
 
     __slots__ = (
         "_handles",
@@ -56,7 +56,7 @@ class Link:
 
     @property
     def numbered(self) -> bool:
-        """Whether the broker knows a publish again by its numbers."""
+        """Whether the broker recognises repeated publishes by their numbers."""
         return self.welcome is not None and m.PRODUCERS_FEATURE in self.welcome.features
 
     @property

@@ -1,4 +1,4 @@
-"""What a reader gets and what a publisher is told."""
+"""Messages for readers and receipts for publishers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Message(NamedTuple):
 
     @property
     def time(self) -> datetime:
-        """When the broker took it, in UTC."""
+        """When the broker appended it, in UTC."""
         return to_datetime(self.timestamp_us)
 
     def __repr__(self) -> str:
@@ -59,6 +59,6 @@ class Receipt:
         return self.seq + self.count - 1 if self.seq >= 0 else -1
 
     def shown(self) -> str:
-        """Which messages they are, for a text."""
+        """The seqs, for a text."""
         seqs = f"message {self.seq}" if self.count == 1 else f"messages {self.seq} to {self.last_seq}"
         return f"{self.stream}: {seqs}"

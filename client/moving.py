@@ -1,9 +1,9 @@
-"""When a client leaves its node for the next address, because publishes get no further there. Pure.
+"""Decides when a client leaves its node for the next address, because publishes fail there. Pure.
 
-It goes only where it was given several addresses. A node that says `disabled` is left at once: it logs nothing of the
-stream, another one is its master now. One that cannot reach a stream's master, or has too few nodes below it, may be
-able to in a moment; it is left when that has lasted `PATIENCE_S`. Before it leaves, a client waits for the answers that
-are under way, so that nothing is sent twice.
+It moves only if it has several addresses. It leaves a node that answers `disabled` at once: that node logs nothing of
+the stream, another one is its master now. One that cannot reach a stream's master, or has too few nodes below it, may
+recover; the client leaves it after `PATIENCE_S` of this. Before it leaves, it waits for pending answers, so that
+nothing is sent twice.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PASSING: Final = frozenset({"unavailable", "unreplicated"})
 
 
 class Moving:
-    """One a client."""
+    """The failover of one client."""
 
     def __init__(self, has_choice: bool) -> None:
         self.reason = ""
@@ -56,15 +56,15 @@ class Moving:
             self.reason = f"left for the next address: {stream} is {code} here"
 
     def due_s(self, *, in_flight: bool) -> float:
-        """When `is_due`."""
+        """When `is_due` becomes true."""
         return self._leave_s + DRAIN_S if in_flight else self._leave_s
 
     def is_due(self, now_s: float, *, in_flight: bool) -> bool:
-        """Whether to go now."""
+        """Whether to move now."""
         return now_s >= self.due_s(in_flight=in_flight)
 
     def holds_back(self, now_s: float) -> bool:
-        """Whether nothing more is to be sent here, for it would have to be waited for."""
+        """Whether new publishes must wait for the move."""
         return now_s >= self._leave_s
 
     def moved(self, now_s: float) -> None:

@@ -25,7 +25,7 @@ _mark_run = load("tailrace.shard.run_cy").mark_run
 
 
 class Numberable(Protocol):
-    """What a line needs of a publish. `place` is where it stands, `marked` the place that its frames tell of."""
+    """A line's data about a publish. `place`: its position, `marked`: the position that its frames carry."""
 
     number: int
     count: int
@@ -47,7 +47,7 @@ class Line:
         self.is_over = False
 
     def is_first(self, publication: Numberable) -> bool:
-        """Whether all before it have their outcome."""
+        """Whether all earlier ones have their result."""
         return next(iter(self.undone), publication.number) == publication.number
 
 
@@ -82,7 +82,7 @@ class Numbering:
         line.undone[publication.number] = None
 
     def mark(self, publication: Numberable) -> None:
-        """Let its frames tell of its place: they are others from here on."""
+        """Writes its position into its frames."""
         place = publication.place
         if place is None or publication.marked is place:
             return
@@ -92,12 +92,12 @@ class Numbering:
         publication.marked = place
 
     def leave(self, publication: Numberable) -> None:
-        """Its numbers are wrong: it is to join another line."""
+        """Its numbers are wrong: it joins another line."""
         self.done(publication, failed=True)
         publication.place = None
 
     def done(self, publication: Numberable, *, failed: bool) -> None:
-        """It has its outcome."""
+        """It has its result."""
         if publication.place is not None:
             line = publication.place.line
             line.undone.pop(publication.number, None)

@@ -1,7 +1,8 @@
-"""Effects that happen once: what is done is noted in the transaction of the effects themselves.
+"""Effects that happen once: the transaction that writes the effects also marks the message as done.
 
-A durable consumer gives a message again when it cannot know that it was finished. Where what a message causes goes to a
-database, the same transaction can say that it was done; then it is there once, or not at all, whatever is killed when.
+A durable consumer delivers a message again if it does not know that it was acknowledged. If the message's effects go to
+a database, the same transaction can mark the message as done; then the effects are there once, or not at all, at any
+crash.
 
     once = tailrace.Once(database)
     for message in consumer:
@@ -9,7 +10,7 @@ database, the same transaction can say that it was done; then it is there once, 
             if is_new:
                 database.execute("INSERT INTO orders VALUES (?)", (message.payload,))
 
-What is done is kept as rows of seqs, one for each message at first. Those without a gap between them are made one.
+Done messages are kept as rows of seqs, one for each message at first. Adjacent rows are merged.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SAME: Final = "stream = ? AND consumer = ? AND epoch = ?"
 
 
 class Database(Protocol):
-    """What is used of a connection of the Python database API (PEP 249)."""
+    """The methods used of a connection of the Python database API (PEP 249)."""
 
     def cursor(self) -> Any: ...
 
@@ -38,17 +39,17 @@ class Database(Protocol):
 
 
 class Once:
-    """What consumers have done, in a table of the application's own database."""
+    """The messages that consumers have handled, in a table of the application's own database."""
 
     def __init__(self, database: Database, *, table: str = TABLE, placeholder: str = "?") -> None:
-        """Makes the table where there is none, and commits. `placeholder`: how the driver writes a parameter.
+        """Creates the table if needed, and commits. `placeholder`: how the driver writes a parameter.
 
         Raises InvalidArgument for a connection that commits each statement by itself.
         """
         if not table.replace("_", "").isalnum():
-            raise InvalidArgument(f"{table!r} is no table's name: letters, digits and _")
+            raise InvalidArgument(f"{table!r} is not a table name: letters, digits and _")
         if getattr(database, "autocommit", False) is True or getattr(database, "isolation_level", "") is None:
-            raise InvalidArgument("this database connection commits each statement by itself: let it have transactions")
+            raise InvalidArgument("this database connection commits each statement by itself: turn transactions on")
         self._database = database
         self._table = table
         self._mark = placeholder
@@ -58,7 +59,7 @@ class Once:
         database.commit()
 
     def __call__(self, message: ConsumedMessage) -> Doing:
-        """A context that commits, or undoes, what is done for the message, and settles it. See `Doing`."""
+        """A context that commits, or rolls back, the message's effects, and settles it. See `Doing`."""
         return Doing(self, message)
 
     def forget(self, stream: str, consumer: str) -> None:
@@ -75,7 +76,9 @@ class Once:
         other's transaction and then finds its note, there or in a row that it was joined to.
         """
         if getattr(self._database, "in_transaction", False):
-            raise InvalidArgument("the database connection is within a transaction: end it first, the block is one")
+            raise InvalidArgument(
+                "the database connection is within a transaction: end it first, the block starts its own"
+            )
         of, seq = (message.stream, message.consumer, message.epoch), message.seq
         insert = f"INSERT INTO {self._table} VALUES (?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
         covering = f"SELECT first_seq FROM {self._table} WHERE {SAME} AND first_seq <= ? AND last_seq >= ?"
@@ -103,7 +106,7 @@ class Once:
         self._database.commit()
 
     def _do(self, statement: str, *parameters: object) -> int:
-        """How many rows it has changed."""
+        """The number of changed rows."""
         cursor = self._database.cursor()
         try:
             cursor.execute(statement.replace("?", self._mark), parameters)
@@ -121,10 +124,11 @@ class Once:
 
 
 class Doing:
-    """One message's transaction. Entered, it says whether the message is new: its effects are not in the database yet.
+    """One message's transaction. Entering it returns whether the message is new: its effects are not in the database
+    yet.
 
-    At the end of the block everything is committed and the message acknowledged; for one that is not new there is
-    nothing to commit. An exception undoes everything, says that the message has failed, and goes on.
+    At the end of the block the transaction is committed and the message acknowledged; for one that is not new there is
+    nothing to commit. An exception rolls back, reports a failure, and propagates.
     """
 
     def __init__(self, once: Once, message: ConsumedMessage) -> None:
@@ -160,7 +164,7 @@ class Doing:
 
 
 def _touching(rows: Iterable[tuple[Any, ...]]) -> Iterator[tuple[int, int, int]]:
-    """Of rows of first and last seq, in order: those that others follow without a gap, and the last seq of these."""
+    """Returns the rows (first and last seq, in order) that have adjacent successors, and the last seq of each group."""
     run: tuple[int, int, int] | None = None
     for first, last in rows:
         if run is not None and first <= run[2] + 1:

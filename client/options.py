@@ -1,4 +1,4 @@
-"""What a client can be told, and its bounds."""
+"""The options of a client, and their bounds."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ CONSUMER_LINGER_S = 0.1
 class Options:
     """Times in seconds. All of them are more than 0; `math.inf` waits for ever.
 
-    token: what the broker asks for, if it does; timeout_s: for the answer to anything; connect_timeout_s: for one
-    attempt to connect, greeting included; reconnect_s: how long a lost connection may stay lost; heartbeat_s: of
-    silence before a PING while nothing is asked; silence_s: after which the connection is given up while an answer is
-    owed; max_in_flight, max_in_flight_bytes: publishes that wait for their answers, beyond which
-    publishing waits; random_order: begin with any of the addresses, not with the first; idempotent: number what is
-    published, so that it is logged once however often it is sent.
+    token: the secret that the broker requires; timeout_s: for the answer to anything; connect_timeout_s: for one
+    attempt to connect, greeting included; reconnect_s: how long to try to reconnect; heartbeat_s: of silence before a
+    PING while nothing is asked; silence_s: after which the connection is given up while an answer is owed;
+    max_in_flight, max_in_flight_bytes: publishes that wait for their answers, beyond which publishing waits;
+    random_order: begin with any of the addresses, not with the first; idempotent: number publishes, so that a retry is
+    logged once.
     """
 
     token: str | None = None

@@ -34,7 +34,7 @@ NOW: Final = Mark.NOW
 
 
 class Seq(NamedTuple):
-    """As a start: the message with this seq is the first. As an end: it is the first that does not come any more."""
+    """As a start: the message with this seq is the first. As an end: it is the first that is left out."""
 
     seq: int
 

@@ -52,7 +52,7 @@ _by_number = attrgetter("number")
 
 
 class Publication:
-    """One PUBLISH: the same frames for each of `streams`. `done`, then it has `receipts` or an `error`."""
+    """One PUBLISH: the same frames for each of `streams`. Once `done` it has `receipts` or an `error`."""
 
     __slots__ = (
         "ack",
@@ -101,21 +101,21 @@ class Publication:
         self.tries: Backoff | None = None
         self.refusal: BrokerError | None = None  # the latest that was not taken for an answer
         self.was_sent = False  # or may have been
-        self.doubtful = False  # may be logged, and has no answer that says so
+        self.doubtful = False  # it may be logged, but no answer confirmed it
         self.place: Place | None = None  # its numbers, once it has some
         self.marked: Place | None = None
         self.done = False
         self.receipts: tuple[Receipt, ...] = ()
         self.error: TailraceError | None = None
-        self.waiter: object = None  # whatever the shell wants to keep here
+        self.waiter: object = None  # for the shell's use
 
     def fail(self, error: TailraceError) -> None:
-        """It is not even taken."""
+        """It was never queued."""
         self.error = error
         self.done = True
 
     def outcome(self) -> tuple[Receipt, ...]:
-        """Its receipts, one a stream; without an acknowledgement it need not be done for that. Raises its error."""
+        """Returns its receipts, one per stream; without an acknowledgement it need not be done. Raises its error."""
         if self.error is not None:
             raise self.error
         return self.receipts or tuple(Receipt(stream, -1, self.count, 0) for stream in self.streams)
@@ -127,7 +127,7 @@ class Publication:
 
 
 class Publications:
-    """Those of one client. `settled` collects those that somebody may wait for, for the shell to take away."""
+    """The publishes of one client. `settled` collects those that a caller may wait for, until the shell takes them."""
 
     def __init__(
         self, max_count: int, max_bytes: int, random: Callable[[], float], retried: frozenset[str] = RETRIED
@@ -182,11 +182,11 @@ class Publications:
         self.nbytes += len(publication.frames)
 
     def holds(self, publication: Publication) -> bool:
-        """Whether it was taken, and is not done."""
+        """Whether it is registered and not done."""
         return publication.number in self._undone
 
     def take_sendable(self, now_s: float, *, numbered: bool = False) -> list[Publication]:
-        """Those that may be sent now, in order. They are in flight from here on, each to be told `sent`.
+        """Yields the publishes that may be sent now, in order. They are in flight from here on; call `sent` for each.
 
         `numbered`: the broker knows producers, so those that may be sent again get numbers.
         """
@@ -219,7 +219,7 @@ class Publications:
         return sendable
 
     def sent(self, publication: Publication) -> None:
-        """It is on its way. Without an acknowledgement to wait for it is done."""
+        """It was written to the socket. Without an acknowledgement to wait for it is done."""
         if publication.ack is Ack.NONE:
             del self._in_flight[publication.request]
             self._done(publication)
@@ -260,7 +260,7 @@ class Publications:
     def _once_more(
         self, publication: Publication, code: str, text: str, parts: tuple[PartResult, ...] | None, now_s: float
     ) -> bool:
-        """Whether a publish that was refused is sent again."""
+        """Whether a refused publish is retried."""
         line = None if publication.place is None else publication.place.line
         codes = {code} if parts is None else {row[3] for row in parts if row[3]}
         publication.doubtful |= DOUBTFUL in codes
@@ -276,12 +276,12 @@ class Publications:
             return True
         if publication.doubtful or parts is not None:
             return False
-        self._numbering.leave(publication)  # what came before is not there, or not known; this is not logged
+        self._numbering.leave(publication)  # earlier messages are lost or unknown; this one is not logged
         insort(self._queue, publication, key=_by_number)
         return True
 
     def _try_after_others(self, publication: Publication, line: Line, refusal: BrokerError, now_s: float) -> None:
-        """It was refused because of one before it, which is sent again too."""
+        """It was refused because of an earlier one, which is retried too."""
         if next(iter(line.undone)) in self._retried:
             insort(self._queue, publication, key=_by_number)
         else:
@@ -293,7 +293,7 @@ class Publications:
         self.nbytes += len(publication.frames) - size
 
     def connection_lost(self, error: TailraceError) -> None:
-        """What was in flight goes back to be sent again, or fails where that is not wanted."""
+        """Queues the publishes in flight to be sent again, or fails them without `retry`."""
         in_flight, self._in_flight = list(self._in_flight.values()), {}
         for publication in in_flight:
             publication.doubtful = True
@@ -303,7 +303,7 @@ class Publications:
                 self._fail(publication, ConnectionLost(f"{error}; {UNKNOWN}"))
 
     def recover(self, error: TailraceError) -> None:
-        """A step was left in its middle, and the connection with it: go by what cannot be half done."""
+        """Rebuilds derived state after an interrupted step; the connection is lost."""
         undone = [each for each in self._undone.values() if not each.done]
         self._undone = {each.number: each for each in undone}
         self._retried = {each.number: each for each in undone if each.tries is not None}
@@ -315,21 +315,21 @@ class Publications:
         self.connection_lost(error)
 
     def refuse_numbered(self) -> None:
-        """Fail what is queued with numbers: the broker that is connected now would not know them again."""
+        """Fails queued publishes with numbers: the present broker would not recognise repeats."""
         for publication in [each for each in self._queue if each.place is not None]:
             self._queue.remove(publication)
-            text = f"{_shown(publication)}: the broker that is connected now knows no producers; {UNKNOWN}"
+            text = f"{_shown(publication)}: the present broker does not support producers; {UNKNOWN}"
             self._fail(publication, Unsupported(text, publication.streams[0]))
 
     def refuse_larger(self, room: Callable[[Publication], int]) -> None:
-        """Fail what is queued with more bytes than a request may have: a broker would end the connection for it."""
+        """Fails queued publishes that exceed the request limit: a broker would close the connection for it."""
         for publication in [each for each in self._queue if len(each.frames) > room(each)]:
             self._queue.remove(publication)
-            text = f"{len(publication.frames):,} bytes; the broker that is connected now takes {room(publication):,}"
+            text = f"{len(publication.frames):,} bytes; the present broker's limit is {room(publication):,}"
             self._fail(publication, MessageTooLarge(text, publication.streams[0]))
 
     def expire(self, now_s: float) -> None:
-        """Fail what has waited too long."""
+        """Fails publishes whose time is over."""
         if now_s < self._earliest_s:
             return
         for publication in [each for each in self._undone.values() if each.deadline_s <= now_s]:
@@ -343,7 +343,7 @@ class Publications:
         self._earliest_s = min((each.deadline_s for each in self._undone.values()), default=math.inf)
 
     def fail_all(self, error: Callable[[str], TailraceError]) -> None:
-        """There is no connection any more, and none will be."""
+        """The client is closed: no further connection will be made."""
         for publication in list(self._undone.values()):
             self._fail(publication, error(UNKNOWN))
         self._queue.clear()
@@ -381,7 +381,7 @@ class Publications:
 
 
 def _told(publication: Publication, refusal: BrokerError) -> BrokerError:
-    """The refusal of the last attempt as it is raised. It says nothing of an earlier attempt that had no answer."""
+    """The error of the last attempt. It does not cover an earlier attempt that had no answer."""
     if not publication.doubtful or isinstance(refusal, CLEAR_AFTER_DOUBT):
         return refusal
     text = f"an earlier attempt had no answer, so {UNKNOWN}; the last one: {refusal.text}"

@@ -1,9 +1,9 @@
 """The synchronous shell's engine: a session, its socket, and the threads that wait for either.
 
-Whoever waits for something moves the bytes meanwhile (`wait_until`): one thread at a time, the others wait for its
-turns to end. So an answer needs no second thread to arrive. A keeper thread of its own looks after the connection while
-nobody waits: it answers pings, connects again, sends what lingers. It does so at intervals and without waiting for the
-socket, so that it is in nobody's way.
+A thread that waits for something moves the bytes meanwhile (`wait_until`): one thread at a time, the others wait for
+its turns to end. So an answer needs no second thread to arrive. A keeper thread looks after the connection while no
+thread waits: it answers pings, reconnects, sends what lingers. It does so at intervals and without waiting for the
+socket, so it blocks no other thread.
 
 `lock` guards the session, and is held with `step`; it is released while a thread waits for the socket.
 """
@@ -41,7 +41,7 @@ ALARM_BYTES = 4_096
 
 
 class Lingering(Protocol):
-    """What waits for its time to be sent."""
+    """Something that lingers before it is sent."""
 
     @property
     def due_s(self) -> float: ...
@@ -51,10 +51,10 @@ class Lingering(Protocol):
 
 
 class Step:
-    """The context, within the lock, of whatever touches the session or the socket.
+    """The context, within the lock, of all code that touches the session or the socket.
 
-    KeyboardInterrupt may come between any two calls of the main thread. When it, or anything else that is no error of
-    ours, leaves a step in its middle, the step stays `torn`, and whoever comes next mends that first.
+    KeyboardInterrupt may come between any two calls of the main thread. If it, or any other foreign exception,
+    interrupts a step, the step stays `torn`, and the next thread repairs that first.
     """
 
     __slots__ = ("_pump", "torn")
@@ -79,11 +79,12 @@ class Step:
 
 
 class Pump:
-    """One a client. Methods are called with `lock` held and within `step`, but for `start`, `linger` and `join`."""
+    """The pump of one client. Methods are called with `lock` held and within `step`, but for `start`, `linger` and
+    `join`."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
-        self.lock = threading.RLock()  # by the owner's name, so that what is interrupted can tell whether it has it
+        self.lock = threading.RLock()  # by the owner's name, so that an interrupted thread knows whether it has it
         self.step = Step(self)
         self.abandoned: deque[Reading] = deque()  # whose iterators are gone; may be added to without the lock
         self.lingering: set[Lingering] = set()
@@ -119,7 +120,7 @@ class Pump:
         return True
 
     def push(self) -> None:
-        """After a change to the session: send what can be sent now, and let whoever waits know of the rest."""
+        """After a change to the session: sends what can be sent now, and wakes the waiting thread for the rest."""
         self._send()
         news = self._forget_news()
         if news:
@@ -163,7 +164,7 @@ class Pump:
         self._turned.notify_all()
 
     def mend(self) -> None:
-        """A step was left in its middle by an exception: let the session begin anew with what it can be sure of."""
+        """A step was interrupted by an exception: rebuilds the session's derived state."""
         self.session.recover(monotonic())
         self.wake()
 
@@ -195,7 +196,7 @@ class Pump:
         self.step.begin()
 
     def _regain(self) -> None:
-        """Have the lock again, also where an exception came between releasing and acquiring it."""
+        """Acquires the lock again, also after an exception between releasing and acquiring it."""
         try:
             self._turned.notify(0)
         except RuntimeError:
@@ -204,7 +205,7 @@ class Pump:
     # --- a turn -------------------------------------------------------------------------------------------------------
 
     def _turn(self, until_s: float) -> None:
-        """Do what is due, wait for the socket until then or `until_s`, do what it brings."""
+        """Does everything due, waits for the socket until then or `until_s`, handles its events."""
         self._turning = True
         try:
             self._advance(monotonic())
@@ -239,7 +240,7 @@ class Pump:
         self._send()
 
     def _poll(self, timeout_s: float) -> bool:
-        """Whether the socket is ready, or somebody wants something else to be done."""
+        """Returns whether the socket is ready, or another thread wants attention."""
         poller = select.poll()
         poller.register(self._alarmed, select.POLLIN)
         for dialer in self._dialers.values():
@@ -266,7 +267,7 @@ class Pump:
         self._send()
 
     def _forget_news(self) -> bool:
-        """Whether something has happened that somebody may wait for. Those who wait look for themselves."""
+        """Whether something has happened that a thread may wait for. Waiting threads check for themselves."""
         session = self.session
         news = bool(session.publications.settled or session.woken)
         session.publications.settled.clear()
@@ -344,7 +345,7 @@ class Pump:
         self.session.lost(error.strerror or str(error), now_s, is_silent=error.errno in SILENT)
 
     def _hear_last_words(self) -> None:
-        """What the broker said before it closed, which may be the answer to something, or why it closed."""
+        """Handles the broker's last bytes, which may be an answer, or the reason why it closed."""
         link = self.session.link
         with contextlib.suppress(OSError):
             while self._sock is not None and self.session.link is link:
@@ -379,7 +380,7 @@ class Pump:
                 self._keeper_until_s = -math.inf
 
     def _keeper_pause_s(self, now_s: float) -> float:
-        """How long nothing is to be done, as far as anybody knows."""
+        """How long nothing is due."""
         busy = self._unsent or self.session.phase is not Phase.READY
         due_s = min((each.due_s for each in self.lingering), default=math.inf)
         if not self._turning:

@@ -1,11 +1,11 @@
-"""One subscription, whatever connections it lives through. Pure: chunks in, batches of messages out.
+"""One subscription across its connections. Pure: chunks in, batches of messages out.
 
-Its rule for seqs: the first chunk begins where the broker said it would, and from there each message is the next. One
-that was seen before is dropped. One that is missing ends the subscription with an error, unless the broker told of a
-trim: then reading goes on behind the hole, after a Trimmed error or, where that was chosen, silently.
+Its rule for seqs: the first chunk begins at the announced seq, and from there each message is the next. Repeated
+messages are dropped. A missing one ends the subscription with an error, unless the broker has reported a trim: then
+reading continues after the hole, after a Trimmed error or, with `on_trimmed="skip"`, silently.
 
-Whoever asks once more asks for the last message too, to see that it is still the one that was read: another node may
-have become the stream's master, and have others there.
+A repeated SUBSCRIBE asks for the last message too, to check that it is still the same: another node may have become the
+stream's master, and have others there.
 
 The broker may send only so much ahead of the reader (`window_bytes`); what the reader is done with is granted again.
 """
@@ -53,7 +53,8 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a program wants to read. `window_bytes`: of frames that may be sent ahead; `timeout_s`: for the answer."""
+    """A program's settings for reading. `window_bytes`: of frames that may be sent ahead; `timeout_s`: for the
+    answer."""
 
     stream: str
     start: From
@@ -71,7 +72,7 @@ class Wish:
 
 
 class Arrived(NamedTuple):
-    """Messages in a row, and the seq after them; or a hole that was trimmed, and the error that tells of it."""
+    """Consecutive messages, and the seq after them; or a trimmed hole, and its error."""
 
     messages: list[Message]
     nbytes: int  # of their frames
@@ -80,7 +81,7 @@ class Arrived(NamedTuple):
 
 
 class Reading:
-    """`ready` once the broker has answered. After OVER `first` gives what is left, then raises the error, if any."""
+    """`ready` once the broker has answered. After OVER `first` returns the rest, then raises the error, if any."""
 
     def __init__(self, number: int, wish: Wish, random: Callable[[], float], now_s: float) -> None:
         self.id = number
@@ -93,11 +94,11 @@ class Reading:
         self.error: TailraceError | None = None
         self.not_before_s = -math.inf
         self.deadline_s = now_s + wish.timeout_s  # for being ready, or ready again
-        self.waiter: object = None  # whatever the shell wants to keep here
+        self.waiter: object = None  # for the shell's use
         self._wish = wish
         self._backoff = Backoff(random, most_s=BRIEF_MOST_S)
         self._arrived: deque[Arrived] = deque()
-        self._base_seq = -1  # of the next message to come in, where nothing that has arrived says it
+        self._base_seq = -1  # of the next message to come in, if no message that has arrived shows it
         self._held_bytes = 0
         self._owed_bytes = 0
         self._trim_told = False
@@ -107,13 +108,13 @@ class Reading:
 
     @property
     def next_seq(self) -> int:
-        """Of the next message to come in, once ready."""
+        """The seq of the next message to come in, once ready."""
         return self._arrived[-1].next_seq if self._arrived else self._base_seq
 
     # --- asking -----------------------------------------------------------------------------------------------------
 
     def request(self) -> Subscribe:
-        """What to ask the broker: as at first, or from where it stands."""
+        """The SUBSCRIBE to send: as at first, or from its position."""
         self.state = State.ASKED
         self._owed_bytes = 0
         self._trim_told = False
@@ -132,14 +133,14 @@ class Reading:
                 self.state = State.OVER
 
     def recover(self) -> None:
-        """A step was left in its middle, and the connection with it: go by what cannot be half done."""
+        """Rebuilds derived state after an interrupted step; the connection is lost."""
         self._held_bytes = sum(each.nbytes for each in self._arrived)
         self.connection_lost()
 
-    # --- what the broker says ---------------------------------------------------------------------------------------
+    # --- messages of the broker --------------------------------------------------------------------------------------
 
     def subscribed(self, answer: Subscribed, now_s: float = 0.0, patience_s: float = 0.0) -> None:
-        """`patience_s`: how long a stream may be behind what was read from another node."""
+        """`patience_s`: how long a stream may be behind the messages read from another node."""
         if self.state is not State.ASKED:
             return
         start = self._wish.start
@@ -190,7 +191,7 @@ class Reading:
         self._last = found[-1][:3]
 
     def trimmed(self) -> None:
-        """The broker says that messages were dropped before it could send them."""
+        """The broker reports that messages were dropped before it could send them."""
         self._trim_told = True
 
     def refused(self, code: str, text: str, now_s: float, patience_s: float) -> None:
@@ -232,7 +233,7 @@ class Reading:
             self.error = error
 
     def cancel(self) -> None:
-        """What is held is let go, and iteration ends."""
+        """Drops held messages and ends iteration."""
         self.state = State.OVER
         self.error = None
         self._base_seq = self.next_seq
@@ -243,11 +244,11 @@ class Reading:
 
     @property
     def has_news(self) -> bool:
-        """Whether `first` has something to give or to raise, or can say that nothing more comes."""
+        """Whether `first` has something to return or to raise, or can report the end."""
         return bool(self._arrived) or self.state is State.OVER
 
     def first(self) -> Arrived | None:
-        """What has arrived first, until it is `done_with`; None for nothing now, or for ever when OVER.
+        """Returns the oldest item that arrived, until it is `done_with`; None for nothing now, or for ever when OVER.
 
         Raises what went wrong, behind all that came before it.
         """
@@ -258,7 +259,7 @@ class Reading:
         return None
 
     def done_with(self, arrived: Arrived | None) -> None:
-        """The program has it. May be told again."""
+        """The program has it. May be called again."""
         if arrived is not None and self._arrived and self._arrived[0] is arrived:
             self._base_seq = arrived.next_seq
             self._arrived.popleft()
@@ -276,11 +277,13 @@ class Reading:
     # --- holes ------------------------------------------------------------------------------------------------------
 
     def _is_same(self, found: list[tuple[int, int, int, int, bytes, bytes]]) -> bool:
-        """Whether the last message that came in, where it is among these, has not become another one."""
+        """Whether the last message that came in is unchanged, if it is among these."""
         last = self._last
         for row in found:
             if row[0] == last[0] and row[:3] != last:
-                text = f"{self.stream}: message {last[0]}, and perhaps some before it, are not those that were read: "
+                text = (
+                    f"{self.stream}: message {last[0]}, and perhaps some before it, differ from those that were read: "
+                )
                 text += "another node is the stream's master, and did not have them"
                 self.fail(StreamDiverged(text, self.stream, next_seq=last[0]))
                 return False
@@ -302,6 +305,6 @@ class Reading:
         trimmed = None
         if self._wish.raise_trimmed:
             text = f"{self.stream}: messages {first_seq} to {last_seq} were trimmed before they were read; "
-            text += 'iterate again to go on behind them, or subscribe with on_trimmed="skip"'
+            text += 'iterate again to continue after them, or subscribe with on_trimmed="skip"'
             trimmed = Trimmed(text, self.stream, "", first_seq, last_seq)
         self._arrived.append(Arrived([], 0, seq, trimmed))

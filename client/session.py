@@ -1,12 +1,12 @@
-"""A client across all its connections, without sockets, threads and clocks: what a shell tells it, and asks of it.
+"""A client across all its connections, without sockets, threads and clocks: its interface to a shell.
 
 A shell has one connection at a time, and goes by this:
 
-- `dial` says which address to connect to, when it is time; `dialled`, `dial_failed` and `lost` tell how that went.
-- What comes is given to `receive`; what `link.outgoing` holds is sent. When `link` is another one than that of the
+- `dial` returns the address to connect to, when it is time; `dialled`, `dial_failed` and `lost` report the result.
+- Received bytes are passed to `receive`; the bytes in `link.outgoing` are sent. When `link` differs from the
   shell's connection, that connection is of no use any more: close it.
 - `tick` is called when `due_s` has come.
-- After each of these calls `publications.settled` and `woken` say what has changed for those who wait.
+- After each of these calls `publications.settled` and `woken` show the changes for waiters.
 
 The clock is any that never goes back, in seconds; each call that needs the time is given it.
 """
@@ -46,7 +46,7 @@ log = logging.getLogger("tailrace")
 
 
 class Session(Connector):
-    """One a client."""
+    """The session of one client."""
 
     def __init__(
         self, addresses: Sequence[Address], options: Options, random: Callable[[], float], now_s: float
@@ -83,7 +83,7 @@ class Session(Connector):
         return min(due_s, self.publications.due_s) if self.publications else due_s
 
     def tick(self, now_s: float) -> None:
-        """Whatever time brings."""
+        """Handles everything that is due."""
         super().tick(now_s)
         self.publications.expire(now_s)
         for reading in [each for each in self._unanswered.values() if each.deadline_s <= now_s]:
@@ -96,7 +96,7 @@ class Session(Connector):
         self._note_owed(now_s)
 
     def receive(self, data: bytes | bytearray | memoryview, now_s: float) -> None:
-        """What came on the connection."""
+        """Handles bytes received on the connection."""
         super().receive(data, now_s)
         self._note_owed(now_s)
 
@@ -115,7 +115,7 @@ class Session(Connector):
 
     @property
     def is_open(self) -> bool:
-        """Whether a publish would be taken now, or must wait for the answers to others."""
+        """Whether there is room for a publish now."""
         waiting_bytes = 0 if self.link is None else self.link.outgoing.nbytes
         return self.publications.is_open and waiting_bytes < self.options.max_in_flight_bytes
 
@@ -124,8 +124,8 @@ class Session(Connector):
         self.check_alive()
         room = self._room(publication)
         if len(publication.frames) > room:
-            text = f"{len(publication.frames):,} bytes of messages in one request; the broker takes {room:,}"
-            raise MessageTooLarge(f"{text}: publish them in several, as a batcher does", publication.streams[0])
+            text = f"{len(publication.frames):,} bytes of messages in one request; the broker's limit is {room:,}"
+            raise MessageTooLarge(f"{text}: publish them in several requests, or use a batcher", publication.streams[0])
         self.publications.add(publication, now_s)
         if self.phase is Phase.READY:
             self._send_publications(now_s)
@@ -143,7 +143,8 @@ class Session(Connector):
         return reading
 
     def next_arrived(self, reading: Reading, before: Arrived | None) -> Arrived | None:
-        """What has arrived after `before`, which the program has; None for nothing now. Raises as `reading.first`."""
+        """Returns the item that arrived after `before`, which the program has; None for nothing now. Raises as
+        `reading.first`."""
         while True:
             reading.done_with(before)
             self._grant(reading)
@@ -166,7 +167,7 @@ class Session(Connector):
 
     @property
     def is_settled(self) -> bool:
-        """Whether everything that was published is answered, and the broker has heard what consumers have finished."""
+        """Whether all publishes are answered, and the broker has all acknowledgements."""
         return not self.publications and all(each.is_settled for each in self.consumers)
 
     def call(self, call: Call, now_s: float) -> None:
@@ -178,7 +179,7 @@ class Session(Connector):
             self._note_owed(now_s)
 
     def consume(self, wish: ConsumerWish, now_s: float) -> Consuming:
-        """One more member of a durable consumer. Raises ClientClosed, ConnectionLost."""
+        """Adds a member of a durable consumer. Raises ClientClosed, ConnectionLost."""
         from tailrace.consuming import Consuming
 
         self.check_alive()
@@ -188,13 +189,13 @@ class Session(Connector):
         return consuming
 
     def flush_consumers(self, now_s: float) -> None:
-        """Tell the broker what they have finished."""
+        """Sends the pending verdicts of all members."""
         for consumer in self.consumers if self.is_asking else ():
             consumer.flush(now_s)
 
     @property
     def is_asking(self) -> bool:
-        """Whether calls are taken."""
+        """Whether calls are accepted."""
         return self.phase not in (Phase.CLOSING, Phase.CLOSED)
 
     def _tick_calls(self, now_s: float) -> None:
@@ -212,7 +213,7 @@ class Session(Connector):
         if link is None or not self.calls:
             return
         if not link.knows_consumers:
-            self._fail_calls(Unsupported("the broker that is connected now has no durable consumers"), now_s)
+            self._fail_calls(Unsupported("the present broker has no durable consumers"), now_s)
         for call in self.calls.take_sendable(now_s):
             link.send(call.make(call.number))
 
@@ -229,7 +230,7 @@ class Session(Connector):
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def _room(self, publication: Publication) -> int:
-        """The bytes of frames that one request to so many streams may have."""
+        """The bytes of frames that one request to this number of streams may have."""
         head_bytes = HEAD_BYTES + m.PUBLISH_HEAD.size + m.HANDLE_BYTES * len(publication.streams)
         to_number = self.options.idempotent and publication.marked is None
         return self.limits["max_envelope_bytes"] - head_bytes - (RUN_METADATA_BYTES if to_number else 0)
@@ -265,7 +266,7 @@ class Session(Connector):
             self.link.send(m.Credit(reading.id, nbytes))
 
     def _look(self, reading: Reading) -> None:
-        """See to what has happened to a subscription."""
+        """Follows up on an event of a subscription."""
         if reading.has_news or reading.ready:
             self.woken.append(reading)
         if reading.state in (State.WANTED, State.ASKED):
@@ -276,7 +277,7 @@ class Session(Connector):
             self.readings.pop(reading.id, None)
 
     def _drop(self, reading: Reading) -> None:
-        """Tell the broker about a subscription that failed at this end."""
+        """Ends a subscription at the broker that failed at this end."""
         if reading.state is State.OVER and self.link is not None:
             self.link.send(m.Unsubscribe(reading.id))
 
@@ -322,7 +323,7 @@ class Session(Connector):
                 reading.fail(ConnectionLost(str(failure)))
             self._look(reading)
 
-    # --- what the broker says ---------------------------------------------------------------------------------------
+    # --- messages of the broker --------------------------------------------------------------------------------------
 
     def _hear(self, link: Link, message: Any, now_s: float) -> None:
         _HANDLERS.get(type(message), Session._hear_answer)(self, link, message, now_s)
@@ -371,7 +372,7 @@ class Session(Connector):
         elif message.op in (m.Op.CONSUME, m.Op.GET):
             self._call_failed(message, now_s)
         elif message.op != m.Op.UNSUBSCRIBE:  # one that has ended meanwhile is nobody's concern
-            log.warning("the broker complains: %s: %s", message.code, message.text)
+            log.warning("error from the broker: %s: %s", message.code, message.text)
 
     def _publish_failed(self, link: Link, message: m.Failed, now_s: float) -> None:
         publications = self.publications
@@ -412,7 +413,7 @@ class Session(Connector):
         link.send(m.Pong())
 
     def _hear_nothing_new(self, _link: Link, _message: object, _now_s: float) -> None:
-        """PONG, OPENED: that they came is all that they say."""
+        """PONG and OPENED carry nothing else."""
 
 
 _HANDLERS: Final[dict[type, Callable[[Session, Link, Any, float], None]]] = {

@@ -18,8 +18,8 @@ from tailrace.reading import Arrived, Reading, State
 class Subscription:
     """The messages of a stream, one by one, in order. Made by `Client.subscribe`.
 
-    It may be left and entered again: what was not taken yet comes next. It ends at the end that was asked for, or when
-    it is cancelled; otherwise it waits for what is published. One thread at a time.
+    It may be left and entered again: messages that were not taken yet come next. It ends at `end`, or when it is
+    cancelled; otherwise it waits for new messages. One thread at a time.
     """
 
     def __init__(self, pump: Pump, reading: Reading) -> None:
@@ -45,7 +45,7 @@ class Subscription:
 
     def __iter__(self) -> Iterator[Message]:
         while True:
-            for message in self._rest:  # noqa: UP028 (what is left when the caller breaks is taken later)
+            for message in self._rest:  # noqa: UP028 (the rest is taken later if the caller breaks)
                 yield message
             if not self._fetch(math.inf):
                 return
@@ -67,12 +67,12 @@ class Subscription:
         return list(self._rest) if self._fetch(monotonic() + timeout_s) else []
 
     def batches(self) -> Iterator[list[Message]]:
-        """The same messages as lists, as they came: cheaper where there are many."""
+        """The same messages as lists, as they arrived: cheaper for many messages."""
         while batch := self.receive_batch():
             yield batch
 
     def cancel(self) -> None:
-        """End it: nothing more comes, and whoever iterates comes to the end. May be called by any thread."""
+        """Ends the subscription: no more messages arrive, and iterations end. May be called by any thread."""
         pump, self._rest = self._pump, iter(())
         if pump.is_severed:
             return
@@ -81,7 +81,7 @@ class Subscription:
             pump.push()
 
     def sever(self) -> None:
-        """In a forked child: what was not taken is the parent's, also where an iteration is in the middle of it."""
+        """In a forked child: the remaining messages are the parent's, also in the middle of an iteration."""
         deque(self._rest, maxlen=0)
 
     def __enter__(self) -> Subscription:
@@ -105,7 +105,7 @@ class Subscription:
         return next(self._rest, None) if self._fetch(deadline_s) else None
 
     def _fetch(self, deadline_s: float) -> bool:
-        """Put what comes next into `_rest`; False at the end. Whatever is interrupted here is there the next time."""
+        """Puts the next messages into `_rest`; returns False at the end. An interrupted call can be repeated."""
         arrived = self._next_arrived(deadline_s)
         if arrived is None:
             return False

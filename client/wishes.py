@@ -1,4 +1,4 @@
-"""What a program asks of a subscription, checked."""
+"""A program's settings for a subscription, checked."""
 
 from __future__ import annotations
 

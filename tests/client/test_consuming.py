@@ -208,7 +208,9 @@ def test_or_not_when_another_has_it_now(groups: Groups, group: Group) -> None:
     assert member.next().seq == 7
     kept.ack()
     member.pair.wait(1.0)
-    with pytest.raises(StaleAck, match=r"messages 4 were finished here, and were not this member's of billing") as told:
+    with pytest.raises(
+        StaleAck, match=r"messages 4 were acknowledged here, but were no longer this member's of billing"
+    ) as told:
         member.take()
     assert (told.value.ranges, told.value.stream, told.value.consumer) == (((4, 4),), "s", "billing")
     assert member.take() is not None
@@ -409,7 +411,7 @@ def test_trimmed(groups: Groups) -> None:
     assert call is not None
     member.pair.peer.say(c.Got(call.number, (), (), 1_234, memoryview(b"")))
     member.pair.run()
-    with pytest.raises(Trimmed, match="1,234 messages were trimmed before the consumer billing was given them"):
+    with pytest.raises(Trimmed, match="1,234 messages were trimmed before their delivery to the consumer billing"):
         member.take()
 
 
@@ -507,7 +509,7 @@ def test_the_client_is_closed(groups: Groups) -> None:
     member.next().ack()
     member.pair.session.abort()
     assert member.consuming.take(0.0) is None
-    with pytest.raises(ClientClosed, match="1 messages that billing has finished may come again"):
+    with pytest.raises(ClientClosed, match="1 messages acknowledged by billing may be delivered again"):
         member.consuming.check()
 
 

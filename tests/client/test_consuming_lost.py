@@ -30,7 +30,7 @@ def test_what_was_lost_is_not_finished_in_place_of_what_came_for_it(groups: Grou
     lost.ack()
     member.pair.wait(1.0)
     assert group.flight[3] == b"me" and 3 not in group.finished
-    with pytest.raises(StaleAck, match=r"messages 3 were finished here.* or were lost with the stream's master"):
+    with pytest.raises(StaleAck, match=r"messages 3 were acknowledged here.* or were lost with the stream's master"):
         member.take()
     new.ack()
     member.pair.wait(1.0)
@@ -78,5 +78,5 @@ def test_frames_of_another_epoch_than_was_said_are_damage(groups: Groups) -> Non
 
     groups.model.on_message = answer
     member.pair.run()
-    with pytest.raises(DamagedMessage, match="1 messages came where 1 from seq 0 on of epoch 2 were said to"):
+    with pytest.raises(DamagedMessage, match="1 messages came, but 1 from seq 0 on of epoch 2 were announced"):
         member.take()

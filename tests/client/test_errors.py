@@ -73,9 +73,9 @@ def test_they_say_what_is_known() -> None:
     trimmed = Trimmed("gone", "s", "", 3, 8)
     assert (trimmed.code, trimmed.first_seq, trimmed.last_seq) == ("trimmed", 3, 8)
     behind = StreamBehind("s", 10, 7)
-    assert "s: reading should go on at seq 10, but the next seq is 7" in str(behind)
+    assert "s: reading should continue at seq 10, but the next seq is 7" in str(behind)
     partly = PartlyPublished([Receipt("a", 1, 1, 0), broker_error("full", "no space", "b")])
-    assert str(partly) == "1 of 2 streams did not take it: b: full: no space"
+    assert str(partly) == "1 of 2 streams failed: b: full: no space"
 
 
 def test_they_can_be_sent_to_another_process() -> None:

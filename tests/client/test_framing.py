@@ -57,7 +57,7 @@ def test_a_publication() -> None:
 
 
 def test_what_the_broker_would_not_take() -> None:
-    with pytest.raises(MessageTooLarge, match="message 2 of 2 has 4 bytes; the broker takes 3"):
+    with pytest.raises(MessageTooLarge, match="message 2 of 2 has 4 bytes; the broker's limit is 3"):
         make_publication(("s",), [b"a", b"1234"], b"", Ack.APPENDED, 0, 5.0, True, 3)
     with pytest.raises(MessageTooLarge, match="the message has 4 bytes"):
         make_publication(("s",), [b"123"], b"\x80", Ack.APPENDED, 0, 5.0, True, 3)

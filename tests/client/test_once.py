@@ -168,7 +168,7 @@ def test_forgetting(database: sqlite3.Connection) -> None:
 def test_connections_that_cannot_be_used(database: sqlite3.Connection) -> None:
     with pytest.raises(InvalidArgument, match="commits each statement by itself"):
         Once(sqlite3.connect(":memory:", isolation_level=None))
-    with pytest.raises(InvalidArgument, match="is no table's name"):
+    with pytest.raises(InvalidArgument, match="is not a table name"):
         Once(database, table="a; DROP TABLE effects")
     once = Once(database)
     database.execute("INSERT INTO effects VALUES (0)")

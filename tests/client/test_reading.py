@@ -234,7 +234,7 @@ def test_a_last_message_that_has_become_another_one(timestamp_us: int, epoch: in
     leaf.stamp(frames, 1, timestamp_us, epoch, 0)
     reading.chunk(m.Chunk(1, memoryview(frames)))
     assert seqs_until_error(reading, StreamDiverged) == [0, 1]
-    with pytest.raises(StreamDiverged, match="message 1, and perhaps some before it, are not those") as caught:
+    with pytest.raises(StreamDiverged, match="message 1, and perhaps some before it, differ from those") as caught:
         pop(reading)
     assert caught.value.next_seq == 1
 
