@@ -1,4 +1,4 @@
-"""What of the frames that a stream's master has stamped may be taken behind those that a log has. Nothing is written.
+"""Decides which frames stamped by a stream's master may be appended to a log. Writes nothing.
 
 They come in pieces. A piece is taken as a whole or not at all, and none behind one that is not.
 """
@@ -29,7 +29,7 @@ _admit = load("tailrace.shard.frame_cy").admit
 
 
 class End(NamedTuple):
-    """What a log ends with; the timestamp and the epoch are those of its last message."""
+    """The end of a log; the timestamp and the epoch are those of its last message."""
 
     next_seq: int
     end_offset: int
@@ -38,8 +38,8 @@ class End(NamedTuple):
 
 
 class Admission(NamedTuple):
-    """`entries`: those of the index, for each piece that may be taken; `end`: of the log behind these pieces; `flags`:
-    those that any of their frames has; `refused`: what is wrong with the next piece.
+    """`entries`: index entries, for each accepted piece; `end`: of the log after these pieces; `flags`: all flags of
+    their frames; `refused`: the fault of the next piece.
     """
 
     entries: list[bytearray]
@@ -78,7 +78,7 @@ def _behind(end: End, entries: bytearray, size: int) -> End:
 
 
 def _cause(frames: Frames, place: int, fault: str, end: End) -> str:
-    """What to say of the frame that begins at byte `place`, and would follow a log of this end."""
+    """The text of a fault in the frame that begins at byte `place` and would follow a log with this end."""
     if len(frames) - place < HEADER_BYTES:
         return fault_text(fault)
     header = unpack_header(frames, place)

@@ -1,4 +1,4 @@
-"""Which streams a shard's directory holds, from the file names alone. No stream is opened."""
+"""Lists the streams in a shard's directory, from the file names alone. No stream is opened."""
 
 from __future__ import annotations
 
@@ -63,12 +63,12 @@ def all_streams(data: DataDirectory) -> Iterator[tuple[int, str]]:
 
 
 def count_streams(data: DataDirectory) -> int:
-    """How many streams the node has. Raises OSError."""
+    """Counts the node's streams. Raises OSError."""
     return sum(len(stream_names(path)) for path in data.shard_paths())
 
 
 def _belongs_beside(file: str, stems: set[str]) -> bool:
-    """Whether it is a .meta, .torn, .diverged or .producers of a stream that is there."""
+    """Returns whether it is a .meta, .torn, .diverged or .producers of an existing stream."""
     return any(file.endswith(suffix) and file[: -len(suffix)] in stems for suffix in _BESIDE)
 
 

@@ -1,7 +1,7 @@
-"""Checking: every byte of a stream against every other that says something about it. Read only.
+"""Checking: compares every byte of a stream with every other that describes it. Read only.
 
-It may run beside a broker: only what is committed is looked at, and what is found wrong is looked at again when the
-stream changed meanwhile (a trim may have punched away what was about to be read).
+It may run beside a broker: only committed bytes are checked, and after a fault a stream that changed meanwhile is
+checked again (a trim may have punched bytes away that were about to be read).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ ATTEMPTS_MAX: Final = 3
 """How often a stream that changes meanwhile is looked at before its faults are believed."""
 
 _NEWBORN: Final = {
-    Left.NOTHING: "the stream was just being made; it has no message",
+    Left.NOTHING: "the stream was being created; it has no message",
     Left.FRAMES: "power was lost soon after the stream was made; its owner takes up the messages when it opens it",
 }
 _Words = TypeVar("_Words")
@@ -65,7 +65,7 @@ _Words = TypeVar("_Words")
 def check_data(data: DataDirectory, *, boot_id: str | None = None) -> Iterator[StreamReport]:
     """Check every stream of the node, one report each, shard by shard. Raises OSError.
 
-    A file that belongs to no stream gives a report with the file's name and a note. `boot_id` is for tests.
+    A file that does not belong to a stream gives a report with the file's name and a note. `boot_id` is for tests.
     """
     for shard in range(data.shards):
         yield from check_shard(data, shard, boot_id=boot_id)
@@ -76,18 +76,18 @@ def check_shard(data: DataDirectory, shard: int, *, boot_id: str | None = None) 
     directory = data.shard_path(shard)
     listing = list_shard(directory)
     for file in sorted(listing.strays):
-        yield StreamReport(shard, file, notes=(f"{directory / file} belongs to no stream",))
+        yield StreamReport(shard, file, notes=(f"{directory / file} does not belong to a stream",))
     for name in sorted(listing.names):
         report = check_stream(directory, name, shard=shard, boot_id=boot_id)
         home = data.shard_of(name)
         if home != shard:
-            misplaced = Fault(directory, 0, f"stream {name!r} belongs into {data.shard_path(home)}")
+            misplaced = Fault(directory, 0, f"stream {name!r} belongs in {data.shard_path(home)}")
             report = replace(report, faults=(*report.faults, misplaced))
         yield report
 
 
 def check_stream(directory: Path, name: str, *, shard: int = -1, boot_id: str | None = None) -> StreamReport:
-    """Check one stream whole. Damage is in the report; raises OSError where a file cannot be read at all."""
+    """Checks one stream whole. Damage is in the report; raises OSError if a file cannot be read at all."""
     paths = stream_paths(directory, name)
     boot = this_boot() if boot_id is None else boot_word(boot_id)
     for _ in range(ATTEMPTS_MAX):
@@ -132,7 +132,7 @@ class MessageOrder:
 
 
 class _Checker:
-    """One look at one stream: `run` it, then ask for the `report`."""
+    """One pass over one stream: `run` it, then take the `report`."""
 
     def __init__(self, paths: StreamPaths, boot: int) -> None:
         self.faults: list[Fault] = []
@@ -184,7 +184,7 @@ class _Checker:
         )
 
     def _look_at_meta(self) -> None:
-        """It can be read, and does not contradict the epochs of the messages."""
+        """Checks that it can be read, and does not contradict the epochs of the messages."""
         directory, name = self._paths.directory, self._paths.name
         try:
             meta = read_meta(directory, name)
@@ -215,7 +215,7 @@ class _Checker:
                 self._look_at_tail(fd, path, kept)
             end, size = self._tails[-1].end_offset if self._tails else 0, os.fstat(fd).st_size
             if size > end:
-                self.notes.append(f"{path} has {size - end} bytes of a tail that is not, or not yet, whole in it")
+                self.notes.append(f"{path} has {size - end} bytes of a tail that is, or is still, incomplete")
         except TailsDamaged as error:
             self._fault(str(error.file), error.offset, error.cause)
         finally:
@@ -228,7 +228,7 @@ class _Checker:
         walk = FrameWalk(fd, start, start + tail.nbytes, tail.first_seq)
         fault = walk.finish()
         if fault or walk.seq != tail.next_seq:
-            cause = fault_text(fault) if fault else f"the tail ends here, and not at message {tail.next_seq}"
+            cause = fault_text(fault) if fault else f"the tail ends here, not at message {tail.next_seq}"
             self._fault(str(path), walk.offset, f"tail {kept.number}, message {walk.seq}: {cause}")
         elif self._words and self._words.first_seq <= tail.first_seq < self._words.next_seq:
             entry = read_entry(self._index_fd, tail.first_seq, self._base_seq)
@@ -245,7 +245,8 @@ class _Checker:
             self._fault(str(error.file), error.offset, error.cause)
 
     def _is_newborn(self) -> bool:
-        """Whether the files are what a loss of power may leave of a new stream; the notes say so."""
+        """Returns whether the files may be left by a loss of power soon after the stream was made; the notes have
+        it."""
         left = left_of_newborn(self._paths, self._boot)
         if left is not None:
             self.faults.clear()
@@ -255,7 +256,7 @@ class _Checker:
         return left is not None
 
     def _look_at_newborn(self) -> None:
-        """The frames that its owner will take up: do they end where they look torn?"""
+        """Checks that the frames that the owner will take up end where they look torn."""
         with open(self._paths.content_file, "rb") as file:
             fd, start, first_seq = file.fileno(), HEADER_PAGE_BYTES, 0
             with suppress(HeaderFault):
@@ -298,7 +299,7 @@ class _Checker:
             return None
 
     def _look_by_content(self, words: ContentWords) -> None:
-        """The index tells nothing: are the frames whole, at least?"""
+        """The index is unusable: checks the frames alone."""
         seq = frame_seq(self._content_fd, words.first_offset)
         walk = FrameWalk(self._content_fd, words.first_offset, words.end_offset, seq)
         for run in walk:
@@ -307,7 +308,7 @@ class _Checker:
             self._fault(self._paths.content_file, walk.offset, fault_text(walk.fault))
 
     def _look_by_index(self, words: IndexWords, content: ContentWords | None) -> None:
-        """The frames are walked from the content's own beginning; every entry must say what they are."""
+        """Walks the frames from the content's own beginning; every entry must match its frame."""
         exact = words.state == STATE_CLOSED and words.boot == self._boot
         trusted_seq = words.next_seq if words.boot == self._boot else words.synced_seq
         index_end = entry_offset(trusted_seq, self._base_seq)
@@ -325,12 +326,12 @@ class _Checker:
     def _check_size(self, file: str, fd: int, needed: int, *, exact: bool) -> None:
         size = os.fstat(fd).st_size
         if size < needed:
-            self._fault(file, size, f"the file ends at {size}, what belongs into it at {needed}")
+            self._fault(file, size, f"the file ends at {size}, its contents at {needed}")
         elif exact and size > needed:
             self._fault(file, needed, f"{size - needed} bytes lie past the end of a stream that was closed")
 
     def _walk_trusted(self, words: IndexWords, content: ContentWords | None, trusted_seq: int) -> int | None:
-        """Walk all messages that are kept; gives where they end, None when that cannot be told."""
+        """Walks all kept messages; returns their end, None if it is unknown."""
         if trusted_seq == self._base_seq:
             return HEADER_PAGE_BYTES
         oldest_seq = max(self._base_seq, min(words.first_seq, trusted_seq - 1))
@@ -369,7 +370,7 @@ class _Checker:
         return None
 
     def _take(self, run: Run, surplus: int, first_seq: int) -> int:
-        """Compare the entries of a run, without its last `surplus` messages, and count it; gives where it ends."""
+        """Compares the entries of a run, without its last `surplus` messages, and counts it; returns its end."""
         entries = index_entries(run.frames, 0, len(run.frames), run.offset)
         truth = entries[: len(entries) - INDEX_ENTRY_BYTES * surplus]
         for place, fault in self._order.follow(run.seq, truth):
@@ -387,7 +388,7 @@ class _Checker:
         return end
 
     def _look_past_synced(self, end: int, seq: int) -> None:
-        """What opening the stream will find, after the machine was down."""
+        """Notes the result of the next opening, after the machine was down."""
         size = os.fstat(self._content_fd).st_size
         walk = FrameWalk(self._content_fd, end, size, seq)
         for run in walk:

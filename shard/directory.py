@@ -57,7 +57,7 @@ def shard_folder(shard: int) -> str:
 
 
 def data_dir_exists(path: Path) -> bool:
-    """Whether `path` was made a data directory; it may still be refused by `open_data_dir`."""
+    """Returns whether `path` was made a data directory; `open_data_dir` may still refuse it."""
     return (path / NODE_FILE).exists()
 
 
@@ -66,13 +66,13 @@ def open_data_dir(path: Path) -> DataDirectory:
     try:
         text = (path / NODE_FILE).read_text()
     except FileNotFoundError:
-        raise DirectoryError(path, f"is no tailrace data directory: it has no {NODE_FILE}") from None
+        raise DirectoryError(path, f"is not a tailrace data directory: it has no {NODE_FILE}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise DirectoryError(path, f"{NODE_FILE} cannot be read: {error}") from error
     directory = _parse_node(path, text)
     for shard_path in directory.shard_paths():
         if not shard_path.is_dir():
-            raise DirectoryError(path, f"{NODE_FILE} says {directory.shards} shards, but {shard_path.name} is missing")
+            raise DirectoryError(path, f"{NODE_FILE} has {directory.shards} shards, but {shard_path.name} is missing")
     return directory
 
 
@@ -111,7 +111,7 @@ def _require_empty(path: Path) -> None:
             continue
         if name.startswith("shard-") and (path / name).is_dir() and not os.listdir(path / name):
             continue
-        raise DirectoryError(path, f"is no tailrace data directory and not empty: {name!r} is in it")
+        raise DirectoryError(path, f"is not a tailrace data directory, and is not empty: {name!r} is in it")
 
 
 def _parse_node(path: Path, text: str) -> DataDirectory:
@@ -120,10 +120,10 @@ def _parse_node(path: Path, text: str) -> DataDirectory:
     except ValueError as error:
         raise DirectoryError(path, f"{NODE_FILE} is damaged: {error}") from error
     if not isinstance(node, dict):
-        raise DirectoryError(path, f"{NODE_FILE} is damaged: it holds no table")
+        raise DirectoryError(path, f"{NODE_FILE} is damaged: it does not hold a table")
     version, shards, node_id = node.get("format"), node.get("shards"), node.get("node_id")
     if version != FORMAT_VERSION:
-        raise DirectoryError(path, f"{NODE_FILE} says format {version!r}; this program reads format {FORMAT_VERSION}")
+        raise DirectoryError(path, f"{NODE_FILE} has format {version!r}; this program reads format {FORMAT_VERSION}")
     if not isinstance(shards, int) or isinstance(shards, bool) or not 1 <= shards <= SHARDS_MAX:
         raise DirectoryError(path, f"{NODE_FILE} is damaged: shards = {shards!r}")
     if not isinstance(node_id, str) or not node_id:

@@ -1,9 +1,9 @@
 """NAME.diverged: messages that this node had and the stream's master did not, set aside when it followed that master.
 
 Each tail is a title of TITLE_BYTES, one line of text with a checksum, then the very frames, then a line feed. The title
-is written last, when the frames are on the disk: where it is zeros the copy was not finished, and the messages are
-still in the stream. Tails are added, never replaced. The broker reads them no more; delete the file when it is of no
-interest.
+is written last, when the frames are on the disk: if it is zeros the copy was not finished, and the messages are still
+in the stream. Tails are added, never replaced. The broker never reads them again; delete the file when it is no longer
+needed.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class DivergedTail(NamedTuple):
 
     @property
     def end_offset(self) -> int:
-        """Where the next title begins, or would."""
+        """The offset of the next title."""
         return self.offset + self.tail.nbytes + 1
 
 
@@ -84,7 +84,7 @@ def keep_diverged(paths: StreamPaths, content_fd: int, offset: int, tail: Tail) 
 
 
 def read_tails(fd: int, path: Path, name: str) -> Iterator[DivergedTail]:
-    """The tails one after the other, by their titles alone. Raises TailsDamaged at one that is no title, OSError."""
+    """Yields the tails, by their titles alone. Raises TailsDamaged for an invalid title, OSError."""
     place, number, size = 0, 1, os.fstat(fd).st_size
     while place < size:
         title = read_all(fd, TITLE_BYTES, place)
@@ -92,7 +92,7 @@ def read_tails(fd: int, path: Path, name: str) -> Iterator[DivergedTail]:
             return  # a copy that was not finished
         kept = _parse_title(title, number, place)
         if kept is None:
-            raise TailsDamaged(name, path, place, "there is no title of a tail")
+            raise TailsDamaged(name, path, place, "the title of a tail is missing")
         if kept.end_offset > size:
             raise TailsDamaged(name, path, size, f"the file ends before its tail {number} does, at {kept.end_offset}")
         yield kept
@@ -100,7 +100,7 @@ def read_tails(fd: int, path: Path, name: str) -> Iterator[DivergedTail]:
 
 
 def count_tails(paths: StreamPaths) -> tuple[int, int]:
-    """How many tails of a stream are set aside, and their messages. Raises TailsDamaged, OSError."""
+    """Returns the number of tails set aside of a stream, and of their messages. Raises TailsDamaged, OSError."""
     path = diverged_path(paths.directory, paths.stem)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -144,7 +144,7 @@ def _parse_title(title: bytes, number: int, place: int) -> DivergedTail | None:
 
 
 def _is_same(one_fd: int, one: int, other_fd: int, other: int, nbytes: int) -> bool:
-    """Whether two files have the same bytes in these places."""
+    """Returns whether two files have the same bytes in these ranges."""
     for done in range(0, nbytes, PIECE_BYTES):
         size = min(PIECE_BYTES, nbytes - done)
         if read_all(one_fd, size, one + done) != read_all(other_fd, size, other + done):

@@ -3,11 +3,11 @@
 A history is a tuple of `EpochStart`, epochs rising, first_seq never going back. An epoch lasts until the next one
 begins, the last one without end; one that begins where the next begins too has no messages.
 
-Why two histories tell where two copies part: within one term a single master gives out the seqs, so (epoch, seq) names
-one message; and a message is only ever appended behind the one its master had before it. Where two copies have the same
-epoch at a seq, they are therefore the same from the beginning up to there (Raft calls this log matching; Kafka's
-followers truncate by leader epochs on the same ground). Two slaves promoted at once, out of each other's sight, may
-choose the same number: so a history also says which node was the master, where that is known.
+Why two histories show where two copies diverge: within one term a single master gives out the seqs, so (epoch, seq)
+names one message; and a message is only ever appended after the one its master had before it. If two copies have the
+same epoch at a seq, they are therefore the same from the beginning up to there (Raft calls this log matching; Kafka's
+followers truncate by leader epochs on the same ground). Two slaves promoted at once without contact may choose the same
+number: so a history also names the master, if it is known.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NEVER_SEQ: Final = sys.maxsize
 
 
 class EpochStart(NamedTuple):
-    """From message `first_seq` on in term `epoch`, with the node `master` (its id, "" when nobody knows)."""
+    """Messages from `first_seq` on are of term `epoch`, with the node `master` (its id, "" if unknown)."""
 
     epoch: int
     first_seq: int
@@ -40,7 +40,7 @@ DEFAULT_HISTORY: Final[History] = (EpochStart(1, 0),)
 
 
 def make_history(starts: Iterable[EpochStart]) -> History:
-    """The starts as a history. ValueError when they are none, as from a peer or a file."""
+    """Returns the starts as a history. ValueError if they are invalid, as from a peer or a file."""
     history = tuple(starts)
     if len(history) > EPOCHS_MAX:
         raise ValueError(f"{len(history)} epochs, at most {EPOCHS_MAX}")
@@ -76,7 +76,7 @@ def begin_epoch(history: History, epoch: int, seq: int, master: str = "") -> His
     """The history of a stream whose next message, `seq`, is the first of term `epoch`.
 
     Epochs that were to begin later than `seq` have no messages (they were lost, or cut), and begin at `seq` too.
-    ValueError when the epoch is none that can follow.
+    ValueError if the epoch cannot follow.
     """
     before = cut_history(history, seq)[-(EPOCHS_MAX - 1) :]
     return make_history((*before, EpochStart(epoch, seq, master)))
@@ -96,9 +96,9 @@ def claim(history: History, node_id: str) -> History:
 
 
 def parting_seq(mine: History, theirs: History) -> int:
-    """The first seq to which the two give different terms, NEVER_SEQ when there is none.
+    """Returns the first seq with different terms in the two, NEVER_SEQ if they agree.
 
-    0 when that cannot be told: they differ already where both begin to be known, so that they parted somewhere before.
+    0 if it is unknown: they differ already at the first seq known to both, so that they diverged before it.
     """
     if not mine or not theirs:
         return 0
@@ -110,10 +110,10 @@ def parting_seq(mine: History, theirs: History) -> int:
 
 
 def first_foreign(mine: History, theirs: History, my_next_seq: int) -> int:
-    """The first of my messages that their line does not have and will not get; my_next_seq when there is none.
+    """Returns the first of my messages that their line lacks and will not get; my_next_seq without any.
 
-    A slave that follows `theirs` sets its messages aside from here on. Messages beyond their end may stay where they
-    are of the term that is still theirs: they have them, or will get them, from the same master.
+    A slave that follows `theirs` sets its messages aside from here on. Messages beyond their end may stay if they are
+    of their present term: they have them, or will get them, from the same master.
     """
     return min(parting_seq(mine, theirs), my_next_seq)
 
@@ -132,9 +132,8 @@ def find_epochs(epoch_of: Callable[[int], int], first_seq: int, next_seq: int) -
 def reconcile(stored: History, found: History, next_seq: int) -> History:
     """The history of a stream of which `stored` was written down and `found` was read from the messages that are kept.
 
-    The messages are the evidence for what they cover; what was written down tells of earlier ones, of who was the
-    master, and of terms without a message yet. A stored term that has none, by the messages, begins at `next_seq`
-    at the earliest.
+    The messages are the evidence for what they cover; the stored history adds earlier ones, the masters, and terms
+    without a message yet. A stored term that has none, by the messages, begins at `next_seq` at the earliest.
     """
     if not found:
         return stored
@@ -152,9 +151,9 @@ def reconcile(stored: History, found: History, next_seq: int) -> History:
 
 
 def contradiction(stored: History, found: History, next_seq: int) -> EpochStart | None:
-    """A message whose epoch, as found, is not what was written down, and no crash explains it; None when there is none.
+    """Returns a message whose epoch contradicts the stored history, and no crash explains it; None if they agree.
 
-    An epoch later than all that was written down is no contradiction: a slave appends first and writes then.
+    An epoch later than all stored ones is not a contradiction: a slave appends first and writes then.
     """
     ends = [start.first_seq for start in found[1:]]
     for (epoch, first_seq, _), end_seq in zip(found, [*ends, next_seq], strict=False):

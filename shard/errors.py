@@ -1,8 +1,8 @@
-"""What can go wrong in storage.
+"""Errors of the storage.
 
     StorageError
     ├── StreamMissing      no such stream here
-    ├── StreamDamaged      a file of the stream is not what was written; that stream alone refuses
+    ├── StreamDamaged      a file of the stream differs from the written bytes; that stream alone refuses
     │   ├── MetaDamaged    only its .meta file
     │   └── TailsDamaged   only its .diverged or .torn file
     ├── StorageFull        no space, or no quota; nothing was committed, try again when there is space
@@ -37,7 +37,7 @@ class StreamMissing(StorageError):
 
 
 class StreamDamaged(StorageError):
-    """`file` differs from what was written, from byte `offset` on; `cause` says how."""
+    """`file` differs from the written bytes, from byte `offset` on; `cause` describes how."""
 
     def __init__(self, name: str, file: Path, offset: int, cause: str) -> None:
         super().__init__(f"stream {name!r} is damaged: {file} at byte {offset}: {cause}")
@@ -65,10 +65,10 @@ class StorageFull(StorageError):
 
 
 class FramesRefused(StorageError):
-    """The frame of message `seq` is wrong as `fault` says, a FAULT_ constant of `shard.frame`, and `cause` in words."""
+    """The frame of message `seq` is wrong: `fault` is a FAULT_ constant of `shard.frame`, `cause` a text."""
 
     def __init__(self, name: str, seq: int, fault: str, cause: str) -> None:
-        super().__init__(f"stream {name!r} takes no such frames: message {seq}: {cause}")
+        super().__init__(f"stream {name!r} refuses these frames: message {seq}: {cause}")
         self.name = name
         self.seq = seq
         self.fault = fault
@@ -86,11 +86,11 @@ class Trimmed(StorageError):
 class StreamCut(StorageError):
     """Messages from `seq` on were set aside, and others may have their seqs now; those before are as they were.
 
-    0 where it is not known which are, or none.
+    0 if it is unknown which are, or none.
     """
 
     def __init__(self, name: str, seq: int) -> None:
-        super().__init__(f"stream {name!r} is not what it was from message {seq} on: its end was set aside")
+        super().__init__(f"stream {name!r} changed from message {seq} on: its end was set aside")
         self.name = name
         self.seq = seq
 
@@ -105,7 +105,7 @@ class MessagesLost(StorageError):
 
 
 class ShardLocked(StorageError):
-    """`holder_pid` is 0 when the holder did not say."""
+    """`holder_pid` is 0 if unknown."""
 
     def __init__(self, path: Path, holder_pid: int) -> None:
         holder = f"process {holder_pid}" if holder_pid else "another process"
@@ -122,5 +122,5 @@ class DirectoryError(StorageError):
 
 
 def is_full(error: OSError) -> bool:
-    """Whether the system said "no space left" or "over quota"."""
+    """Whether the error is "no space left" or "over quota"."""
     return error.errno in _FULL

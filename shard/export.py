@@ -1,7 +1,7 @@
 """Reading frames offline, whole and verified, from wherever they stand: a stream, its .diverged or its .torn file.
 
-What is read comes as runs of right frames, and, in between, what could not be read. A stream is found further behind
-damage by its index, any other file by the length that the damaged frame has, if a right frame follows there.
+The output is runs of valid frames and, in between, the damaged ranges. After damage a stream is resumed by its index,
+any other file by the length in the damaged frame, if a valid frame follows there.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ END: Final = 1 << 64
 
 
 class Bounds(NamedTuple):
-    """Which messages are wanted: from first_seq and first_us on, before end_seq and end_us."""
+    """Selects messages: from first_seq and first_us on, before end_seq and end_us."""
 
     first_seq: int = 0
     end_seq: int = END
@@ -34,12 +34,11 @@ class Bounds(NamedTuple):
 
 
 class Section(NamedTuple):
-    """Bytes offset..end_offset of a file that should be frames, message `seq` the first; `title` says what they are,
-    `number` which of the file's, from 1 on.
+    """Bytes offset..end_offset of a file that should be frames, message `seq` the first; `title` describes them,
+    `number` counts them in the file, from 1 on.
 
-    `following` gives where the next frame begins behind a damaged one, and its seq, from the offset and seq of that;
-    None when nobody knows.
-    `require` raises when what was just read may be something else.
+    `following` returns the offset and seq of the next frame after a damaged one, from its offset and seq; None if
+    unknown. `require` raises if the bytes just read may have been replaced.
     """
 
     title: str
@@ -106,7 +105,7 @@ def torn_sections(fd: int, file: Path, name: str) -> Iterator[Section]:
 
 
 def read_section(section: Section, bounds: Bounds) -> Iterator[Run | Bad]:
-    """The right frames within the bounds, run by run, and what is bad. Raises Trimmed, StreamCut, OSError."""
+    """Yields the valid frames within the bounds, run by run, and damaged ranges. Raises Trimmed, StreamCut, OSError."""
     offset, seq = section.offset, section.seq
     while offset < section.end_offset:
         walk = FrameWalk(section.fd, offset, section.end_offset, seq)
@@ -142,7 +141,7 @@ def clip(run: Run, bounds: Bounds) -> Run | None:
 
 
 def _by_length(fd: int, end: int) -> Callable[[int, int], tuple[int, int] | None]:
-    """Behind a damaged frame: where its length says, if a right frame is there."""
+    """Continues after a damaged frame by its length, if a valid frame is there."""
 
     def following(offset: int, _seq: int) -> tuple[int, int] | None:
         next_offset = offset + int.from_bytes(os.pread(fd, 4, offset), "little")

@@ -36,7 +36,7 @@ def write_all(fd: int, data: bytes | bytearray | memoryview, offset: int) -> Non
     while view:
         written = os.pwrite(fd, view, offset)
         if written == 0:
-            raise OSError(errno.EIO, f"wrote nothing of {len(view)} bytes at {offset}")
+            raise OSError(errno.EIO, f"could not write {len(view)} bytes at {offset}")
         view = view[written:]
         offset += written
 
@@ -69,7 +69,7 @@ def read_all(fd: int, size: int, offset: int) -> bytes:
 
 
 def copy_bytes(source_fd: int, start: int, end: int, target_fd: int, place: int, piece_bytes: int) -> None:
-    """Write bytes start..end of one file into another from `place` on, so many at once. Raises OSError."""
+    """Writes bytes start..end of one file into another from `place` on, in pieces. Raises OSError."""
     while start < end:
         piece = read_all(source_fd, min(piece_bytes, end - start), start)
         if not piece:
@@ -236,7 +236,7 @@ class FileSystem:
 
     @property
     def flushes_always(self) -> bool:
-        """Whether `sync` makes the disk write its own cache also when only bytes within files have changed."""
+        """Returns whether `sync` flushes the disk's own cache even if only bytes within files have changed."""
         found = ctypes.create_string_buffer(STATFS_BYTES)
         if _libc.fstatfs(self._fds[0], found) != 0:
             return False
@@ -252,7 +252,7 @@ class FileSystem:
 
 
 def dirty_bytes() -> int:
-    """What the machine has in memory of files and has not written yet. Raises OSError."""
+    """Returns the dirty page bytes of the machine. Raises OSError."""
     with open("/proc/meminfo", "rb") as file:
         return 1024 * sum(map(int, re.findall(rb"^(?:Dirty|Writeback): +(\d+) kB", file.read(), re.M)))
 

@@ -1,6 +1,6 @@
 """The frame and the index entry as bytes. Everything here is a constant or a pure function.
 
-A frame is made once, by whoever takes a message in (`pack_frame`), and stamped once, by the owner of its stream
+A frame is made once, on receipt of a message (`pack_frame`), and stamped once, by the owner of its stream
 (`shard.frame_cy.stamp`). It is the same bytes on every wire and in every file.
 """
 
@@ -70,7 +70,7 @@ class FrameHeader(NamedTuple):
 
 
 class IndexEntry(NamedTuple):
-    """What the index says of one message; `offset` and `length` are bytes in the content file."""
+    """The index entry of one message; `offset` and `length` are bytes in the content file."""
 
     timestamp_us: int
     offset: int

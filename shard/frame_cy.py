@@ -70,12 +70,12 @@ _RUN_METADATA = cython.declare(cython.uint, RUN_METADATA_BYTES)
 
 
 def is_compiled() -> bool:
-    """Whether this copy of the module is the compiled one."""
+    """Returns whether this copy of the module is the compiled one."""
     return bool(cython.compiled)
 
 
 def crc_instruction() -> str:
-    """What computes the checksum here: "sse4.2", "armv8", "tables", or "google-crc32c" when interpreted."""
+    """Returns the checksum's implementation: "sse4.2", "armv8", "tables", or "google-crc32c" when interpreted."""
     if cython.compiled:
         return bytes(crc32c_name()).decode()
     else:
@@ -153,7 +153,7 @@ def admit(
 def measure(frames: bytes | bytearray | memoryview, start: int, end: int, max_message_bytes: int) -> tuple[int, str]:
     """Walk the unstamped frames that somebody sent as frames[start:end], before they are stamped.
 
-    Gives (count, fault): how many frames are whole and may be taken, and what stopped the walk: "" (the end),
+    Returns (count, fault): the number of whole, acceptable frames, and the reason why the walk stopped: "" (the end),
     FAULT_SHORT, FAULT_LENGTH, FAULT_SIZE (metadata and payload over `max_message_bytes`), FAULT_FLAGS or
     FAULT_METADATA. Checksum, seq, timestamp and epoch may be anything: `stamp` writes them. There are no flags, or
     those of one run: FLAG_PRODUCER of the first frame and FLAG_CONTINUES of the others. ValueError as for `check`.
@@ -197,7 +197,7 @@ def _oversize(length: int) -> ValueError:
 
 
 def _misfit(position: int, length: int, size: int) -> ValueError:
-    return ValueError(f"the frame at byte {position} of {size} says that it is {length} bytes long")
+    return ValueError(f"the frame at byte {position} of {size} has a length of {length} bytes")
 
 
 def _unfit(position: int, size: int, fault: str) -> ValueError:
@@ -407,7 +407,7 @@ def _stamp_pointers(
 @cython.cfunc
 @cython.exceptval(-1)
 def _count_pointers(first: cython.p_uchar, size: cython.Py_ssize_t) -> cython.Py_ssize_t:
-    """How many frames fill `size` bytes exactly; ValueError as `stamp`."""
+    """Returns the number of frames that fill `size` bytes exactly; ValueError as `stamp`."""
     position: cython.Py_ssize_t = 0
     count: cython.Py_ssize_t = 0
     length: cython.uint
@@ -527,8 +527,8 @@ def _admit_pointers(
     position: cython.Py_ssize_t = 0
     length: cython.uint
     count: cython.Py_ssize_t = 0
-    room: cython.Py_ssize_t = 0  # for so many entries
-    sound: cython.int = 0  # so many of the next frames were looked at together, and have their checksums
+    room: cython.Py_ssize_t = 0  # for this number of entries
+    sound: cython.int = 0  # the number of next frames that were read together, and have their checksums
     flags: cython.uint = 0
     fault: str = ""
     entry: cython.p_uchar
@@ -688,7 +688,7 @@ def _parse_pointers(frames: object, start: cython.Py_ssize_t, end: cython.Py_ssi
 @cython.cfunc
 @cython.inline
 def _parted(frame: cython.p_uchar, seq: cython.ulonglong, length: cython.uint) -> tuple:
-    """One message, as `parse` gives it."""
+    """One message, as `parse` returns it."""
     metadata_bytes: cython.uint = tr_load16(frame + 30)
     start: cython.p_char = cython.cast(cython.p_char, frame) + 32
     metadata: bytes = PyBytes_FromStringAndSize(start, metadata_bytes)

@@ -2,8 +2,7 @@
 
 Each fdatasync of a file that has grown makes the file system commit its journal and the disk write its cache, twice a
 stream. One syncfs does that once for all of them, also if there is only one. An error of it may be of any file, and is
-reported once: every stream is synced by itself then, the next time that it is its turn, and its own files say whether
-it was theirs.
+reported once: every stream is then synced by itself at its next turn, which shows whether it was its error.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ Outcome = OSError | StorageError | None
 
 
 def sync_together(logs: Sequence[StreamLog], file_system: FileSystem) -> list[Outcome]:
-    """As `StreamLog.sync` of each, in any thread; gives what each raised. No log may be there twice.
+    """As `StreamLog.sync` of each, in any thread; returns the error of each. No log may be there twice.
 
     Streams that are marked after a failed sync are synced by themselves, and those that may have been meant by an
     earlier error of the file system.
@@ -67,7 +66,7 @@ def _begin(logs: Sequence[StreamLog], errors: int) -> tuple[dict[StreamLog, Begu
 
 
 def _sync(file_system: FileSystem, errors: int) -> bool:
-    """Whether all that was written is on the disk: no thread has had an error since there were so many."""
+    """Returns whether all written bytes are on the disk: no thread has had an error since this count."""
     try:
         file_system.sync()
     except OSError:

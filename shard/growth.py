@@ -19,7 +19,7 @@ BLOCK_BYTES: Final = 4_096
 
 
 class Extent:
-    """What one open file may be written up to."""
+    """How far one open file may be written."""
 
     __slots__ = ("_fd", "_reserved", "_step", "_step_max", "limit")
 
@@ -32,9 +32,9 @@ class Extent:
         """Writes may go up to here without asking."""
 
     def reserve(self, used: int, end: int) -> None:
-        """Make room up to `end`, and a step more where that is to be had. `used` bytes of the file are in use.
+        """Reserves space up to `end`, and a step more if available. `used` bytes of the file are in use.
 
-        Raises OSError; "no space" only when there is no room for `end` itself. What was reserved in vain is given back.
+        Raises OSError; "no space" only if `end` itself does not fit. A failed reservation is given back.
         """
         start = max(self._reserved, used)
         needed = _round_up(end - start)
@@ -45,14 +45,14 @@ class Extent:
         self._step = min(2 * self._step, self._step_max)
 
     def keep_short(self, given_back: int) -> None:
-        """So many bytes of the file's beginning were given back at once: one that is kept short reserves no more than
-        that in a step. May be called in another thread.
+        """The number of bytes at the file's beginning that were given back at once: a file that is kept short reserves
+        at most that in a step. May be called in another thread.
         """
         self._step_max = min(max(_round_up(given_back), STEP_BYTES_MIN), STEP_BYTES_MAX)
         self._step = min(self._step, self._step_max)
 
     def _try_reserve(self, start: int, size: int, *, last: bool) -> bool:
-        """Whether there was room. With `last`, having none is an error."""
+        """Returns whether there was room. With `last`, raises if there was none."""
         try:
             os.posix_fallocate(self._fd, start, size)
         except OSError as error:

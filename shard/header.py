@@ -1,8 +1,8 @@
 """The header pages: the first 4,096 bytes of both files of a stream.
 
 A page has a fixed part, written once, with a CRC-32C of its own, and a few mutable words. Each word is one aligned
-8-byte store into the mapped page: 48 bits of value and, above them, a 16-bit checksum of the value, so that a flipped
-byte is found by whoever reads the word next. All else in the page is zero.
+8-byte store into the mapped page: 48 bits of value and, above them, a 16-bit checksum of the value, so that the next
+reader detects a flipped byte. All else in the page is zero.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ INDEX_SYNCED_SEQ: Final = 66
 INDEX_BOOT: Final = 67
 INDEX_STATE: Final = 68
 INDEX_WORDS: Final = 5
-# Zeros, which are no word, until the stream's tail is set aside for the first time.
+# Zeros, which are an invalid word, until the stream's tail is set aside for the first time.
 INDEX_CUTS: Final = 69
 INDEX_CUT_SEQ: Final = 70
-# Zeros, which are no word, unless a sync of the stream has failed and was not made good.
+# Zeros, which are an invalid word, unless a sync of the stream has failed and was not repaired.
 INDEX_SYNC_FAILED: Final = 71
-# Zeros, which are no word, if the kernel cannot tell where the file is.
+# Zeros, which are an invalid word, if the kernel does not report the file's mount.
 INDEX_PLACE: Final = 72
 INDEX_WORDS_MAX: Final = 9
 
@@ -82,7 +82,7 @@ if sys.byteorder != "little":
 
 
 class HeaderFault(Exception):
-    """A header page is not what was written; callers know the file and raise StreamDamaged."""
+    """A header page differs from the written one; callers know the file and raise StreamDamaged."""
 
     def __init__(self, offset: int, cause: str) -> None:
         super().__init__(f"byte {offset}: {cause}")
@@ -91,7 +91,7 @@ class HeaderFault(Exception):
 
 
 class FixedHeader(NamedTuple):
-    """What both files say once and for all. `base_seq` of an index is the seq of its first entry."""
+    """The fixed part of both files. `base_seq` of an index is the seq of its first entry."""
 
     stream_id: int
     base_seq: int
@@ -136,7 +136,7 @@ def untagged(word: int) -> int:
 
 @lru_cache(maxsize=8)
 def boot_word(boot_id: str) -> int:
-    """48 bits of the machine's boot id, to tell a crash of the machine from one of the process."""
+    """48 bits of the machine's boot id, which distinguish a crash of the machine from one of the process."""
     return int.from_bytes(hashlib.blake2b(boot_id.encode(), digest_size=6).digest(), "little")
 
 
@@ -149,7 +149,7 @@ def read_boot_id() -> str:
 def pack_page(magic: bytes, fixed: FixedHeader, words: tuple[int, ...]) -> bytes:
     """A whole header page; `words` are the values of the mutable words, in their order.
 
-    The words past the first INDEX_WORDS of an index stay zeros where their value is 0, so that a program that does not
+    The words past the first INDEX_WORDS of an index stay zeros while their value is 0, so that a program that does not
     know them reads the page.
     """
     name = fixed.name.encode()

@@ -1,4 +1,4 @@
-"""The metadata of messages, read without their payloads where those are long."""
+"""Reads the metadata of messages, without their payloads if those are long."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LONG_BYTES: Final = 8 << 10
 
 
 def read_metadata(fd: int, offset: int, end: int, messages: int) -> Iterator[bytes]:
-    """Of so many frames that begin at `offset` of a content file and end before `end`. Checksums are not looked at.
+    """Reads `count` frames that begin at `offset` of a content file and end before `end`. Ignores checksums.
 
-    Ends early where what is there is no frame. Raises OSError.
+    Ends early at bytes that are not a frame. Raises OSError.
     """
     wanted = HEAD_BYTES if (end - offset) // max(messages, 1) > LONG_BYTES else PIECE_BYTES
     piece, start = b"", offset

@@ -1,4 +1,5 @@
-"""Whether the space of trimmed messages was given back, from the content file alone. The stream is not opened."""
+"""Finds out whether the space of trimmed messages was given back, from the content file alone. The stream is not
+opened."""
 
 from __future__ import annotations
 

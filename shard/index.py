@@ -28,7 +28,7 @@ class Run(NamedTuple):
 
 
 def entry_offset(seq: int, base_seq: int) -> int:
-    """Where in the index file the entry of message `seq` begins."""
+    """The offset of message `seq`'s entry in the index file."""
     return HEADER_PAGE_BYTES + INDEX_ENTRY_BYTES * (seq - base_seq)
 
 
@@ -44,7 +44,7 @@ def read_entry(fd: int, seq: int, base_seq: int) -> IndexEntry | None:
 
 
 def seq_at(fd: int, base_seq: int, first_seq: int, next_seq: int, timestamp_us: int, skip: int = 0) -> int:
-    """The first seq of first_seq..next_seq with a timestamp of at least `timestamp_us`; next_seq if there is none.
+    """Returns the first seq of first_seq..next_seq with a timestamp of at least `timestamp_us`; next_seq without any.
 
     With `skip`, that many messages of exactly this timestamp are passed over, no more than there are. Raises OSError.
     """
@@ -56,7 +56,7 @@ def seq_at(fd: int, base_seq: int, first_seq: int, next_seq: int, timestamp_us: 
 
 
 def cut(fd: int, base_seq: int, run: Run, nbytes: int) -> tuple[int, int] | None:
-    """Where the longest part of a run ends that begins with it and takes at most `nbytes`, or is one message.
+    """Returns the end of the longest prefix of a run that has at most `nbytes`, or is one message.
 
     Gives (the seq after it, the offset after it); None where the entries make no sense. Messages are mostly of like
     size, so the place is guessed from the run's density and nearly always found with the first read. Raises OSError.
@@ -69,7 +69,7 @@ def cut(fd: int, base_seq: int, run: Run, nbytes: int) -> tuple[int, int] | None
     for step in range(CUT_READS_MAX):
         if high - low <= 1:
             break
-        # Every other guess halves what is left, in case the sizes are very uneven.
+        # Every other guess halves the remaining range, in case the sizes are very uneven.
         share = 0.5 if step % 2 else (limit - low_offset) / max(high_offset - low_offset, 1)
         middle = low + int((high - low) * share) - SEARCH_BLOCK_ENTRIES // 2
         first = max(min(middle, high - SEARCH_BLOCK_ENTRIES), low + 1)

@@ -1,10 +1,10 @@
-"""The one door to the leaves: the stateless hot modules named `*_cy.py`, compiled where that was possible.
+"""The only access to the leaves: the stateless hot modules named `*_cy.py`, compiled if possible.
 
-`load` gives the compiled module where there is one and the Python source otherwise. With TAILRACE_INTERPRETED=1 it
-always gives the source, also where a compiled module stands beside it. `load_source` gives a private interpreted copy,
-for tests and benches that compare the two in one process.
+`load` returns the compiled module if there is one and the Python source otherwise. With TAILRACE_INTERPRETED=1 it
+always returns the source. `load_source` returns a private interpreted copy, for tests and benches that compare the two
+in one process.
 
-Run as a program (`python -m tailrace.shard.leaves`) it says which build this is.
+Run as a program (`python -m tailrace.shard.leaves`) it prints which build this is.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ INTERPRETED_VARIABLE = "TAILRACE_INTERPRETED"
 
 
 def interpreted_wanted() -> bool:
-    """Whether the environment asks for the sources even where compiled modules are there."""
+    """Whether the environment requests the sources even if there are compiled modules."""
     return os.environ.get(INTERPRETED_VARIABLE, "") not in ("", "0")
 
 

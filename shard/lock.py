@@ -1,7 +1,7 @@
 """Locks of the data directory: one for the supervisor (DATA/LOCK), one a shard (DATA/shard-NN/LOCK).
 
 They are flocks: the kernel drops them when the last process that holds the open file ends, so a crash leaves nothing to
-clean up. The file itself stays, and holds the pid of whoever took the lock last.
+clean up. The file itself stays, and holds the pid of its last owner.
 """
 
 from __future__ import annotations
@@ -84,13 +84,13 @@ def lock_shard(path: Path, deadline_s: float) -> ShardLock:
 
 
 def _read_pid(fd: int) -> int:
-    """The pid in the lock file, 0 when there is none."""
+    """The pid in the lock file, 0 without any."""
     text = os.pread(fd, 32, 0).strip()
     return int(text) if text.isdigit() else 0
 
 
 def _write_pid(fd: int) -> None:
-    """Say who holds the lock. On a full disk nobody is told; the lock holds all the same."""
+    """Writes the pid into the lock file. On a full disk the pid is missing, but the lock holds."""
     try:
         os.ftruncate(fd, 0)
         os.pwrite(fd, b"%d\n" % os.getpid(), 0)

@@ -75,13 +75,13 @@ _pwrite = os.pwrite
 class StreamLog:
     """An open stream. The attributes are for reading:
 
-    first_seq, next_seq: the messages there are; synced_seq: up to where they are known to be on the disk;
-    end_offset: bytes of the content file in use; last_timestamp_us, last_epoch: of the last message, 0 when there was
-    none; torn_bytes, lost_messages: what opening it had to cut after a crash of the machine or a failed sync; new_boot:
-    nobody has had it open since the machine came up, or its volume was lost meanwhile, or opening it has cut messages,
-    so that messages which others have seen may be lost without a trace; taken_flags: those that any of the frames of
-    the last `take` has; syncing: held by whoever syncs, since the kernel reports an error once, to whoever asks first;
-    errors_seen: for `shard.group_sync`.
+    first_seq, next_seq: the range of messages; synced_seq: messages before it are known to be on the disk; end_offset:
+    bytes of the content file in use; last_timestamp_us, last_epoch: of the last message, 0 before the first;
+    torn_bytes, lost_messages: cut at opening after a crash of the machine or a failed sync; new_boot: this is the first
+    opening since the machine came up, or its volume was lost meanwhile, or opening it has cut messages, so that
+    messages which others have seen may be lost without a trace; taken_flags: all flags of the frames of the last
+    `take`; syncing: held during a sync, since the kernel reports an error once, to the first caller; errors_seen: for
+    `shard.group_sync`.
     """
 
     __slots__ = (
@@ -122,7 +122,7 @@ class StreamLog:
     )
 
     def __init__(self, pair: FilePair, state: Recovered, boot: int) -> None:
-        """For `open`."""
+        """Used by `open`."""
         self._boot = boot
         self.name = pair.paths.name
         self.torn_bytes = state.torn_bytes
@@ -155,7 +155,7 @@ class StreamLog:
         self._begin_growth()
 
     def _begin_growth(self) -> None:
-        """The files end where their messages do."""
+        """Cuts the files at the end of their messages."""
         self._index_end = entry_offset(self.next_seq, self._base_seq)
         self._content_extent = Extent(self._content_fd, self.end_offset)
         self._index_extent = Extent(self._index_fd, self._index_end)
@@ -178,8 +178,8 @@ class StreamLog:
 
         `check_bytes` bounds the window at the end that is verified; 0 verifies the last message alone (for a stream
         that this process has had open before). `base_seq` is the first seq of a stream that is made here; see
-        `begin_at` for one that is there. Raises StreamMissing, StreamDamaged, StorageFull, InvalidName (when it would
-        be made), OSError; ValueError for a base_seq that is none.
+        `begin_at` for an existing one. Raises StreamMissing, StreamDamaged, StorageFull, InvalidName (when it would be
+        made), OSError; ValueError for an invalid base_seq.
         """
         if not 0 <= base_seq <= VALUE_MAX:
             raise ValueError(f"stream {name!r} cannot begin at {base_seq}: 0 to {VALUE_MAX}")
@@ -284,14 +284,14 @@ class StreamLog:
         self.next_seq = next_seq
 
     def entry(self, seq: int) -> IndexEntry:
-        """The index entry of a message there is. ValueError when there is none, StreamDamaged, OSError."""
+        """Returns the index entry of an existing message. ValueError for others, StreamDamaged, OSError."""
         if not self.first_seq <= seq < self.next_seq:
             raise ValueError(f"stream {self.name!r} has messages {self.first_seq} to {self.next_seq - 1}, not {seq}")
         return self._entry(seq)
 
     def seq_at(self, timestamp_us: int, skip: int = 0) -> int:
-        """The first seq with at least this timestamp, next_seq when there is none; `skip` messages of exactly this
-        timestamp are passed over. Raises OSError."""
+        """The first seq with at least this timestamp, next_seq without any; `skip` messages of exactly this
+        timestamp are skipped. Raises OSError."""
         return seq_at(self._index_fd, self._base_seq, self.first_seq, self.next_seq, timestamp_us, skip)
 
     def epochs(self, first_seq: int = 0) -> History:
@@ -299,14 +299,15 @@ class StreamLog:
         return find_epochs(lambda seq: self._entry(seq).epoch, max(first_seq, self.first_seq), self.next_seq)
 
     def frame_crc(self, seq: int) -> int:
-        """The checksum of a message there is, by which another log can tell whether it is the same. As `entry`."""
+        """Returns the checksum of an existing message, with which another log can check whether it has the same. As
+        `entry`."""
         place = self.entry(seq).offset + CRC_OFFSET
         return int.from_bytes(os.pread(self._content_fd, 4, place), "little")
 
     def walk(self, seq: int) -> Iterator[Run]:
         """The frames from message `seq` on to the end that there is now, in checked pieces of bounded size.
 
-        Raises StreamDamaged, OSError; ValueError for a message there is none of.
+        Raises StreamDamaged, OSError; ValueError for a message that does not exist.
         """
         if seq == self.next_seq:
             return
@@ -317,13 +318,13 @@ class StreamLog:
             raise paths.damaged(paths.content_file, walk.offset, fault_text(walk.fault))
 
     def metadata(self, first_seq: int, messages: int) -> Iterator[bytes]:
-        """The metadata of so many messages from `first_seq` on, all of which there are. Raises as `entry`."""
+        """Returns the metadata of `count` existing messages from `first_seq` on. Raises as `entry`."""
         last = self.entry(first_seq + messages - 1)
         return read_metadata(self._content_fd, self.entry(first_seq).offset, last.offset + last.length, messages)
 
     @property
     def generation(self) -> int:
-        """Another one after each `set_aside` and `begin_at`: what was known of the messages may be wrong."""
+        """Changes whenever messages are cut; cached facts are then invalid."""
         return self._generation
 
     def trim(self, seq: int) -> None:
@@ -344,10 +345,10 @@ class StreamLog:
     def punch(self, before: int, *, sent: bool = False) -> int:
         """Give back the whole pages of trimmed messages before seq `before`, and no more than was trimmed.
 
-        Call it when no reader is there any more. With `sent`, what sockets may still hold of the content stays as it
-        is, for which up to FOLIO_MAX_BYTES are not given back yet. It waits for the disk, and may run in another
-        thread, as `sync`. The last message always stays: it tells the last timestamp. Gives the bytes that were freed.
-        Raises OSError.
+        Call it when the trimmed messages have no reader. With `sent`, bytes of the content that sockets may still hold
+        stay unchanged, for which up to FOLIO_MAX_BYTES are not given back yet. It waits for the disk, and may run in
+        another thread, as `sync`. The last message always stays: it has the last timestamp. Returns the bytes that were
+        freed. Raises OSError.
         """
         with self._lock:
             seq = min(before, self._oldest_seq())
@@ -367,9 +368,9 @@ class StreamLog:
     def set_aside(self, seq: int) -> DivergedTail | None:
         """Let the stream end before message `seq`; move those from there on to NAME.diverged (`shard.diverged`).
 
-        They are there, on the disk, before the stream loses them. Where no message before `seq` is kept, the stream
-        becomes one without messages that begins at `seq`. Gives what was kept, None when there was no message. Waits
-        for the disk, and may run in another thread, as `punch`, while nothing is appended or trimmed.
+        They are copied and on the disk before the stream loses them. If no message before `seq` is kept, the stream
+        becomes one without messages that begins at `seq`. Returns the kept tail, None if it had no message. Waits for
+        the disk, and may run in another thread, as `punch`, while nothing is appended or trimmed.
 
         Readers that are open raise StreamCut from now on. Raises StorageFull, TailsDamaged, StreamDamaged, ValueError
         beyond next_seq, or when something was appended meanwhile, and OSError: the stream is then as it was. After an
@@ -377,7 +378,7 @@ class StreamLog:
         """
         with self.syncing:
             if self.sync_failed_seq is not None:
-                self.sync()  # a cut says of all before it that it is on the disk
+                self.sync()  # a cut asserts that all messages before it are on the disk
             return self._set_aside(seq)
 
     def _set_aside(self, seq: int) -> DivergedTail | None:
@@ -421,12 +422,12 @@ class StreamLog:
 
     @property
     def sync_failed_seq(self) -> int | None:
-        """From which message on a failed sync has left the stream unsure; None when it is not."""
+        """The first message that a failed sync has left unsure; None without such a failure."""
         word = 0 if self.closed else self._index_words[INDEX_SYNC_FAILED]
         return (word & VALUE_MAX) - 1 if word else None
 
     def sync(self) -> int:
-        """Put on the disk what is committed now, then publish that as synced_seq; gives it.
+        """Syncs the messages committed now, then stores and returns synced_seq.
 
         May run in another thread while the owner appends, trims and even closes. After an error the stream is marked in
         its header page, also for those who open it later: the kernel calls pages clean then that never reached the
@@ -453,7 +454,8 @@ class StreamLog:
         return self.synced_seq
 
     def begin_sync(self, *, fds: bool = True) -> BegunSync | None:
-        """For `sync`, and `shard.group_sync`, with `syncing` held; None when the log is closed. Close what it gives."""
+        """For `sync`, and `shard.group_sync`, with `syncing` held; None if the log is closed. The caller closes the
+        result."""
         with self._lock:
             if self.closed:
                 return None
@@ -547,7 +549,7 @@ class StreamLog:
         return entry
 
     def _oldest_seq(self) -> int:
-        """The oldest message that must stay in the files: where the content's header page says that they begin."""
+        """The oldest message that must stay in the files: the one at the beginning in the content's header page."""
         first_seq = self.first_seq
         if self.closed or first_seq == self.next_seq:
             return self.next_seq - 1
@@ -572,7 +574,7 @@ class StreamLog:
         """The stores that end the stream before `seq`, of which a message is kept; then the files follow.
 
         Until next_seq is stored the old stream is whole. After a crash of the machine it is whole again until the file
-        is cut: synced_seq says that what lies beyond must be looked at. The words are on the disk before that.
+        is cut: synced_seq marks the messages beyond it as unchecked. The words are on the disk before that.
         """
         last, index = self._entry(seq - 1), self._index_words
         end = last.offset + last.length
@@ -626,7 +628,7 @@ class StreamLog:
         os.fdatasync(self._index_fd)
 
     def _cut_torn(self) -> None:
-        """Do what opening had no space for: keep what is torn, then cut it. Raises StorageFull, OSError."""
+        """Finishes an opening that lacked space: keeps the torn end, then cuts it. Raises StorageFull, OSError."""
         if self._is_cut:
             return
         paths, fd, end = self._pair.paths, self._content_fd, self.end_offset

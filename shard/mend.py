@@ -1,6 +1,6 @@
 """Mending: the index rebuilt from the content alone, and, when asked to, a damaged content cut where the damage begins.
 
-Nothing is thrown away: what is cut stands in NAME.torn before it is cut, and a new index takes the place of the old one
+Nothing is discarded: bytes are copied to NAME.torn before they are cut, and a new index takes the place of the old one
 when it is whole and on the disk. Cut short itself, mending can be run again. The caller holds the shard's lock;
 `shard.mend_data` takes it.
 """
@@ -46,7 +46,8 @@ _NO_LIMIT: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class Mended:
-    """What is there now, and what was cut (`kept_in` is None when nothing was). `disabled`: see `mend_meta`."""
+    """The messages present now, and the bytes that were cut (`kept_in` is None without any). `disabled`: see
+    `mend_meta`."""
 
     first_seq: int
     next_seq: int
@@ -56,7 +57,8 @@ class Mended:
 
 
 class Cut(Enum):
-    """What may be cut off a content: nothing, what a loss of power has torn, or all from the first damage on."""
+    """The part of a content that may be cut: nothing, a torn end after a loss of power, or all from the first damage
+    on."""
 
     NOTHING = "nothing"
     TORN = "torn"
@@ -73,16 +75,16 @@ def rebuild_index(directory: Path, name: str, *, boot_id: str | None = None) -> 
 
 
 def take_up(paths: StreamPaths, boot: int) -> Mended:
-    """Make a stream of the frames that a loss of power has left of a new one, and header pages where they are lost.
+    """Makes a stream of the frames that a loss of power has left of a new one, and header pages if they are lost.
 
-    Raises StreamDamaged if the frames end where it looks as if something else was done to them, StorageFull, OSError.
+    Raises StreamDamaged if the frames end in a way that a loss of power cannot cause, StorageFull, OSError.
     """
     return _mend(paths, boot, Cut.TORN)
 
 
 def repair(directory: Path, name: str, *, boot_id: str | None = None) -> Mended:
-    """Make the stream one that opens: new header pages and a new index where they are needed, the content cut at its
-    first damaged frame. What is cut is kept, but is no part of the stream any more; its seqs are given again.
+    """Makes the stream openable: new header pages and a new index if needed, the content cut at its first damaged
+    frame. The cut bytes are kept, but are no longer part of the stream; their seqs are given again.
 
     Raises StreamMissing, StreamDamaged when the files are another stream's, StorageFull, OSError.
     """
@@ -92,7 +94,7 @@ def repair(directory: Path, name: str, *, boot_id: str | None = None) -> Mended:
 
 
 def mend_meta(directory: Path, name: str, *, boot_id: str | None = None) -> bool:
-    """Let the .meta say of a stream that opens what its messages say; gives whether the stream is disabled by that.
+    """Makes the .meta of a stream that opens match its messages; returns whether that disables the stream.
 
     A file that cannot be read is kept in the .torn. Nobody knows then whether this node was the stream's master, and a
     second master is worse than none: the stream is disabled, in the epoch of its last message. Raises StreamDamaged,
@@ -117,7 +119,7 @@ def mend_meta(directory: Path, name: str, *, boot_id: str | None = None) -> bool
 
 
 class _Source:
-    """The content file as it was found, and what both header pages tell. A page that is not right tells nothing."""
+    """The content file, and the facts in both header pages. An invalid page contributes none."""
 
     def __init__(self, paths: StreamPaths, fd: int, boot: int) -> None:
         self.paths = paths
@@ -140,7 +142,7 @@ class _Source:
 
     @property
     def limit_seq(self) -> int:
-        """The committed end, where it is known."""
+        """The committed end, if it is known."""
         return self.index.next_seq if self.index and self.same_boot else _NO_LIMIT
 
     @property
@@ -163,7 +165,7 @@ class _Source:
         return self.paths.damaged(self.paths.content_file, offset, cause)
 
     def start_candidates(self) -> list[int]:
-        """Where the oldest frame may begin, the likeliest first."""
+        """Candidates for the beginning of the oldest frame, the likeliest first."""
         by_content = [self.content.first_offset] if self.content else []
         by_index = [self._oldest_by_index] if self._oldest_by_index else []
         return [*by_content, *by_index, HEADER_PAGE_BYTES]
@@ -270,7 +272,7 @@ def _find_start(source: _Source, may_cut: Cut) -> tuple[int, int]:
         if seq is not None:
             return seq, offset
     if may_cut is Cut.NOTHING:
-        raise source.damaged(candidates[0], "there is no whole frame where the oldest message should be")
+        raise source.damaged(candidates[0], "the oldest message is not a whole frame")
     return source.known_seq, HEADER_PAGE_BYTES
 
 
@@ -280,7 +282,8 @@ def _whole_frame_at(source: _Source, offset: int) -> int | None:
 
 
 def _write_entries(source: _Source, index_fd: int, base_seq: int, start: int) -> tuple[int, int, str]:
-    """Entries for all whole frames from `start` to the limits; gives the next seq, where they end, and the fault."""
+    """Writes entries for all whole frames from `start` to the limits; returns the next seq, their end, and the
+    fault."""
     walk = FrameWalk(source.fd, start, source.limit_offset, base_seq)
     place = HEADER_PAGE_BYTES
     for run in walk:

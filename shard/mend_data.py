@@ -19,8 +19,8 @@ def mend_data(
 ) -> Iterator[StreamReport | MendReport]:
     """Check every stream and mend those with faults: a StreamReport for each that is right, a MendReport for the rest.
 
-    `may_rebuild` allows a new index where the content is right, `may_repair` to cut a damaged content as well. No
-    broker may run: raises ShardLocked at the first step otherwise. OSError where a disk gives up.
+    `may_rebuild` allows a new index if the content is valid, `may_repair` to cut a damaged content as well. No broker
+    may run: raises ShardLocked at the first step otherwise. OSError if a disk fails.
     """
     with DirectoryLock(data.path):
         for shard in range(data.shards):
@@ -35,7 +35,7 @@ def mend_data(
 def mend_stream(
     directory: Path, report: StreamReport, may_rebuild: bool, may_repair: bool, *, boot_id: str | None = None
 ) -> MendReport:
-    """Mend one stream that has faults, look at it again, and say what came of it. The caller holds the lock."""
+    """Mends one stream that has faults, checks it again, and reports the result. The caller holds the lock."""
     failed = MendReport(report.shard, report.name, report, error=str(report.faults[0]))
     try:
         mended = _try_mend(directory, report.name, may_rebuild, may_repair, boot_id)
@@ -43,7 +43,7 @@ def mend_stream(
         return replace(failed, error=str(error))
     if mended is None:
         return failed
-    # A stream in the wrong shard's folder is moved by hand; its files are mended where they are.
+    # A stream in the wrong shard's folder must be moved by hand; its files are mended in place.
     misplaced = [fault for fault in report.faults if fault.file == directory]
     after = check_stream(directory, report.name, shard=report.shard, boot_id=boot_id)
     return MendReport(
@@ -60,7 +60,7 @@ def mend_stream(
 
 
 def _try_mend(directory: Path, name: str, may_rebuild: bool, may_repair: bool, boot_id: str | None) -> Mended | None:
-    """None when what is allowed does not help and there is no error to show but the one that is known."""
+    """None if the allowed means do not help and the only error is the known one."""
     if may_rebuild:
         try:
             mended = rebuild_index(directory, name, boot_id=boot_id)

@@ -1,4 +1,5 @@
-"""NAME.meta: what of a stream differs from the default (a master in its first term, with a short name).
+"""NAME.meta: a stream's role and terms, if they differ from the default (a master in its first term, with a short
+name).
 
 Most streams have no such file. It is replaced whole, and is on the disk before `write_meta` returns.
 
@@ -38,7 +39,7 @@ crc32c = load("tailrace.shard.frame_cy").crc32c
 
 
 class Role(StrEnum):
-    """What this node is to a stream."""
+    """This node's role for a stream."""
 
     MASTER = "master"
     SLAVE = "slave"
@@ -46,7 +47,7 @@ class Role(StrEnum):
 
 
 class Upstream(NamedTuple):
-    """The node that a slave follows, and FROM: where its copy begins, which counts only while it has no message.
+    """The node that a slave follows, and FROM: the copy's beginning, which counts only while it has no message.
 
     `kind` and `value` are a place: "time" and microseconds, "seq" and a seq, or "new" and 0.
     """
@@ -63,8 +64,8 @@ class Upstream(NamedTuple):
 class Contact(NamedTuple):
     """A node that must know who the master of a stream is.
 
-    epoch: the latest term that it has confirmed to know. was_above: it was this node's upstream, or its upstream's;
-    any other is told of a term only if its own messages are of the same stream.
+    epoch: the latest term that it has confirmed to know. was_above: it was this node's upstream, or its upstream's; any
+    other is notified of a term only if its own messages are of the same stream.
     """
 
     host: str
@@ -77,10 +78,10 @@ class Contact(NamedTuple):
 class StreamMeta:
     """`upstream` is there for a slave, and may stay for a stream that was one.
 
-    `epoch` is the latest term that is known here. `history` says which epochs the messages have, as far as it was
-    written down; where the messages say more, or otherwise, they are right (`shard.epochs.reconcile`).
-    `term_master` is the node id of the master of term `epoch`, if another node has said it before its messages came.
-    `fence` is the term that a fence has told of, while this node follows no master of it; 0 if there is none.
+    `epoch` is the latest term that is known here. `history` has the epochs of the messages, as far as it was stored; if
+    the messages differ, they are right (`shard.epochs.reconcile`). `term_master` is the node id of the master of term
+    `epoch`, if another node has announced it before its messages came. `fence` is the term of a fence, while this node
+    follows no master of it; 0 if there is none.
     """
 
     name: str
@@ -94,14 +95,12 @@ class StreamMeta:
 
     @property
     def term_seq(self) -> int:
-        """Where the latest term that is written down begins. A node that has not got so far may be passed over by a
-        promotion, with what it holds of earlier terms.
-        """
+        """The beginning of the latest stored term. A promotion may pass over a node that has not reached it."""
         return self.history[-1].first_seq if self.history else 0
 
     @property
     def is_default(self) -> bool:
-        """Whether no file need say this."""
+        """Whether the file can be omitted."""
         short = not stem_is_hashed(file_stem(self.name))
         plain = self.role is Role.MASTER and self.epoch == 1 and self.upstream is None and not self.contacts
         return short and plain and self.history in (DEFAULT_HISTORY, ())
@@ -112,7 +111,7 @@ def meta_path(directory: Path, name: str) -> Path:
 
 
 def read_meta(directory: Path, name: str) -> StreamMeta:
-    """The stream's meta, the default where there is no file. Raises MetaDamaged, OSError."""
+    """Reads the stream's meta, the default without a file. Raises MetaDamaged, OSError."""
     path = meta_path(directory, name)
     try:
         meta = read_meta_file(path, name)
@@ -139,7 +138,7 @@ def read_meta_file(path: Path, name: str = "") -> StreamMeta:
 
 
 def write_meta(directory: Path, meta: StreamMeta, among: Among | None = None) -> None:
-    """Put the meta on the disk, or take the file away when it would say nothing; `among` others, when they are told to.
+    """Syncs the meta to the disk, or removes the file if it equals the default; `among` others, as `sync_later` asks.
 
     Raises OSError, InvalidName, ValueError for what could not be read again.
     """
@@ -195,7 +194,7 @@ def _parse(path: Path, name: str, body: bytes) -> StreamMeta:
         _require_sound(meta)
         return meta
     except (ValueError, KeyError, TypeError, AttributeError, InvalidName) as error:
-        raise MetaDamaged(name, path, _HEAD.size, f"its map is not one of ours: {error!r}") from error
+        raise MetaDamaged(name, path, _HEAD.size, f"its map is invalid: {error!r}") from error
 
 
 def _parse_upstream(text: str, place: list[Any] | None) -> Upstream | None:

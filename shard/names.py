@@ -1,4 +1,4 @@
-"""Names of streams: what is one, which file names and which shard it gets.
+"""Names of streams: which are valid, their file names and their shard.
 
 A name is 1 to 200 bytes of UTF-8 without white space, control characters or `|`. `25` is a name, `a/b` and `..` are
 names; none of them reaches the file system as it is.
@@ -32,11 +32,11 @@ _UNESCAPED = re.compile(r"[A-Za-z0-9_.~-]{1,200}")
 
 
 class InvalidName(ValueError):
-    """Not a stream's name; the text says why."""
+    """Not a valid stream name; the text gives the reason."""
 
 
 def name_bytes_valid(name: bytes) -> bool:
-    """Whether these bytes are a stream's name. Reserved names are valid."""
+    """Returns whether these bytes are a valid stream name. Reserved names are valid."""
     if _PLAIN.fullmatch(name):
         return True
     if not 0 < len(name) <= NAME_BYTES_MAX:
@@ -63,12 +63,12 @@ def validate_name(name: str) -> str:
 
 
 def is_reserved(name: str | bytes) -> bool:
-    """Whether the name begins with `$`: the broker's own."""
+    """Returns whether the name begins with `$`: the broker's own."""
     return name[:1] in ("$", b"$")
 
 
 def file_stem(name: str) -> str:
-    """The file names up to the suffix: the name percent-encoded, or `=` and a hash where that would be long."""
+    """The file names up to the suffix: the name percent-encoded, or `=` and a hash if that is too long."""
     if _UNESCAPED.fullmatch(name):
         return name
     stem = quote(name, safe="")
@@ -80,7 +80,7 @@ def file_stem(name: str) -> str:
 
 
 def stem_is_hashed(stem: str) -> bool:
-    """Whether the name cannot be told from this stem; it stands in the .meta file then."""
+    """Whether the name cannot be derived from this stem; it is then in the .meta file."""
     return stem.startswith(HASHED_PREFIX)
 
 
@@ -96,7 +96,7 @@ def name_of_stem(stem: str) -> str | None:
 
 
 def shard_of(name: bytes, shards: int = 64) -> int:
-    """Which of `shards` shards the stream belongs to. Never changes for a data directory."""
+    """Returns the stream's shard, of `shards`. Never changes for a data directory."""
     return zlib.crc32(base_of(name)) % shards
 
 
@@ -113,12 +113,12 @@ def base_of(name: bytes) -> bytes:
 
 
 def cursor_name(name: bytes) -> bytes:
-    """The log of the stream's consumers. Raises InvalidName where that would be too long for a name."""
+    """The log of the stream's consumers. Raises InvalidName if the name would be too long."""
     return _companion(CURSOR_PREFIX + name)
 
 
 def dead_name(name: bytes) -> bytes:
-    """The stream of its dead letters. Raises InvalidName where that would be too long for a name."""
+    """The stream of its dead letters. Raises InvalidName if the name would be too long."""
     return _companion(name + DEAD_SUFFIX)
 
 

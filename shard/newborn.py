@@ -1,9 +1,9 @@
-"""What a loss of power leaves of a stream that was made moments before.
+"""Recovers a stream that was made moments before a loss of power.
 
 Its files are renamed into place without a sync, and get their sizes and their pages on the disk in any order: one of
-them is missing, empty, shorter than its header page, or has zeros there. None of its messages was said to be on the
-disk then: the first sync of a stream puts both header pages and both names there. So this is no damage. What frames
-there are become the stream again.
+them is missing, empty, shorter than its header page, or has zeros there. None of its messages was reported as synced
+then: the first sync of a stream puts both header pages and both names there. So this is not damage. The remaining
+frames become the stream again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ _MISSING: Final = _File(b"", HEADER_PAGE_BYTES, 0)
 
 
 def left_of_newborn(paths: StreamPaths, boot: int) -> Left | None:
-    """What is left of a stream whose files are what a loss of power may leave of a new one; None if they are not.
+    """Returns the frames of a stream whose files may be left by a loss of power soon after it was made; None for
+    others.
 
     Raises OSError.
     """
@@ -60,7 +61,7 @@ def left_of_newborn(paths: StreamPaths, boot: int) -> Left | None:
 
 
 def _is_young(index: _File, boot: int) -> bool:
-    """Whether nothing of the stream was ever said to be on the disk, and the machine may have lost what was written.
+    """Whether nothing of the stream was ever reported as synced, and the machine may have lost written bytes.
 
     Raises HeaderFault.
     """
@@ -78,7 +79,7 @@ def _look(file: str) -> _File:
         size = os.fstat(fd).st_size
         page = read_all(fd, HEADER_PAGE_BYTES, 0)
         is_lost = len(page) < HEADER_PAGE_BYTES or not any(page)
-        # Behind the data may be what was reserved for more.
+        # The data may be followed by reserved space.
         end = data_end(fd, HEADER_PAGE_BYTES, size) if size <= REBUILD_BYTES_MAX + STEP_BYTES_MAX else size
         return _File(b"" if is_lost else page, max(HEADER_PAGE_BYTES, end), place_word(fd))
     finally:

@@ -31,13 +31,14 @@ def read_numbering(metadata: bytes | bytearray | memoryview) -> tuple[bytes, int
 
 
 def write_numbering(metadata: bytes, producer_id: bytes, number: int) -> bytes:
-    """This metadata with the id and the number, which come first. Raises ValueError where it is no msgpack map."""
+    """Returns this metadata with the id and the number, which come first. Raises ValueError if it is not a msgpack
+    map."""
     try:
         fields: Any = msgpack.unpackb(metadata) if metadata else {}
         numbers = {ID_KEY: producer_id, NUMBER_KEY: number}
         packed: bytes = msgpack.packb({**numbers, **fields, **numbers})
     except (ValueError, TypeError, msgpack.UnpackException) as error:
-        raise ValueError(f"metadata that is no map with texts for keys: {error!r}") from None
+        raise ValueError(f"metadata that is not a map with text keys: {error!r}") from None
     return packed
 
 

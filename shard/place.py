@@ -1,8 +1,8 @@
-"""Where a file is: the mount it is reached through, its device and its inode, as one word of a header page.
+"""The identity of a file: its mount, its device and its inode, as one word of a header page.
 
 A volume that was lost and mounted again, or a copy that was put back, has another word in the same boot. So has the
-same file in another mount namespace: a word that differs says only that nobody knows whether the machine kept what was
-written.
+same file in another mount namespace: a different word only means that it is unknown whether the machine kept all
+written bytes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if _statx is not None:
 
 
 def place_word(fd: int) -> int:
-    """48 bits, never 0, that tell where the open file is; 0 if the kernel cannot tell the mount."""
+    """Returns 48 bits, never 0, that identify the open file's place; 0 if the kernel does not report the mount."""
     if _statx is None:
         return 0
     found = ctypes.create_string_buffer(_STATX_BYTES)

@@ -1,7 +1,7 @@
-"""NAME.producers: a checkpoint of what is known of a stream's producers (`shard.producers`), and how it is had again.
+"""NAME.producers: a checkpoint of a stream's producers (`shard.producers`), and their recovery.
 
-All of it follows from the log, so the file is no evidence: it saves reading the log up to where it was written. It is
-not put on the disk, and one that is not whole, or is of another line of messages, counts for nothing.
+All of it follows from the log, so the file is not evidence: it saves reading the log up to where it was written. It is
+not put on the disk, and one that is not whole, or is of another line of messages, is ignored.
 
     offset 0   8 bytes   magic
     offset 8   u32       CRC-32C of what follows
@@ -65,7 +65,7 @@ def save(path: Path, log: StreamLog, producers: Producers) -> None:
 
 
 def read(path: Path) -> Checkpoint | None:
-    """None where there is none, or it is not whole. Raises OSError."""
+    """None if it is missing or incomplete. Raises OSError."""
     try:
         with open(path, "rb") as file:
             data = file.read(PRODUCERS_BYTES_MAX + 1)
@@ -84,7 +84,8 @@ def read(path: Path) -> Checkpoint | None:
 
 
 def rebuild(path: Path, log: StreamLog, expiry_us: int, now_us: int, pause: Callable[[], None]) -> Producers:
-    """The producers of a log, by its checkpoint and what came after it. `pause` is called between pieces of the log.
+    """Builds the producers of a log, from its checkpoint and later messages. `pause` is called between pieces of the
+    log.
 
     Raises StreamDamaged, OSError.
     """
@@ -92,7 +93,7 @@ def rebuild(path: Path, log: StreamLog, expiry_us: int, now_us: int, pause: Call
     least_seq = max(alive_seq, _seq_before_end(log, SCAN_BYTES_MAX))
     producers, start = _restored(read(path), log, expiry_us)
     start = max(start, alive_seq)
-    if start < least_seq:  # too much has come since: whoever published in between would be known wrongly
+    if start < least_seq:  # too many messages since: producers that published in between would be restored wrongly
         producers, start = Producers(expiry_us), least_seq
     for run in log.walk(start):
         follow(producers, run.frames)
@@ -114,7 +115,7 @@ def follow(producers: Producers, frames: bytes | bytearray | memoryview) -> None
 
 
 def _restored(checkpoint: Checkpoint | None, log: StreamLog, expiry_us: int) -> tuple[Producers, int]:
-    """What the checkpoint says, if it is of this very line of messages, and where it ends."""
+    """Returns the checkpoint's producers, if it is of this very line of messages, and its end."""
     producers = Producers(expiry_us)
     if checkpoint is not None and _fits(checkpoint, log):
         try:

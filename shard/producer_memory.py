@@ -1,7 +1,7 @@
-"""How much memory may be used for what is known of producers, over all streams of a worker.
+"""Bounds the memory for the producers of all streams of a worker.
 
-When it is more, the streams that nobody has published to for the longest time keep the last run of each producer only;
-where that is not enough, the producers that were idle for the longest time, of whatever stream, are forgotten.
+Above the bound, the streams that are idle for the longest time keep the last run of each producer only; if that is not
+enough, the producers that are idle for the longest time, of any stream, are forgotten.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ FREED_SHARE: Final = 64
 
 
 class Droppable(Protocol):
-    """The producers of a stream. Times are timestamps of the stream, 0 where there is no producer."""
+    """The producers of a stream. Times are timestamps of the stream, 0 without producers."""
 
     @property
     def bytes_held(self) -> int:
-        """What they take, about."""
+        """Their memory, roughly."""
 
     @property
     def latest_us(self) -> int:
-        """When any of them has published last."""
+        """When any of them published last."""
 
     @property
     def oldest_us(self) -> int:
-        """When the one that was idle for the longest time has."""
+        """When the longest idle one published last."""
 
     def keep_last_runs(self) -> None:
         """Keep the last run of each producer only."""

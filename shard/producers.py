@@ -1,4 +1,4 @@
-"""The producers of one stream: who has published with numbers, how far, and where their latest runs are. Pure.
+"""The producers of one stream: their ids, next numbers, and latest runs. Pure.
 
 A producer gives each of its messages in a stream a number: 0, 1, 2, … without holes. So a publish that is sent again is
 known by its numbers, and is answered with the seq it got the first time. All that is known here can be had from the log
@@ -68,7 +68,7 @@ class Producer:
 
 
 class Producers:
-    """Those of one stream, the longest idle first. Times are timestamps of the stream."""
+    """The producers of one stream, the longest idle first. Times are timestamps of the stream."""
 
     __slots__ = ("_by_id", "_last", "_memory", "_runs", "expiry_us")
 
@@ -85,7 +85,7 @@ class Producers:
     # --- how much of it is kept (see `shard.producer_memory`) -------------------------------------------------------
 
     def count_in(self, memory: ProducerMemory) -> None:
-        """Let what is held here count from now on, until `release`."""
+        """Includes this in the accounting from now on, until `release`."""
         self._memory = memory
         memory.hold(self)
 
@@ -121,7 +121,7 @@ class Producers:
     # --- publishes --------------------------------------------------------------------------------------------------
 
     def judge(self, producer_id: bytes, number: int, count: int, now_us: int) -> Judgement:
-        """What to do with `count` messages from `number` on."""
+        """Decides about `count` messages from `number` on."""
         producer = self._by_id.get(producer_id)
         if producer is None or producer.timestamp_us + self.expiry_us < now_us:
             return Judgement(Kind.UNKNOWN if number else Kind.NEW)
@@ -143,7 +143,7 @@ class Producers:
         return Judgement(Kind.OLD, expected=expected)
 
     def advance(self, producer_id: bytes, number: int, count: int, seq: int, now_us: int) -> bool:
-        """Whether these messages are the next ones of a producer that is known; then they are noted as `note` does."""
+        """Returns whether these messages are the next ones of a known producer; then they are recorded as by `note`."""
         producer = self._by_id.get(producer_id)
         if producer is None or producer.number != number or producer.timestamp_us + self.expiry_us < now_us:
             return False
@@ -220,12 +220,12 @@ class Producers:
     # --- as bytes ---------------------------------------------------------------------------------------------------
 
     def rows(self) -> Iterator[list[Any]]:
-        """Of each producer, the longest idle first: id, number, timestamp_us, and its runs one after the other."""
+        """One row per producer, the longest idle first: id, number, timestamp_us, and its runs one after the other."""
         for producer_id, producer in self._by_id.items():
             yield [producer_id, producer.number, producer.timestamp_us, producer.runs.tolist()]
 
     def restore(self, rows: Iterable[list[Any]]) -> None:
-        """Take what `rows` gave; this is empty. Raises ValueError, TypeError for what cannot be such rows."""
+        """Restores `rows` into this empty object. Raises ValueError, TypeError for invalid rows."""
         for producer_id, number, timestamp_us, flat in rows:
             require_numbering(producer_id, number)
             numbers = iter(flat)

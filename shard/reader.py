@@ -1,13 +1,13 @@
 """Any process's view of a stream: read only, and nothing beyond what the owner has committed.
 
-The committed seq is read from the mapped header page of the index; frames are read by offset, with pread or sendfile.
-A reader never writes, takes no lock and outlives the owner. What it reads was checked by nobody since it was written:
-whoever shows frames checks their CRC.
+The committed seq is read from the mapped header page of the index; frames are read by offset, with pread or sendfile. A
+reader never writes, takes no lock and outlives the owner. Bytes are not verified on reading: the consumer of frames
+checks their CRC.
 
 A stream that follows another master may lose its tail (`StreamLog.set_aside`), and other messages get the same seqs and
-offsets. The owner says so in the header page before it changes a byte. From then on every method of a reader that was
-open raises StreamCut instead of giving anything, so nothing old and new is ever mixed; a new reader knows the stream as
-it is now. Whoever hands `content_fd` to sendfile asks `is_current` before and after.
+offsets. The owner marks this in the header page before it changes a byte. From then on every method of a reader that
+was open raises StreamCut instead of returning, so old and new are never mixed; a new reader sees the present stream.
+Callers that pass `content_fd` to sendfile check `is_current` before and after.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class StreamReader:
     )
 
     def __init__(self, paths: StreamPaths, content_fd: int, index_fd: int, boot: int) -> None:
-        """For `open`. Takes the descriptors over once it has returned."""
+        """Used by `open`. Takes the descriptors over once it has returned."""
         headers = parse_headers(paths, *(read_all(fd, HEADER_PAGE_BYTES, 0) for fd in (content_fd, index_fd)))
         self.name = paths.name
         self.content_fd = content_fd
@@ -103,7 +103,7 @@ class StreamReader:
                 raise StreamMissing(name, directory) from None
         except StreamCut:
             pass
-        # The owner may have been making the stream, or storing words, in that very moment: what is damaged stays so.
+        # The owner may have been making the stream, or storing words, at that moment: real damage persists.
         return cls._open(paths, boot)
 
     @classmethod
@@ -133,8 +133,8 @@ class StreamReader:
 
     @property
     def recovered(self) -> bool:
-        """Whether the owner has opened the stream since the machine came up. Before that only what was synced is shown,
-        although what follows may be whole. Raises StreamDamaged.
+        """Whether the owner has opened the stream since the machine came up. Before that only synced messages are
+        shown, although later ones may be whole. Raises StreamDamaged.
         """
         if not self._trusts_next:
             self._trusts_next = self._untag(INDEX_BOOT) == self._boot
@@ -143,12 +143,12 @@ class StreamReader:
     @property
     def has_place(self) -> bool:
         """Whether the files are where their owner has opened them last, seen from this mount namespace. If not, the
-        machine may have lost what was written, also in this boot. Raises StreamDamaged.
+        machine may have lost written bytes, also in this boot. Raises StreamDamaged.
         """
         return self._words[INDEX_PLACE] == 0 or self._untag(INDEX_PLACE) == place_word(self._index_fd)
 
     def first_seq(self) -> int:
-        """The oldest message that is kept; next_seq() when there is none. Cheap. Raises StreamDamaged."""
+        """The oldest message that is kept; next_seq() without any. Cheap. Raises StreamDamaged."""
         word = self._words[INDEX_FIRST_SEQ]
         if word != self._first_word:
             self._first_seq = self._untag(INDEX_FIRST_SEQ)
@@ -174,8 +174,8 @@ class StreamReader:
     def read_entries(self, buffer: memoryview, seq: int) -> int:
         """Read the index entries from message `seq` on, as the file has them; gives how many bytes came.
 
-        For many at once, and for whoever checks them: those of messages that were trimmed may be zeros (ask first_seq()
-        afterwards), those beyond the committed end mean nothing. Raises StreamCut, OSError, and ValueError for a seq
+        For many at once, without checks: entries of messages that were trimmed may be zeros (compare first_seq()
+        afterwards), those beyond the committed end are invalid. Raises StreamCut, OSError, and ValueError for a seq
         before the index begins.
         """
         if seq < self._base_seq:
@@ -185,7 +185,7 @@ class StreamReader:
         return size
 
     def offset_of(self, seq: int) -> int:
-        """Where in the content message `seq` begins; next_seq() gives the end of the committed frames. As `entry`."""
+        """The content offset of message `seq`; next_seq() gives the end of the committed frames. As `entry`."""
         next_seq = self.next_seq()  # once: the owner may commit between two looks
         if seq < next_seq:
             return self.entry(seq).offset
@@ -201,8 +201,8 @@ class StreamReader:
         return last.offset + last.length
 
     def seq_at(self, timestamp_us: int, skip: int = 0) -> int:
-        """The first seq with at least this timestamp, next_seq() when there is none; `skip` messages of exactly this
-        timestamp are passed over. Raises StreamCut, StreamDamaged, OSError."""
+        """The first seq with at least this timestamp, next_seq() without any; `skip` messages of exactly this
+        timestamp are skipped. Raises StreamCut, StreamDamaged, OSError."""
         seq = seq_at(self._index_fd, self._base_seq, self.first_seq(), self.next_seq(), timestamp_us, skip)
         self._require_current()
         return seq
@@ -212,7 +212,8 @@ class StreamReader:
         return find_epochs(lambda seq: self.entry(seq).epoch, max(first_seq, self.first_seq()), self.next_seq())
 
     def frame_crc(self, seq: int) -> int:
-        """The checksum of a message there is, by which another log can tell whether it is the same. As `entry`."""
+        """Returns the checksum of an existing message, with which another log can check whether it has the same. As
+        `entry`."""
         place = self.entry(seq).offset + CRC_OFFSET
         crc = int.from_bytes(os.pread(self.content_fd, 4, place), "little")
         self._require_current()
@@ -221,7 +222,7 @@ class StreamReader:
     def cut(self, run: Run, nbytes: int) -> tuple[int, int]:
         """The seq and the offset after the longest part of committed messages that takes at most `nbytes`.
 
-        At least one message, whatever its size. Raises Trimmed, StreamCut, StreamDamaged, OSError.
+        At least one message, of any size. Raises Trimmed, StreamCut, StreamDamaged, OSError.
         """
         end = cut(self._index_fd, self._base_seq, run, nbytes)
         self._require_current()
@@ -229,22 +230,22 @@ class StreamReader:
         if run.seq < first_seq:
             raise Trimmed(self.name, run.seq, first_seq)
         if end is None:
-            raise self.damaged_entry(run.seq, f"the entries behind message {run.seq} make no sense")
+            raise self.damaged_entry(run.seq, f"the entries after message {run.seq} are inconsistent")
         return end
 
     def damaged(self, offset: int, cause: str) -> StreamDamaged:
-        """What to raise for content that is not what it should be."""
+        """Makes the error for damaged content."""
         return self._paths.damaged(self._paths.content_file, offset, cause)
 
     def damaged_entry(self, seq: int, cause: str) -> StreamDamaged:
-        """What to raise for an entry that is not what it should be."""
+        """Makes the error for a damaged entry."""
         return self._paths.damaged(self._paths.index_file, entry_offset(seq, self._base_seq), cause)
 
     def read_into(self, buffer: memoryview, offset: int) -> int:
         """Read content from `offset` on; gives how many bytes came, 0 beyond the end of the file.
 
-        Bytes beyond the last committed frame are no part of the stream, whatever they look like. Raises StreamCut when
-        the buffer may have been filled with others than were meant, OSError.
+        Bytes beyond the last committed frame are not part of the stream. Raises StreamCut if the buffer may have been
+        filled with other frames than requested, OSError.
         """
         size = os.preadv(self.content_fd, [buffer], offset)
         self._require_current()
@@ -283,12 +284,12 @@ class StreamReader:
             raise self._paths.damaged(self._paths.content_file, content_size, cause)
 
     def _require_current(self) -> None:
-        """After reading: what was read was not changed in that moment. Raises StreamCut."""
+        """After reading: checks that the bytes were not changed meanwhile. Raises StreamCut."""
         if self._words[INDEX_CUTS] != self._cuts_word:
             raise self._cut_error()
 
     def _cut_error(self) -> StreamCut:
-        """Where the stream was cut is told when that was once, and is done."""
+        """Returns the seq of the cut, if the stream was cut just once and the cut is finished."""
         cuts = self._untag(INDEX_CUTS)
         seq = self._untag(INDEX_CUT_SEQ) if self._words[INDEX_CUT_SEQ] else 0
         once = cuts % 2 == 0 and cuts - self._cuts <= 2 and cuts == self._untag(INDEX_CUTS)
@@ -297,7 +298,7 @@ class StreamReader:
     def _read_next(self, word: int) -> int:
         """The committed seq changed, or its owner has not recovered the stream since the machine went down.
 
-        In that case only what was synced is trusted, until the owner has opened the stream in this boot.
+        In that case only synced messages are trusted, until the owner has opened the stream in this boot.
         """
         if not self.recovered:
             return min(self._untag(INDEX_SYNCED_SEQ), self._untag(INDEX_NEXT_SEQ))

@@ -1,15 +1,15 @@
-"""What happens when the owner opens a stream: is it what was written, and where does it end?
+"""Opening a stream by its owner: checks the files and finds the end of the stream.
 
 After a crash of the process (the boot id is still the same, and so is the files' place) the committed count is the
-truth: what lies beyond it was never acknowledged and is cut. After the machine was down, or the volume was lost, or a
-sync has failed and its messages were not written again, the index is no evidence past the synced seq: the frames from
+truth: bytes beyond it were never acknowledged and are cut. After the machine was down, or the volume was lost, or a
+sync has failed and its messages were not written again, the index is not evidence past the synced seq: the frames from
 there on are checked one by one, their entries written anew, and the first one that is not whole and right is the end.
-What is cut there is kept (`shard.torn`). If the index does not lead to the synced seq, the walk begins at an older
+The cut bytes are kept (`shard.torn`). If the index does not lead to the synced seq, the walk begins at an older
 message. The same is done if the place is the same and the end looks torn. Damage before the trusted end is an error,
 StreamDamaged, and changes nothing.
 
 The cost does not grow with the history: the header pages, the last OPEN_CHECK_BYTES of frames with their entries, and
-what was never synced.
+the unsynced messages.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ _OPEN_WORD: Final = tagged(STATE_OPEN)
 
 @dataclass(slots=True)
 class Recovered:
-    """Where the stream stands, and what opening it had to do. `torn_bytes` were cut and kept, `lost_messages` had been
-    committed but never reached the disk before the machine went down (as far as the header page knows: it may be an
-    older one), or were left unreadable by a failed sync. `new_boot`: nobody has had the stream open since the machine
-    came up, or the files lost their place, or messages that others may have seen were cut.
-    `is_cut`: False if there was no space to keep what is torn. It is still in the content then, and the files say
-    nothing of this boot: the next opening finds the same. `cuts`: as the index says from now on."""
+    """The recovered state of the stream, and the work of opening it. `torn_bytes` were cut and kept, `lost_messages`
+    had been committed but never reached the disk before the machine went down (as far as the header page knows: it
+    may be an older one), or were left unreadable by a failed sync. `new_boot`: nobody has had the stream open since
+    the machine came up, or the files lost their place, or messages that others may have seen were cut. `is_cut`:
+    False if space to keep the torn end was missing. It is still in the content then, and the files do not record
+    this boot: the next opening finds the same. `cuts`: the count in the index from now on."""
 
     base_seq: int
     first_seq: int
@@ -120,7 +120,7 @@ def _trust_the_commit(pair: FilePair, headers: Headers, found: Recovered, check_
 def check_tail(pair: FilePair, headers: Headers, trusted_seq: int, check_bytes: int) -> tuple[int, int, int]:
     """Check the frames and entries of a bounded window before message `trusted_seq`.
 
-    Gives the offset where they end, the last timestamp and the last epoch. Raises StreamDamaged, OSError.
+    Returns the offset of their end, the last timestamp and the last epoch. Raises StreamDamaged, OSError.
     """
     base_seq, paths = headers.index_fixed.base_seq, pair.paths
     if trusted_seq == base_seq:
@@ -146,7 +146,8 @@ def check_tail(pair: FilePair, headers: Headers, trusted_seq: int, check_bytes: 
 
 
 def _check_window(pair: FilePair, seq: int, start: int, end: int, entries: memoryview, place: int) -> None:
-    """Frames start..end are the messages from `seq` on, and `entries` says so. Raises StreamDamaged, OSError."""
+    """Checks that frames start..end are the messages from `seq` on, and match `entries`. Raises StreamDamaged,
+    OSError."""
     paths = pair.paths
     frames = read_all(pair.content_fd, end - start, start)
     _, good_bytes, fault = check(frames, 0, len(frames), seq)
@@ -182,7 +183,7 @@ def _check_ends(pair: FilePair, headers: Headers, end_offset: int) -> None:
 
 
 def _begin_cut(pair: FilePair, headers: Headers, found: Recovered) -> Headers:
-    """Readers may have the stream open: they are told before anything changes. Gives the headers as they are then."""
+    """Readers may have the stream open: marks the change for them first. Returns the present headers."""
     found.new_boot = True
     pair.index_words[INDEX_CUTS] = tagged(headers.index_words.cuts | 1)
     pair.index_words[INDEX_CUT_SEQ] = tagged(found.next_seq)
@@ -197,8 +198,8 @@ def _take_up_unsynced(
     limit: int,
     damage: StreamDamaged | None = None,
 ) -> None:
-    """Go on from the synced seq by the frames before `limit` alone; write their entries where they differ. Keep what
-    is torn.
+    """Continues from the synced seq by the frames before `limit` alone; writes their entries if they differ. Keeps the
+    torn end.
 
     `damage` was found behind the synced seq in the same boot: it is raised if committed messages are missing and the
     end does not look torn.
@@ -215,7 +216,7 @@ def _take_up_unsynced(
     try:
         found.torn_bytes = keep_torn(paths.directory, paths.stem, pair.content_fd, "content", found.end_offset, limit)
     except StorageFull:
-        if not found.new_boot:  # the next opening would trust what this one has found
+        if not found.new_boot:  # the next opening would trust the results of this one
             raise
         found.is_cut = False
     found.lost_messages = max(0, index.next_seq - found.next_seq)
@@ -223,8 +224,8 @@ def _take_up_unsynced(
 
 
 def _find_start(pair: FilePair, headers: Headers, found: Recovered, check_bytes: int) -> StreamDamaged | None:
-    """Where the walk begins: at the synced seq, or, if the index does not lead there, at the end of an older window
-    that checks; the steps back double. Gives what is wrong then: the walk must reach the synced seq.
+    """The beginning of the walk: at the synced seq, or, if the index does not lead there, at the end of an older window
+    that checks; the steps back double. Returns the damage in that case: the walk must reach the synced seq.
 
     Raises StreamDamaged, OSError.
     """
@@ -248,7 +249,7 @@ def _find_start(pair: FilePair, headers: Headers, found: Recovered, check_bytes:
 
 
 def _begin_with_oldest(pair: FilePair, headers: Headers, found: Recovered, damage: StreamDamaged) -> None:
-    """The walk begins with the oldest frame, where the content's header page says it is. Raises `damage`, OSError."""
+    """Begins the walk with the oldest frame, at its offset in the content's header page. Raises `damage`, OSError."""
     offset = headers.content_words.first_offset
     seq = whole_frame_seq(pair.content_fd, offset, pair.content_size)
     if seq is None or not found.base_seq <= seq <= max(found.base_seq, found.first_seq):
@@ -276,14 +277,15 @@ def _walk_on(pair: FilePair, found: Recovered, limit: int) -> FrameWalk:
 
 
 def settle_boot(pair: FilePair, boot: int) -> None:
-    """Say that the stream was opened in this boot and place. This comes last: until then the same is found again."""
+    """Records that the stream was opened in this boot and place. This comes last: until then the next opening finds
+    the same."""
     place = place_word(pair.index_fd)
     pair.index_words[INDEX_PLACE] = tagged(place) if place else 0
     pair.index_words[INDEX_BOOT] = tagged(boot)
 
 
 def _settle(pair: FilePair, headers: Headers, found: Recovered) -> None:
-    """Make the files say what was found."""
+    """Writes the results into the files."""
     content, index = pair.content_words, pair.index_words
     if found.is_cut and pair.content_size > found.end_offset:
         os.ftruncate(pair.content_fd, found.end_offset)
@@ -309,7 +311,7 @@ def _settle(pair: FilePair, headers: Headers, found: Recovered) -> None:
 
 
 def oldest_offset(pair: FilePair, found: Recovered) -> int:
-    """Where the oldest frame that must stay begins: message first_seq, or the last one when all are trimmed."""
+    """The offset of the oldest frame that must stay: message first_seq, or the last one if all are trimmed."""
     if found.next_seq == found.base_seq:
         return HEADER_PAGE_BYTES
     seq = min(found.first_seq, found.next_seq - 1)

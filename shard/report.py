@@ -1,4 +1,4 @@
-"""What checking and mending say. Frozen values; the command prints them."""
+"""Reports of checking and mending. Frozen values; the command prints them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tailrace.shard.diverged import DivergedTail
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Something in `file`, from byte `offset` on, is not what was written."""
+    """A range of `file`, from byte `offset` on, differs from the written bytes."""
 
     file: Path
     offset: int
@@ -22,7 +22,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """One stream as `check` found it.
+    """The state of one stream as `check` found it.
 
     `messages` and `message_bytes` were verified frame by frame, with their index entries. `unsynced_messages` of them
     lie past the synced seq of a stream that has not been opened since the machine was down, and `torn_bytes` follow
@@ -51,10 +51,10 @@ class StreamReport:
 
 @dataclass(frozen=True, slots=True)
 class MendReport:
-    """What mending did to one damaged stream; `error` says why it could not, "" when it could.
+    """The result of mending one damaged stream; `error` gives the reason of a failure, "" on success.
 
-    `messages` are there now. `cut_bytes` were cut off and stand in `kept_in` (None when nothing was cut). `disabled`:
-    what the stream was here could not be read, so that it takes no messages until somebody says.
+    `messages` are there now. `cut_bytes` were cut off into `kept_in` (None without any). `disabled`: the stream's role
+    could not be read, so that it takes no messages until a command sets one.
     """
 
     shard: int

@@ -12,7 +12,7 @@ MICROSECONDS: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class RetentionPolicy:
-    """What a stream keeps: messages of at most this age and frames of at most this many bytes; 0 is no limit."""
+    """The limits of a stream: messages of at most this age and frames of at most this many bytes; 0 means unlimited."""
 
     max_age_s: float = 0
     max_bytes: int = 0

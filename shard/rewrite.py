@@ -32,7 +32,7 @@ Writing = Callable[[], AbstractContextManager[None]]
 class BegunSync(NamedTuple):
     """A sync of the messages before `seq`, which end at `end_offset`. The descriptors are the sync's own, or -1.
 
-    failed: an earlier sync has failed, and what it was for must be written again.
+    failed: an earlier sync has failed, and its bytes must be written again.
     """
 
     seq: int
@@ -67,7 +67,7 @@ def write_messages_again(begun: BegunSync, span: Span, writing: Writing) -> None
 
     Raises MessagesLost when one of them cannot be read any more, and OSError.
     """
-    begun.put()  # what cannot be written now need not be read; and only clean pages leave the cache
+    begun.put()  # skip bytes that cannot be written now; and only clean pages leave the cache
     walk = FrameWalk(begun.content_fd, span.start, begun.end_offset, span.first_seq)
     for run in walk:
         place = entry_offset(run.seq, span.base_seq)
@@ -93,8 +93,8 @@ def _entries(begun: BegunSync, span: Span) -> tuple[int, int]:
 def write_again(fd: int, start: int, end: int, writing: Writing) -> None:
     """Write the bytes start..end of a file again, in whole pieces; those before them in the first piece too.
 
-    The header page is left alone. Nobody else may write there meanwhile. A reader that looks in the moment between the
-    two calls gets what is on the disk. Raises OSError.
+    The header page is left alone. Nobody else may write there meanwhile. A reader between the two calls gets the bytes
+    on the disk. Raises OSError.
     """
     place = max(HEADER_PAGE_BYTES, start // PIECE_BYTES * PIECE_BYTES)
     while place < end:
@@ -125,14 +125,14 @@ def require_on_disk(fd: int, start: int, end: int) -> None:
         for place in range(start // PIECE_BYTES * PIECE_BYTES, end, PIECE_BYTES):
             piece_start, piece_end = max(start, place), min(end, place + PIECE_BYTES)
             if not _same(fd, direct_fd, buffer, piece_start, piece_end):
-                raise OSError(errno.EIO, f"bytes {piece_start} to {piece_end} were written again and are not there")
+                raise OSError(errno.EIO, f"bytes {piece_start} to {piece_end} were rewritten, but are not on the disk")
     finally:
         buffer.close()
         os.close(direct_fd)
 
 
 def _same(fd: int, direct_fd: int, buffer: mmap.mmap, start: int, end: int) -> bool:
-    """Whether the bytes on the disk are those in the cache; they lie in one piece."""
+    """Returns whether the bytes on the disk equal those in the cache; they are one contiguous range."""
     first = start // PAGE_BYTES * PAGE_BYTES
     wanted = -(-(end - first) // PAGE_BYTES) * PAGE_BYTES
     with memoryview(buffer) as whole, whole[:wanted] as view:
@@ -147,4 +147,4 @@ def _write_header_page(fd: int, direct_fd: int, buffer: mmap.mmap) -> None:
         os.pwrite(direct_fd, view, 0)
     os.fdatasync(fd)
     if not _same(fd, direct_fd, buffer, 0, FIXED_BYTES):
-        raise OSError(errno.EIO, "the header page was written again and is not there")
+        raise OSError(errno.EIO, "the header page was rewritten, but is not on the disk")

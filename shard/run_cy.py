@@ -41,14 +41,14 @@ _CONTINUES = cython.declare(cython.uint, FLAG_CONTINUES)
 
 
 def is_compiled() -> bool:
-    """Whether this copy of the module is the compiled one."""
+    """Returns whether this copy of the module is the compiled one."""
     return bool(cython.compiled)
 
 
 def mark_run(frames: bytes | bytearray | memoryview, metadata: bytes) -> bytearray:
     """A copy of whole unstamped frames as one run: the first with this metadata instead of its own, and all flagged.
 
-    ValueError when there is no frame, when the lengths do not add up to len(frames), or are over the limits.
+    ValueError without any frame, or if the lengths do not add up to len(frames), or are over the limits.
     """
     if len(metadata) > MAX_METADATA_BYTES:
         raise ValueError(f"metadata of {len(metadata)} bytes: at most {MAX_METADATA_BYTES}")
@@ -61,8 +61,8 @@ def mark_run(frames: bytes | bytearray | memoryview, metadata: bytes) -> bytearr
 def find_flagged(frames: bytes | bytearray | memoryview, start: int, end: int) -> list[tuple[int, int, int, bytes]]:
     """The runs among the whole stamped frames in frames[start:end]: (seq, timestamp_us, messages, metadata) of each.
 
-    Where the walk begins in the middle of a run, what is there of it comes first, with no metadata. Only lengths are
-    looked at: check the frames first; the walk ends where they do not fit. ValueError as for `shard.frame_cy.check`.
+    If the walk begins in the middle of a run, the rest of it comes first, without metadata. Only lengths are read:
+    check the frames first; the walk ends at a length that does not fit. ValueError as for `shard.frame_cy.check`.
     """
     if cython.compiled:
         return _find_pointers(frames, start, end)
@@ -71,7 +71,7 @@ def find_flagged(frames: bytes | bytearray | memoryview, start: int, end: int) -
 
 
 def read_run(buffer: bytes | bytearray | memoryview, start: int, end: int) -> tuple[bytes, int] | None:
-    """The producer's id and the number in the metadata buffer[start:end], where they come first and in few bytes.
+    """Reads the producer's id and the number in the metadata buffer[start:end], if they come first and are short.
 
     That is how `shard.numbering` writes them. None for any other metadata, which may have them elsewhere.
     ValueError as for `shard.frame_cy.check`.
@@ -87,7 +87,7 @@ def _oversize(length: int) -> ValueError:
 
 
 def _misfit(position: int, length: int, size: int) -> ValueError:
-    return ValueError(f"the frame at byte {position} of {size} says that it is {length} bytes long")
+    return ValueError(f"the frame at byte {position} of {size} has a length of {length} bytes")
 
 
 # Interpreted bodies.

@@ -41,7 +41,7 @@ PRODUCERS_SUFFIX: Final = ".producers"
 
 
 class StreamPaths(NamedTuple):
-    """Where a stream's files are; plain strings, as opening happens often."""
+    """The paths of a stream's files; plain strings, as opening happens often."""
 
     directory: Path
     name: str
@@ -97,7 +97,7 @@ class FilePair:
         self.index_map, self.index_words = map_page(index_fd, writable=True)
 
     def headers(self) -> Headers:
-        """Both header pages as they are now. Raises StreamDamaged."""
+        """Reads both header pages again. Raises StreamDamaged."""
         return parse_headers(self.paths, self.content_map[:], self.index_map[:])
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ def stream_paths(directory: Path, name: str) -> StreamPaths:
 
 
 def parse_headers(paths: StreamPaths, content_page: bytes, index_page: bytes) -> Headers:
-    """Both pages, each right by itself and both of this very stream. Raises StreamDamaged."""
+    """Checks that both pages are valid and of this very stream. Raises StreamDamaged."""
     try:
         index_fixed, index = parse_index(index_page)
     except HeaderFault as fault:
@@ -130,7 +130,7 @@ def parse_headers(paths: StreamPaths, content_page: bytes, index_page: bytes) ->
 
 
 def check_identity(paths: StreamPaths, content: FixedHeader, index: FixedHeader) -> None:
-    """Both files are of this stream, and of one another. Raises StreamDamaged."""
+    """Checks that both files are of this stream, and of one another. Raises StreamDamaged."""
     for file, fixed in ((paths.content_file, content), (paths.index_file, index)):
         if fixed.name != paths.name:
             raise paths.damaged(file, NAME_OFFSET, f"it is a file of the stream {fixed.name!r}")
@@ -157,9 +157,9 @@ def open_fds(paths: StreamPaths, flags: int) -> tuple[int, int]:
 
 
 def create_pair(paths: StreamPaths, boot: int, base_seq: int = 0) -> FilePair:
-    """Make both files, without messages, and open them. Whatever has their names is replaced.
+    """Makes both files, without messages, and opens them. Existing files with their names are replaced.
 
-    Raises InvalidName, StorageFull, OSError; nothing is left then of what was made.
+    Raises InvalidName, StorageFull, OSError, and then leaves no file behind.
     """
     validate_name(paths.name)
     made: list[str] = []
@@ -175,7 +175,7 @@ def create_pair(paths: StreamPaths, boot: int, base_seq: int = 0) -> FilePair:
 
 
 def _create_pair(paths: StreamPaths, boot: int, base_seq: int, made: list[str]) -> FilePair:
-    """As `create_pair`; `made` gets what is there when it fails."""
+    """As `create_pair`; `made` has the files made so far if it fails."""
     fds: list[int] = []
     try:
         for file, page in zip(
@@ -184,7 +184,7 @@ def _create_pair(paths: StreamPaths, boot: int, base_seq: int, made: list[str]) 
             fds.append(_create(file, page))
             made.append(file)
         if base_seq:
-            # Where a stream begins that does not begin at 0 is not to be found out again.
+            # The beginning of a stream that does not begin at 0 cannot be reconstructed.
             for fd in fds:
                 os.fsync(fd)
             sync_directory(paths.directory)
@@ -219,8 +219,8 @@ class NewPair:
             raise
 
     def put(self) -> FilePair:
-        """Rename both into place. From the first rename on the old content is gone: what was to be kept of it must be
-        elsewhere by then. Between the two `is_begun_anew`. Raises OSError, and the descriptors are closed.
+        """Rename both into place. From the first rename on the old content is gone: its messages must be copied before,
+        if they are to be kept. Between the two `is_begun_anew`. Raises OSError, and the descriptors are closed.
         """
         paths = self._paths
         try:
@@ -235,7 +235,8 @@ class NewPair:
 
 
 def is_begun_anew(paths: StreamPaths) -> bool:
-    """Whether the content was replaced by a new one without messages, and its index was not yet (`NewPair.put`)."""
+    """Returns whether the content was replaced by a new one without messages, but its index was not yet
+    (`NewPair.put`)."""
     try:
         with open(paths.content_file, "rb") as content, open(paths.index_file, "rb") as index:
             fixed, words = parse_content(content.read(HEADER_PAGE_BYTES))
@@ -260,7 +261,7 @@ def finish_anew(paths: StreamPaths, boot: int) -> None:
 
 
 def _empty_pages(name: str, boot: int, base_seq: int) -> tuple[Page, Page]:
-    """What makes the header pages of a stream without messages, for the descriptors of content and index."""
+    """The header pages of a stream without messages, for the descriptors of content and index."""
     fixed = FixedHeader(secrets.randbits(64), base_seq, time.time_ns() // 1000, name)
     words = ContentWords(base_seq, HEADER_PAGE_BYTES, HEADER_PAGE_BYTES)
     return (lambda _: pack_page(CONTENT_MAGIC, fixed, words)), (lambda fd: _empty_index(fd, fixed, boot))

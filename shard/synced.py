@@ -1,5 +1,5 @@
-"""What is stored in the indexes of streams that are not open here: that all their messages are on the disk, after one
-syncfs for many of them, or that a sync has failed.
+"""Updates the indexes of streams that are not open here: that all their messages are synced, after one syncfs for many
+of them, or that a sync has failed.
 
 A clean stop of the node is: close the logs, `sync_file_system`, this for those that were closed before they were
 synced. The next boot of the machine then has nothing to check.
@@ -33,7 +33,7 @@ assert (INDEX_SYNCED_SEQ, INDEX_BOOT, INDEX_STATE) == (INDEX_NEXT_SEQ + 1, INDEX
 
 
 class Unsynced(NamedTuple):
-    """What a closed stream's index says. sync_failed: whether a failed sync of it is still to be made good."""
+    """The sync state in a closed stream's index. sync_failed: whether a failed sync of it is still to be repaired."""
 
     next_seq: int
     synced_seq: int
@@ -106,7 +106,7 @@ def mark_failed_word(index_fd: int, seq: int) -> None:
 
 
 def publish_synced_word(index_fd: int, seq: int) -> bool:
-    """Store synced_seq into the index of a stream that is not mapped here, unless it says more already.
+    """Stores synced_seq into the index of a stream that is not mapped here, unless it has a higher one already.
 
     False when the word cannot be read. Raises OSError.
     """

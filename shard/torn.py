@@ -1,4 +1,4 @@
-"""NAME.torn: what recovery and repair cut off a stream's files, for whoever wants to look at it.
+"""NAME.torn: the bytes that recovery and repair cut off a stream's files, for inspection.
 
 Each cut is one line of text (`torn content offset=… bytes=… at=…`), then that many bytes, then a line end. Cuts are
 added, never replaced. The broker never reads the file; delete it when it is of no interest.
@@ -33,12 +33,12 @@ class TornPart(NamedTuple):
 
 
 def read_torn(fd: int, path: Path, name: str) -> Iterator[TornPart]:
-    """The cuts in a .torn file, by their titles alone. Raises TailsDamaged where there is none, OSError."""
+    """Reads the cuts in a .torn file, by their titles alone. Raises TailsDamaged for an invalid one, OSError."""
     place, size = 0, os.fstat(fd).st_size
     while place < size:
         match = _TITLE.match(read_all(fd, TITLE_BYTES_MAX, place))
         if match is None:
-            raise TailsDamaged(name, path, place, "there is no title of a cut")
+            raise TailsDamaged(name, path, place, "the title of a cut is missing")
         cut_offset, nbytes, at_s = map(int, match.groups()[1:])
         part = TornPart(match[1].decode(), cut_offset, nbytes, at_s, place + len(match[0]))
         if part.offset + part.nbytes > size:
@@ -48,7 +48,7 @@ def read_torn(fd: int, path: Path, name: str) -> Iterator[TornPart]:
 
 
 def data_end(fd: int, start: int, end: int) -> int:
-    """Where the last byte of start..end that is not zero ends; `start` when all are zero. Raises OSError."""
+    """Returns the end of the last byte of start..end that is not zero; `start` if all are zero. Raises OSError."""
     while end > start:
         piece_start = max(start, end - PIECE_BYTES)
         piece = read_all(fd, end - piece_start, piece_start).rstrip(b"\0")

@@ -33,7 +33,7 @@ PAGE_BYTES: Final = 4096
 
 
 class Run(NamedTuple):
-    """Whole frames that were found right: so many of them, message `seq` the first, beginning at content `offset`."""
+    """`count` valid frames, message `seq` the first, beginning at content `offset`."""
 
     seq: int
     messages: int
@@ -42,7 +42,7 @@ class Run(NamedTuple):
 
 
 class FrameWalk:
-    """Iterate to get the runs; afterwards `seq`, `offset` say where the walk stopped and `fault` why ("" = at the end).
+    """Iterate to get the runs; afterwards `seq`, `offset` are where the walk stopped and `fault` why ("" = at the end).
 
     Timestamps and epochs never go back, also from those of the message before the first, if these are given; they may
     do anything if the walk is not `ordered`. `timestamp_us` and `epoch` are those of the last message, `entries` the
@@ -82,7 +82,8 @@ class FrameWalk:
                 return
             wanted = WALK_BYTES
             if fault == FAULT_SHORT:
-                # The piece ends within a frame, which is no fault yet: go on from there, with what that frame needs.
+                # The piece ends within a frame, which is not a fault yet: continue there, with the bytes which that
+                # frame needs.
                 if not count:
                     wanted = int.from_bytes(data[:4], "little")
                 if count or len(data) < wanted <= left:
@@ -90,7 +91,7 @@ class FrameWalk:
             self.fault = fault
 
     def _check(self, data: bytes) -> tuple[bytearray, int, str]:
-        """The entries of the right frames that these bytes begin with, their bytes, and what is wrong behind them."""
+        """Returns the entries of the valid frames at the front of these bytes, their size, and the fault after them."""
         if self._ordered:
             entries, size, fault, _ = _admit(data, self.seq, self.timestamp_us, self.epoch, self.offset)
             return entries, size, fault
@@ -122,8 +123,8 @@ def whole_frame_seq(fd: int, offset: int, end: int) -> int | None:
 
 
 def looks_torn(fd: int, offset: int, end: int) -> bool:
-    """Whether the bytes where a frame should begin are what a loss of power leaves: the file ends before the frame
-    does, or a page of it holds zeros alone. Raises OSError.
+    """Returns whether the bytes in place of a frame may be left by a loss of power: the file ends before the frame
+    does, or a page of it is all zeros. Raises OSError.
     """
     head = read_all(fd, HEADER_BYTES, offset)
     length = int.from_bytes(head[:4], "little")
@@ -140,15 +141,15 @@ def looks_torn(fd: int, offset: int, end: int) -> bool:
 
 
 def fault_text(fault: str) -> str:
-    """What a fault of the leaf means, as the cause of an error."""
+    """The text of a leaf's fault, as the cause of an error."""
     return _TEXTS[fault]
 
 
 _TEXTS: Final = {
     FAULT_SHORT: "the frame does not end before the messages do",
-    FAULT_LENGTH: f"the frame's length is none (they are {HEADER_BYTES} to {MAX_FRAME_BYTES})",
+    FAULT_LENGTH: f"invalid frame length (must be {HEADER_BYTES} to {MAX_FRAME_BYTES} bytes)",
     FAULT_CRC: "the frame's checksum does not fit",
     FAULT_SEQ: "the frame is not the next message of this stream",
     FAULT_TIME: "the frame's timestamp goes back",
-    FAULT_EPOCH: "the frame's epoch goes back, or is none",
+    FAULT_EPOCH: "the frame's epoch goes back, or is 0",
 }

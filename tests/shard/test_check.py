@@ -70,7 +70,7 @@ def test_a_stream_that_was_never_born_has_a_note(tmp_path: Path) -> None:
     for _ in range(2):
         report = report_of(tmp_path)
         assert report.ok
-        assert report.notes == ("the stream was just being made; it has no message",)
+        assert report.notes == ("the stream was being created; it has no message",)
         (tmp_path / "stream.indx").write_bytes(bytes(5_000))
     assert check_stream(tmp_path, "missing", boot_id=BOOT).ok
 
@@ -90,7 +90,7 @@ def test_times_and_epochs_that_go_back_are_faults(tmp_path: Path, monkeypatch: p
     log.close()
     assert [(fault.offset, fault.cause) for fault in report_of(tmp_path).faults] == [
         (4_096 + 2 * 33, "message 2: the frame's timestamp goes back"),
-        (4_096 + 4 * 33, "message 4: the frame's epoch goes back, or is none"),
+        (4_096 + 4 * 33, "message 4: the frame's epoch goes back, or is 0"),
     ]
 
 
@@ -99,7 +99,7 @@ def test_epoch_zero_is_a_fault(tmp_path: Path) -> None:
     stamped_at(log, 1, 0)
     log.close()
     (fault,) = report_of(tmp_path).faults
-    assert fault.cause == "message 0: the frame's epoch goes back, or is none"
+    assert fault.cause == "message 0: the frame's epoch goes back, or is 0"
 
 
 RIGHT = [((1, 0), (3, 2), (4, 5)), ((1, 0), (2, 2), (3, 2), (4, 5), (6, 7)), ((1, 0),), ((3, 4),)]
@@ -157,9 +157,9 @@ def test_tails_that_were_set_aside_are_listed_and_verified(tmp_path: Path) -> No
     assert [(fault.file, fault.offset, fault.cause) for fault in report.faults] == [
         (tmp_path / "stream.diverged", second.offset + 41 * 2, "tail 2, message 5: the frame's checksum does not fit")
     ]
-    assert report.notes == (f"{report.diverged_file} has 300 bytes of a tail that is not, or not yet, whole in it",)
+    assert report.notes == (f"{report.diverged_file} has 300 bytes of a tail that is, or is still, incomplete",)
     flip(tmp_path / "stream.diverged", 5)
-    assert [fault.cause for fault in report_of(tmp_path).faults] == ["there is no title of a tail"]
+    assert [fault.cause for fault in report_of(tmp_path).faults] == ["the title of a tail is missing"]
 
 
 def test_a_tail_that_was_kept_and_not_cut_off_is_noted(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_count_beyond_the_frames_is_a_fault(tmp_path: Path) -> None:
     overwrite(paths.index_file, 8 * INDEX_NEXT_SEQ, tagged(6).to_bytes(8, "little"))
     causes = [fault.cause for fault in report_of(tmp_path).faults]
     assert causes == [
-        "the file ends at 4216, what belongs into it at 4240",
+        "the file ends at 4216, its contents at 4240",
         "message 5: the messages end here, the index has more",
     ]
 
@@ -279,7 +279,7 @@ def test_the_whole_data_directory(tmp_path: Path) -> None:
     (data.shard_path(0) / "notes.txt").touch()
     reports = {report.name: report for report in check_data(data, boot_id=BOOT)}
     assert [name for name, report in reports.items() if not report.ok] == ["s3"]
-    assert reports["notes.txt"].notes[0].endswith("shard-00/notes.txt belongs to no stream")
+    assert reports["notes.txt"].notes[0].endswith("shard-00/notes.txt does not belong to a stream")
     assert reports["s5"].messages == 5
     assert {report.shard for report in reports.values()} <= set(range(4))
 
@@ -289,7 +289,7 @@ def test_a_stream_in_the_wrong_shards_folder_is_a_fault(tmp_path: Path) -> None:
     home = data.shard_of("s1")
     filled(data.shard_path((home + 1) % 4), 1, name="s1")
     (report,) = check_data(data, boot_id=BOOT)
-    assert report.faults[0].cause == f"stream 's1' belongs into {data.shard_path(home)}"
+    assert report.faults[0].cause == f"stream 's1' belongs in {data.shard_path(home)}"
 
 
 def test_checking_changes_nothing_and_leaks_nothing(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_an_attempt_that_was_cut_short_is_taken_up_again(tmp_path: Path) -> None
 def test_a_directory_of_something_else_is_refused(tmp_path: Path, file: str) -> None:
     (tmp_path / file).parent.mkdir(exist_ok=True)
     (tmp_path / file).touch()
-    with pytest.raises(DirectoryError, match=r"no tailrace data directory and not empty: .(notes.txt|shard-00)"):
+    with pytest.raises(DirectoryError, match=r"not a tailrace data directory, and is not empty: .(notes.txt|shard-00)"):
         make_data_dir(tmp_path)
 
 
@@ -59,8 +59,8 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path, file: str) -> 
     ("node", "cause"),
     [
         ("", "damaged"),
-        ("[]", "holds no table"),
-        ('{"format": 2}', "says format 2"),
+        ("[]", "does not hold a table"),
+        ('{"format": 2}', "has format 2"),
         ('{"format": 1, "shards": 0, "node_id": "x"}', "shards = 0"),
         ('{"format": 1, "shards": true, "node_id": "x"}', "shards = True"),
         ('{"format": 1, "shards": 2, "node_id": ""}', "node_id = ''"),

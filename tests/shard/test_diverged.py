@@ -86,7 +86,7 @@ def test_every_flipped_byte_of_a_title_is_found(tmp_path: Path, content: int) ->
     for title in (0, TITLE_BYTES + 9):
         for place in range(title, title + TITLE_BYTES):
             flip(path, place, 0x01)
-            with pytest.raises(TailsDamaged, match=rf"25\.diverged at byte {title}: there is no title of a tail"):
+            with pytest.raises(TailsDamaged, match=rf"25\.diverged at byte {title}: the title of a tail is missing"):
                 listed(tmp_path)
             flip(path, place, 0x01)
     assert len(listed(tmp_path)) == 2

@@ -173,9 +173,9 @@ def test_what_repair_cut_off_is_read(tmp_path: Path) -> None:
 def test_a_torn_file_that_makes_no_sense_is_told(tmp_path: Path) -> None:
     path = tmp_path / "stream.torn"
     for data, cause in (
-        (b"not torn", "at byte 0: there is no title of a cut"),
+        (b"not torn", "at byte 0: the title of a cut is missing"),
         (b"torn content offset=4096 bytes=9 at=1\nfour", "at byte 42: the file ends within a cut, before 47"),
-        (b"torn meta offset=0 bytes=4 at=1\nfour\ntorn", "at byte 37: there is no title of a cut"),
+        (b"torn meta offset=0 bytes=4 at=1\nfour\ntorn", "at byte 37: the title of a cut is missing"),
     ):
         path.write_bytes(data)
         with open(path, "rb") as file, pytest.raises(TailsDamaged, match=cause):

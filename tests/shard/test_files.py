@@ -36,7 +36,7 @@ def test_write_all_goes_on_after_a_short_write(tmp_path: Path, monkeypatch: pyte
 
 def test_write_all_ends_when_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: 0)
-    with open(tmp_path / "file", "w+b") as file, pytest.raises(OSError, match="wrote nothing of 10 bytes at 2"):
+    with open(tmp_path / "file", "w+b") as file, pytest.raises(OSError, match="could not write 10 bytes at 2"):
         write_all(file.fileno(), b"0123456789", 2)
 
 

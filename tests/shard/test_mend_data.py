@@ -72,7 +72,7 @@ def test_a_stream_in_the_wrong_folder_stays_an_error(data: DataDirectory) -> Non
         file = f"s5{suffix}"
         os.rename(data.shard_path(home) / file, data.shard_path((home + 1) % 4) / file)
     errors = outcomes(mended(data, may_rebuild=True, may_repair=True))
-    assert "belongs into" in errors["s5"]
+    assert "belongs in" in errors["s5"]
 
 
 def test_a_running_broker_keeps_it_out(data: DataDirectory) -> None:

@@ -489,7 +489,7 @@ def test_nothing_is_cut_while_the_file_of_tails_cannot_be_read(tmp_path: Path) -
     log = begun(tmp_path)
     log.set_aside(8)
     flip(tmp_path / DIVERGED, 30)
-    with pytest.raises(TailsDamaged, match=r"stream\.diverged at byte 0: there is no title of a tail"):
+    with pytest.raises(TailsDamaged, match=r"stream\.diverged at byte 0: the title of a tail is missing"):
         log.set_aside(6)
     assert log.next_seq == 8
     (tmp_path / DIVERGED).rename(tmp_path / "elsewhere")

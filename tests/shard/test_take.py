@@ -145,7 +145,7 @@ WRONG: dict[str, tuple[Wrong, int, str, str]] = {
     "nothing": (lambda: b"", 1, "short", "does not end"),
     "half a header": (lambda: stamped(b"a", seq=1, at=2_000, epoch=2)[:31], 1, "short", "does not end"),
     "half a frame": (lambda: stamped(b"a", b"b", seq=1, at=2_000, epoch=2)[:-1], 2, "short", "does not end"),
-    "garbage": (lambda: bytes(100), 1, "length", "length is none"),
+    "garbage": (lambda: bytes(100), 1, "length", "invalid frame length"),
     "a bent byte": (lambda: bent(stamped(b"a", b"b", seq=1, at=2_000, epoch=2), -1), 2, "crc", "checksum"),
     "unstamped": (lambda: batch([b"a"]), 1, "crc", "checksum"),
     "a gap": (lambda: stamped(b"a", seq=2, at=2_000, epoch=2), 1, "seq", "not the next message .*: it is message 2"),
@@ -181,7 +181,7 @@ def test_wrong_frames_are_named_and_nothing_of_the_batch_is_taken(
     log = open_log(tmp_path)
     log.take(stamped(b"first", at=2_000, epoch=2))
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
-    said = rf"^stream 'stream' takes no such frames: message {seq}: .*{text}"
+    said = rf"^stream 'stream' refuses these frames: message {seq}: .*{text}"
     with pytest.raises(FramesRefused, match=said) as refused:
         log.take(wrong())
     assert (refused.value.seq, refused.value.fault, refused.value.name) == (seq, fault, NAME)
