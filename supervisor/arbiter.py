@@ -91,7 +91,7 @@ class Arbiter:
         return self.exit_code
 
     def let_go(self) -> None:
-        """In a forked child: what is the loop's is not the child's."""
+        """In a forked child: closes the loop's descriptors, which are not the child's."""
         self._selector.close()
         if self._metrics is not None:
             self._metrics.control.close()
@@ -105,7 +105,7 @@ class Arbiter:
                 self._on_control(key.data)
 
     def _wait_s(self) -> float:
-        """Until the next start that is due, and never longer than a tick; than a rest where all goes well."""
+        """The time until the next due start, at most a tick; longer if all is well."""
         if self.phase is not Phase.RUNNING:
             return TICK_S
         dues_s = [self._due_s[slot] for slot in range(self.board.slots) if slot not in self.crew.current]
@@ -114,9 +114,7 @@ class Arbiter:
         return min(TICK_S, max(min(dues_s, default=float("inf")) - time.monotonic(), 0.0))
 
     def _all_well(self) -> bool:
-        """Whether nothing is under way: whatever begins anew wakes the loop by itself, but for a worker that is
-        silent.
-        """
+        """Whether nothing is pending: every event wakes the loop, except a silent worker."""
         children = self.crew.current.values()
         return (
             self._metrics is not None
@@ -238,7 +236,7 @@ class Arbiter:
                 child.kill(signal.SIGCONT)  # one that was stopped would not leave its stack
 
     def _say_replaced(self) -> None:
-        """The service manager takes a reload for done when it hears READY again."""
+        """The service manager considers a reload finished at the next READY."""
         if self._reloading and not self.rolling.busy:
             self._reloading = False
             self._say_ready()
@@ -288,7 +286,7 @@ class Arbiter:
 
 
 def describe_exit(code: int) -> str:
-    """What an exit code says, with the likely cause where there is one.
+    """Describes an exit code, with the likely cause if it is known.
 
     >>> describe_exit(-9)
     'SIGKILL (by hand, or the kernel was out of memory)'

@@ -1,7 +1,7 @@
-"""How long to wait before a process that died is started again: a pure decision.
+"""Decides how long to wait before restarting a process that died. Pure.
 
-The delays differ by chance. With fixed ones, whatever kills workers at a fixed pace can keep step with them: each is
-killed as soon as it is back, no two are up at the same time, and some streams are never served.
+The delays are partly random. With fixed ones, a cause that kills workers at a fixed pace can keep step with them: each
+is killed as soon as it is back, no two are up at the same time, and some streams are never served.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ CALM_S = 10.0  # a process that lived this long has earned an immediate restart
 
 
 def delay_s(quick_deaths: int, chance: Callable[[], float] = random.random) -> float:
-    """The delay after the `quick_deaths`-th death in a row within CALM_S of a start; 0 for the first. `chance` gives 0
-    up to 1: the delay is between a quarter of what is shown here and all of it.
+    """The delay after the `quick_deaths`-th death in a row within CALM_S of a start; 0 for the first. `chance` returns
+    0 up to 1: the delay is between a quarter of the value computed here and all of it.
 
     >>> [delay_s(n, lambda: 1.0) for n in (0, 1, 2, 3, 4)]
     [0.0, 0.0, 0.1, 0.2, 0.4]

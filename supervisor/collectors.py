@@ -1,4 +1,4 @@
-"""What the metrics process itself can see of the node: the board, the processes and the file system of the data.
+"""Metrics that the metrics process collects itself: the board, the processes and the file system of the data.
 
 The counts of the workers come from their shared files (`broker.process.metrics_export`); here is the rest of a scrape.
 """
@@ -109,7 +109,7 @@ class DiskCollector(Collector):
         try:
             found = os.statvfs(self._data)
         except OSError:
-            return  # the disk is gone: its numbers are, too, and the workers' errors say the rest
+            return  # the disk is gone, and with it its numbers; the workers report errors
         yield _gauge(
             "tailrace_data_size_bytes", "Size of the file system of the data.", found.f_blocks * found.f_frsize
         )
@@ -124,7 +124,7 @@ class DiskCollector(Collector):
 
 
 class BuildCollector(Collector):
-    """Which program runs: a constant 1 with its labels."""
+    """The running program: a constant 1 with its labels."""
 
     def __init__(self, version: str, leaves: str) -> None:
         self._labels = (version, leaves)
@@ -142,7 +142,7 @@ def _gauge(name: str, text: str, number: float) -> GaugeMetricFamily:
 
 
 def find_unready(slots: Iterable[SlotView], beat_timeout_s: float) -> list[str]:
-    """One line for each worker that does not serve now; empty when the node is ready."""
+    """One line for each worker that is not serving; empty when the node is ready."""
     lines = []
     for view in slots:
         if view.pid == 0 or view.state == STATE_EMPTY:

@@ -1,7 +1,7 @@
 """The configuration of a node: a TOML file and flags, validated whole, into `broker.process.settings.Settings`.
 
-Every wrong key and value is found in one run and told with its place, so that an operator mends a file once. Flags win
-over the file; what neither names has its default.
+Every wrong key and value is found in one run and reported with its place, so that an operator mends a file once. Flags
+win over the file; keys in neither have their defaults.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _TOML_PLACE = re.compile(r"\s*\(at (?:line (\d+), column (\d+)|end of document)\
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """One thing that is wrong. `place` is `FILE:LINE`, `FILE` or a flag."""
+    """One fault. `place` is `FILE:LINE`, `FILE` or a flag."""
 
     place: str
     text: str
@@ -47,7 +47,7 @@ class Fault:
 
 
 class ConfigError(ValueError):
-    """The configuration cannot be used: `faults` says everything that is wrong with it, in the order of the file."""
+    """The configuration cannot be used: `faults` lists all faults, in the order of the file."""
 
     def __init__(self, faults: list[Fault]) -> None:
         self.faults = faults
@@ -57,8 +57,8 @@ class ConfigError(ValueError):
 def load(path: Path | None = None, flags: Mapping[str, object] | None = None) -> Settings:
     """Read `path` (None: no file), lay `flags` over it and validate everything.
 
-    `flags` maps field names of `Settings` to what was given on the command line, text or (for switches) bool; a field
-    that is absent or None was not given. Raises ConfigError.
+    `flags` maps field names of `Settings` to values of the command line, text or (for switches) bool; a field that is
+    absent or None was not given. Raises ConfigError.
     """
     text = "" if path is None else _read(path)
     tables = _parse(str(path), text)
@@ -112,7 +112,7 @@ class _Reader:
         self._faults: list[Fault] = []
         self._values: dict[str, Any] = {}
         self._faulty: set[str] = set()  # fields whose value could not be used
-        self._places: dict[str, tuple[str, int]] = {}  # of each value: where it was written
+        self._places: dict[str, tuple[str, int]] = {}  # the place of each value
         self._streams: list[StreamPolicy] = []
         self._slaves: list[SlaveRule] = []
         self._sections: dict[str, dict[str, Field[Any]]] = {}
@@ -217,7 +217,7 @@ class _Reader:
         return settings
 
     def _conflict(self, names: tuple[str, ...], text: str) -> None:
-        """A fault between fields, told at the last of them that was written (defaults agree with each other)."""
+        """A fault between fields, reported at the last of them that was written (defaults agree with each other)."""
         place, line = max((self._places[name] for name in names if name in self._places), key=lambda each: each[1])
         self._faults.append(Fault(place, text, line))
 

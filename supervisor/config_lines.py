@@ -1,7 +1,7 @@
-"""Where in a TOML text its sections and keys stand: tomllib reads the values and keeps no lines.
+"""Finds the lines of sections and keys in a TOML text: tomllib reads the values and keeps no lines.
 
-A scan of lines, not a parser: it runs beside tomllib on text that tomllib has accepted, and a place it cannot tell is
-answered with the nearest one it can (the section, then none). Nothing but messages depends on it.
+A scan of lines, not a parser: it runs beside tomllib on text that tomllib has accepted, and for an unknown place it
+returns the nearest known one (the section, then none). Nothing but messages depends on it.
 """
 
 from __future__ import annotations

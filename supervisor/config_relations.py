@@ -1,4 +1,4 @@
-"""What must hold between settings that are each in their own range."""
+"""Constraints between settings that are each in their own range."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tailrace.broker.process.settings import ENVELOPE_OVERHEAD_MIN_BYTES, LINE_OVERHEAD_MIN_BYTES, Settings
 
-Conflict = tuple[tuple[str, ...], str]  # the fields concerned, what is wrong and what to do
+Conflict = tuple[tuple[str, ...], str]  # the fields concerned, the fault and its remedy
 
 
 def find_conflicts(settings: Settings) -> Iterator[Conflict]:

@@ -1,7 +1,7 @@
-"""One value of the configuration: from what the operator wrote to what the program uses, and back to text.
+"""Parses one value of the configuration, and formats it as text.
 
-Sizes and times may be numbers in the unit of the key's name or text such as "8 MiB", "30 s", "7 d". Every message names
-what was written, what is allowed and the unit.
+Sizes and times may be numbers in the unit of the key's name or text such as "8 MiB", "30 s", "7 d". Every error names
+the value, the allowed range and the unit.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ MS_UNITS = {
     "d": DAY_S * 1_000,
     "w": 7 * DAY_S * 1_000,
 }
-# Only what is written back exactly: no decimal multiples, no weeks.
+# Only units that are written back exactly: no decimal multiples, no weeks.
 _BYTE_TEXT_UNITS = ("PiB", "TiB", "GiB", "MiB", "KiB")
 _MS_TEXT_UNITS = ("d", "h", "min", "s")
 
@@ -56,11 +56,11 @@ Value = int | float | bool | str | Path | Durability | tuple[str, ...]
 
 
 class WrongValue(ValueError):
-    """A value that cannot be used; the text says why and what would do."""
+    """An invalid value; the text gives the reason and the remedy."""
 
 
 def parse_value(spec: Spec, raw: object, *, whole: bool, from_flag: bool = False) -> Value:
-    """The value of a key. `whole` asks for an integer; `from_flag` says that `raw` is text from the command line.
+    """Parses the value of a key. `whole` asks for an integer; `from_flag`: `raw` is text from the command line.
 
     Raises WrongValue.
     """
@@ -84,7 +84,7 @@ def parse_value(spec: Spec, raw: object, *, whole: bool, from_flag: bool = False
 
 
 def show(raw: object) -> str:
-    """What was written, short enough for one line, without anything a terminal would act on."""
+    """Shows a value, short enough for one line, without characters that a terminal would interpret."""
     text = repr(raw) if not isinstance(raw, str) else '"' + raw.encode("unicode_escape").decode("ascii") + '"'
     if isinstance(raw, bool):
         text = str(raw).lower()

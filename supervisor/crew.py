@@ -1,4 +1,4 @@
-"""The worker processes of a node, slot by slot: forked, linked to each other, told who owns what.
+"""The worker processes of a node, slot by slot: forks and links them, and announces owners.
 
 Every pair of workers shares one link, a socket pair made here whenever either side is new. A slot has one owner;
 while it is being replaced it has a successor that stands by, and after that a retired worker that hands its
@@ -87,7 +87,7 @@ class Crew:
     # --- changes of ownership ---------------------------------------------------------------------------------------
 
     def announce(self, owner: Child) -> None:
-        """Tell everybody else who owns the owner's slot now."""
+        """Notifies all other workers of the present owner of the slot."""
         for other in self:
             if other is not owner and other.stage is not Stage.GONE:
                 other.tell("owner", slot=owner.slot, generation=owner.generation)

@@ -61,7 +61,7 @@ def bind(settings: Settings) -> socket.socket:
 
 
 def run(settings: Settings, board: Board, listener: socket.socket, directory: Path, lifeline_fd: int) -> None:
-    """The body of the metrics process; returns when it is told to end.
+    """The body of the metrics process; returns when it is stopped.
 
     `directory` is the shared one of `broker.process.metrics_export.make_directory`. `lifeline_fd` becomes readable when
     the supervisor is gone (the read end of a pipe that only the supervisor holds open). Call it in the forked child: it
@@ -126,7 +126,7 @@ def make_registry(settings: Settings, board: Board, directory: Path, supervisor_
 
 
 class Connection:
-    """One peer: first its request head comes in, then its answer goes out, then what else it sends is thrown away."""
+    """One peer: reads its request head, sends the answer, and discards further input."""
 
     __slots__ = ("answer", "deadline_s", "lingered_bytes", "received", "sock")
 
@@ -250,7 +250,7 @@ class Server:
         events = selectors.EVENT_READ | selectors.EVENT_WRITE if answer else selectors.EVENT_READ
         self._selector.modify(connection.sock, events, connection)
         if not answer:
-            # The peer closes once it has read: closing first, with bytes of it unread, would reset what it still reads.
+            # The peer closes once it has read: closing first, with unread input, would reset the answer.
             connection.sock.shutdown(socket.SHUT_WR)
 
     def _sweep(self) -> None:

@@ -17,7 +17,7 @@ _HEAD_END = re.compile(rb"\r?\n\r?\n")
 
 
 class BadRequest(Exception):
-    """What came is no request that is served; `status` says why."""
+    """An invalid or unsupported request; `status` is the answer's."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
         super().__init__(text)

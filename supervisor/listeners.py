@@ -13,7 +13,7 @@ BACKLOG = 4_096  # capped by net.core.somaxconn
 
 
 class CannotListen(Exception):
-    """The address cannot be listened on; the text says why."""
+    """The address cannot be used for listening; the text gives the reason."""
 
 
 def open_listeners(host: str, port: int, count: int) -> list[socket.socket]:

@@ -45,7 +45,7 @@ BOOT_ID_VARIABLE = "TAILRACE_BOOT_ID"  # tests play a crash of the machine with 
 
 
 class Node:
-    """What the supervisor holds while the node runs, and gives to each worker it forks."""
+    """The state that the supervisor holds while the node runs, and passes to each worker it forks."""
 
     def __init__(self, settings: Settings, directory: DataDirectory, lock: DirectoryLock) -> None:
         self.settings = settings
@@ -143,7 +143,7 @@ def _run(node: Node, reload: Callable[[], Settings] | None) -> int:
     signals = SignalQueue()
 
     def let_go() -> None:
-        """In a fresh child: drop what is the supervisor's alone."""
+        """In a fresh child: closes the supervisor's descriptors."""
         signals.close()
         node.lock.release()
         arbiter.let_go()
@@ -216,7 +216,7 @@ def patiently(bind: Callable[[], Bound]) -> Bound:
 
 
 def take_directory(settings: Settings) -> tuple[DataDirectory, DirectoryLock]:
-    """Lock the data directory, making it first where there is none. Raises ShardLocked, DirectoryError, OSError."""
+    """Locks the data directory, making it first if it does not exist. Raises ShardLocked, DirectoryError, OSError."""
     settings.data.mkdir(parents=True, exist_ok=True)
     path = settings.data.resolve()
     lock = DirectoryLock(path)

@@ -1,4 +1,4 @@
-"""Telling systemd how the service is: sd_notify(3), the part of it that a `Type=notify` unit uses.
+"""Notifies systemd of the service's state: sd_notify(3), the part of it that a `Type=notify` unit uses.
 
 Protocol: newline-separated VARIABLE=VALUE in one datagram to the unix socket named by NOTIFY_SOCKET (a leading @ stands
 for the abstract namespace).
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Notifier:
-    """Says nothing where nobody listens."""
+    """Does nothing if the service manager does not listen."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         address = environment.get("NOTIFY_SOCKET", "")
@@ -37,7 +37,7 @@ class Notifier:
 
     @property
     def watchdog_interval_s(self) -> float:
-        """How often to say that all is well: a quarter of what the service manager waits. sd_watchdog_enabled(3)
+        """The interval of watchdog notifications: a quarter of the service manager's timeout. sd_watchdog_enabled(3)
         recommends half of it at most.
         """
         return self.watchdog_s / 4 if self.watchdog_s else float("inf")

@@ -1,4 +1,4 @@
-"""One child process: forked here, known by its pid, spoken to over its control channel."""
+"""One child process: its pid, its control channel, its end."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ EXIT_CRASH = 70  # EX_SOFTWARE: an exception that nobody caught
 
 
 class Stage(enum.Enum):
-    """How far a worker is, as the supervisor knows it."""
+    """The state of a worker, as the supervisor knows it."""
 
     BOOTING = "booting"
-    STANDBY = "standby"  # booted, waiting to be told to own
+    STANDBY = "standby"  # booted, waiting for the command to own
     OWNING = "owning"
     RETIRING = "retiring"
     GONE = "gone"
 
 
 class Child:
-    """A forked process. `role` is what it calls itself in the log."""
+    """A forked process. `role` is its name in the log."""
 
     __slots__ = ("aborted_s", "control", "generation", "pid", "role", "slot", "stage", "started_s")
 
@@ -39,10 +39,10 @@ class Child:
         self.control = control
         self.stage = Stage.BOOTING
         self.started_s = time.monotonic()
-        self.aborted_s = 0.0  # when it was told to die, if it was
+        self.aborted_s = 0.0  # when it was killed, if it was
 
     def tell(self, kind: str, fds: tuple[int, ...] = (), **fields: int | str) -> None:
-        """Send a control message; a child that is gone will be reaped, so that is no error here."""
+        """Sends a control message; a child that is gone will be reaped, so that is not an error here."""
         try:
             self.control.send(kind, fds, **fields)
         except ControlClosed:
@@ -61,7 +61,7 @@ class Child:
 def fork_child(
     role: str, slot: int, generation: int, in_child: Callable[[], None], body: Callable[[ControlChannel], int]
 ) -> Child:
-    """Fork. The child runs `in_child` (to let go of what is the supervisor's), then `body`, and never returns."""
+    """Forks. The child runs `in_child` (to close the supervisor's descriptors), then `body`, and never returns."""
     ours, theirs = ControlChannel.pair()
     pid = os.fork()
     if pid:
@@ -72,7 +72,7 @@ def fork_child(
         ours.close()
         in_child()
         status = body(theirs)
-    except BaseException:  # whatever it is, it is logged here and ends this process
+    except BaseException:  # any exception is logged here and ends this process
         log.critical("%s died of an exception", role, exc_info=True)
     finally:
         logging.shutdown()

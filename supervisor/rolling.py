@@ -1,13 +1,13 @@
 """Replacing the workers one by one, the new one proven ready before the old one gives anything up.
 
-    BOOTING    the successor is forked and linked to all      -> it says ready
-    RELEASING  the old worker is told to retire               -> it says released (its shards are free)
-    TAKING     the successor is told to own                   -> it says owning; everybody is told
+    BOOTING    the successor is forked and linked to all      -> it reports ready
+    RELEASING  the old worker is ordered to retire            -> it reports released (its shards are free)
+    TAKING     the successor is ordered to own                -> it reports owning; all workers are notified
     HANDING    the old worker hands its connections on        -> it leaves; next slot
 
-A successor that dies before the old worker was told to retire costs nothing: the old one stays, the replacement ends.
-One that dies while the old worker gives its shards up has a successor of its own. Any death after that is an ordinary
-death of a worker, and the slot is started anew.
+A successor that dies before the old worker was ordered to retire costs nothing: the old one stays, the replacement
+ends. One that dies while the old worker gives its shards up has a successor of its own. Any death after that is an
+ordinary death of a worker, and the slot is started anew.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Step(enum.Enum):
 
 
 class Rolling:
-    """One replacement at a time; `step` is called once a turn of the supervisor's loop."""
+    """Replaces one worker at a time; `step` is called once per turn of the supervisor's loop."""
 
     def __init__(self, crew: Crew, drain_timeout_s: float) -> None:
         self.step_now = Step.IDLE

@@ -1,4 +1,4 @@
-"""Signals as bytes in a socket: handlers do nothing, the loop reads what came."""
+"""Signals as bytes in a socket: handlers do nothing, the loop reads them."""
 
 from __future__ import annotations
 

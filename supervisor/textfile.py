@@ -1,7 +1,7 @@
 """Figures that another program leaves in a file, for /metrics: those of the last rollup.
 
-The file is Prometheus text, written whole and renamed into place (`spark.rollup.metrics`). Whatever is in it, a scrape
-goes on: a file that cannot be used gives one line in the log, and a figure that says so, until it has changed.
+The file is Prometheus text, written whole and renamed into place (`spark.rollup.metrics`). A scrape succeeds with any
+content: a file that cannot be used gives one line in the log, and an error metric, until it has changed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ CAUSE_CHARACTERS_MAX: Final = 200
 
 
 class BadTextfile(ValueError):
-    """The file cannot be used; the text says why."""
+    """The file cannot be used; the text gives the reason."""
 
 
 class TextfileCollector(Collector):

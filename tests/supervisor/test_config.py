@@ -133,8 +133,11 @@ max_age = 3
         ('[[slave]]\nstreams = "a*b"\nupstream = ""', r':2: \[\[slave\]\] streams: "a\*b" has a \* before its end; .*'),
         ('[[slave]]\nstreams = "a b"\nupstream = ""', r':2: .* "a b" matches no stream: .*white space.*'),
         ('[[slave]]\nstreams = "$*"\nupstream = ""', r':2: .* "\$\*" begins with \$, .*'),
-        ('[[slave]]\nstreams = "*"\nupstream = ""\nfrom = "old"', r":4: \[\[slave\]\] from: 'old' is no place .*"),
-        ('[[slave]]\nstreams = "*"\nupstream = ""\nfrom = -1', r":4: \[\[slave\]\] from: '-1' is no place .*"),
+        (
+            '[[slave]]\nstreams = "*"\nupstream = ""\nfrom = "old"',
+            r":4: \[\[slave\]\] from: 'old' is not a position .*",
+        ),
+        ('[[slave]]\nstreams = "*"\nupstream = ""\nfrom = -1', r":4: \[\[slave\]\] from: '-1' is not a position .*"),
         ('[[slave]]\nstreams = "*"\nupstream = ""\nfrom = true', r":4: .* from: must be text in quotes, not true"),
         (
             '[[slave]]\nstreams = "a*"\nupstream = ""\n[[slave]]\nstreams = "ab"\nupstream = "h:1"',

@@ -75,9 +75,13 @@ def test_fractions_of_seconds_where_they_are_wanted() -> None:
         (Kind.STREAMS, "a|*", "matches no stream"),
         (Kind.STREAMS, "$own", "begins with \\$"),
         (Kind.ADDRESS, "h", '"h" is no address: write HOST:PORT'),
-        (Kind.ADDRESS, ":5050", "there is no host before the port"),
+        (Kind.ADDRESS, ":5050", "the host before the port is missing"),
         (Kind.PLACE, "", "must not be empty"),
-        (Kind.PLACE, "yesterday", "'yesterday' is no place in a stream: write 0, a time in microseconds, #SEQ or new"),
+        (
+            Kind.PLACE,
+            "yesterday",
+            "'yesterday' is not a position in a stream: write 0, a time in microseconds, #SEQ or new",
+        ),
         (Kind.PATH, "a\0b", "control characters"),
     ],
 )
