@@ -25,7 +25,7 @@ def batch_maker(options: Options, schema: StructType) -> BatchMaker:
 
 
 class TaskPartition(InputPartition):
-    """What one task reads, and the bad streams that it only tells of."""
+    """The slices that one task reads, and the bad streams that it only reports."""
 
     def __init__(self, task: Task, bad: tuple[BadStream, ...] = ()) -> None:
         super().__init__(0)
@@ -43,7 +43,7 @@ class TailraceReader(DataSourceReader):
             raise InvalidOption("maxRowsPerBatch is for live queries (readStream)")
         self._options = options
         self._schema = schema
-        batch_maker(options, schema)  # so that a wrong schema is told at once, and not by a task
+        batch_maker(options, schema)  # so that a wrong schema is reported at once, and not by a task
 
     def partitions(self) -> list[InputPartition]:
         options = self._options

@@ -1,4 +1,4 @@
-"""One blocking connection to a broker, for reading ranges of streams as the frames they are.
+"""One blocking connection to a broker, for reading ranges of streams as raw frames.
 
 The client library gives messages; here whole chunks of frames are wanted, to be taken apart by NumPy.
 """
@@ -54,7 +54,7 @@ class BrokerConnection:
             raise
 
     def place(self, stream: str, start: From, end: m.Place = ("now", 0)) -> m.Subscribed:
-        """Where `start` is in a stream, the first seq that is kept, and where `end` is. Nothing is sent of it.
+        """Returns the seq of `start` in a stream, the first seq that is kept, and the seq of `end`. No message is sent.
 
         A stream that nobody knows is made, unless the broker does not do that. Raises TailraceError.
         """
@@ -68,7 +68,7 @@ class BrokerConnection:
         return answer
 
     def chunks(self, stream: str, first_seq: int, end_seq: int) -> Iterator[Chunk]:
-        """The messages of a range. What was trimmed is left out. Raises TailraceError."""
+        """Yields the messages of a range, without trimmed ones. Raises TailraceError."""
         asked = self._subscribe(stream, From("seq", first_seq), ("seq", end_seq), WINDOW_BYTES)
         answer = self._await(m.Subscribed, stream, asked)
         assert isinstance(answer, m.Subscribed)
@@ -115,7 +115,7 @@ class BrokerConnection:
         try:
             self._sock.sendall(m.pack(message))
         except TimeoutError:
-            raise OperationTimeout(f"{self.address} has taken nothing for {ANSWER_TIMEOUT_S:g} s") from None
+            raise OperationTimeout(f"{self.address} has read nothing for {ANSWER_TIMEOUT_S:g} s") from None
         except OSError as error:
             raise ConnectionLost(f"the connection to {self.address} was lost: {error.strerror}") from None
 
@@ -164,7 +164,7 @@ def _dial(addresses: Sequence[Address]) -> tuple[socket.socket, Address]:
 
 
 def list_streams(address: Address) -> list[str]:
-    """All streams of the node, which it tells its own machine only. Raises TailraceError."""
+    """Returns all streams of the node, which it sends to its own machine only. Raises TailraceError."""
     sock, address = _dial([address])
     with sock:
         try:
@@ -184,5 +184,5 @@ def parse_listing(said: bytes) -> list[str]:
             _, code, text = (*line.split(" ", 2), "")[:3]
             raise broker_error(code, f"{text} (without it, name the streams in the option streams, without patterns)")
     if not lines or lines[-1] != ".":
-        raise ConnectionLost("the broker closed the connection within its list of streams")
+        raise ConnectionLost("the broker closed the connection in the middle of its list of streams")
     return [line.split(" ", 1)[0] for line in lines[1:-1]]

@@ -131,7 +131,7 @@ class BrokerView:
         return self.first_seq + bisect_left(seqs, timestamp_us, key=self.timestamp_at)
 
     def _is_place(self, seq: int, timestamp_us: int) -> bool:
-        """Whether the messages on both sides, as far as they are kept, say so too."""
+        """Whether the messages on both sides, as far as they are kept, agree."""
         first, end = max(seq - 1, self.first_seq), min(seq + 1, self.next_seq)
         for chunk in self._connection.chunks(self.stream, first, end) if first < end else ():
             entries = take_apart(self.stream, chunk, first)
@@ -152,7 +152,7 @@ class BrokerView:
 
 
 class BrokerSlice:
-    """See `spark.source.SliceReader`. A lost connection is made again, and reading goes on where it was."""
+    """See `spark.source.SliceReader`. A lost connection is made again, and reading resumes."""
 
     def __init__(self, options: SourceOptions, slice_: Slice) -> None:
         self._options = options

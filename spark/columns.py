@@ -1,4 +1,4 @@
-"""From blocks of messages to Arrow record batches, column by column. What is not asked for is not touched."""
+"""Converts blocks of messages to Arrow record batches, column by column. Only requested columns are built."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ class Part(NamedTuple):
 
 
 class Messages(NamedTuple):
-    """Of several parts, one after the other. Without frames the last three are empty."""
+    """Joins several parts, in order. Without frames the last three are empty."""
 
     parts: Sequence[Part]
     counts: Int64s  # of the messages of each part
     table: Table
     frames: memoryview
-    starts: Int64s  # where in `frames` each message begins
+    starts: Int64s  # the offset of each message in `frames`
     metadata_bytes: Int64s
 
 
@@ -81,14 +81,14 @@ class BatchMaker:
                 raise WrongSchema(str(error)) from None
 
     def batch(self, parts: Sequence[Part]) -> pa.RecordBatch:
-        """Of parts that all have frames, or all have none."""
+        """Joins parts that all have frames, or all have none."""
         messages = put_together(parts)
         decoded = self._decode(payload_array(messages)) if self._decode else None
         arrays = [_column(messages, decoded, field) for field in self._schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def fault(self, stream: str, cause: str) -> pa.RecordBatch | None:
-        """A row that tells what is wrong with a stream; None where the schema has no place for it."""
+        """A row that reports a fault of a stream; None if the schema has no column for it."""
         if FAULT not in self._schema.names:
             return None
         said = {"stream": stream, FAULT: cause}
@@ -97,17 +97,17 @@ class BatchMaker:
 
 
 def check_schema(schema: pa.Schema) -> None:
-    """Raises WrongSchema. What a payload may be is for its decoder to say."""
+    """Raises WrongSchema. The type of a payload is checked by its decoder."""
     types = {**dict(zip(SCHEMA.names, SCHEMA.types, strict=True)), CORRUPT: pa.binary(), FAULT: pa.string()}
     for field in schema:
         if field.name not in types:
-            raise WrongSchema(f"there is no column {field.name!r}; there are {', '.join(types)}")
+            raise WrongSchema(f"unknown column {field.name!r}; the columns are {', '.join(types)}")
         if field.name != "payload" and not _is_like(field.type, types[field.name]):
             raise WrongSchema(f"the column {field.name} is {types[field.name]}, not {field.type}")
 
 
 def put_together(parts: Sequence[Part]) -> Messages:
-    """One table and one buffer of frames, and what must be known of each message in it."""
+    """One table and one buffer of frames, and the facts about each message in it."""
     tables = [part.block.entries.table for part in parts]
     counts = np.array([len(table) for table in tables], np.int64)
     table = tables[0] if len(tables) == 1 else np.concatenate(tables)
@@ -180,7 +180,7 @@ def _stream(messages: Messages) -> pa.Array:
 
 def _shard(messages: Messages) -> pa.Array:
     shards = _repeated(messages, np.array([part.ref.shard for part in messages.parts], np.int32))
-    return pa.array(shards, mask=shards < 0)  # below 0: nobody says it
+    return pa.array(shards, mask=shards < 0)  # below 0: unknown
 
 
 def _seq(messages: Messages) -> pa.Array:

@@ -2,7 +2,7 @@
 
 There is no `pushFilters` here, and there must be none with Spark 4.3.0: filters that were pushed stay with the
 relation, which all queries of a DataFrame or view share, so the second one silently gets the rows of the first. Streams
-and times are chosen by options, columns by the schema. tests/spark/test_pushdown.py keeps an eye on it.
+and times are chosen by options, columns by the schema. tests/spark/test_pushdown.py checks that.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def ddl(options: Options) -> str:
 
 
 class TailraceDataSource(DataSource):
-    """docs/spark.md tells the options and columns."""
+    """docs/spark.md lists the options and columns."""
 
     @classmethod
     def name(cls) -> str:

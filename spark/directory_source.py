@@ -1,8 +1,8 @@
 """Streams read from the broker's files, in place, while it writes them. Nothing is written, and no lock is taken.
 
-Everything is read by pread into memory of our own, and no file is mapped but the index's header page: the owner may
-punch holes into what was trimmed, and may truncate a file whose tail it sets aside, which under a mapping is a signal
-and not an error. What was read counts only if first_seq, looked at afterwards, says that it was still there.
+All reads use pread into memory of our own, and no file is mapped but the index's header page: the owner may punch holes
+into trimmed ranges, and may truncate a file whose tail it sets aside, which raises a signal under a mapping instead of
+an error. Data counts only if first_seq, read afterwards, shows that it was still there.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class DirectorySource:
             for name in stream_names(path)
             if is_wanted(name, patterns)
         )
-        # A stream that was named and is not there is for `view` to tell.
+        # A named stream that does not exist is reported by `view`.
         named = (self.ref(name) for name in patterns if is_exact(name))
         return sorted({*found, *named}, key=lambda ref: ref.stream)
 
@@ -93,7 +93,7 @@ class DirectoryView:
             raise
         self._base_seq = fixed.base_seq
         self.first_seq = words.first_seq
-        # After a crash of the machine only what was synced is trusted, until the owner has opened the stream again.
+        # After a crash of the machine only synced messages are trusted, until the owner has opened the stream again.
         is_recovered = words.boot == this_boot()
         shown = words.next_seq if is_recovered and not only_synced else min(words.synced_seq, words.next_seq)
         self.next_seq = max(shown, words.first_seq)
@@ -115,7 +115,7 @@ class DirectoryView:
         return seq
 
     def _check_frame(self, seq: int) -> None:
-        """The frame has the time that the index says. If the messages on both sides of a place do, it is the right one.
+        """The frame's time must equal the index's. If the messages on both sides of a seq agree, the seq is right.
 
         Raises StreamDamaged.
         """
@@ -128,9 +128,9 @@ class DirectoryView:
                 found = unpack_header(frame)
                 if (found.seq, found.timestamp_us, found.length) == (seq, entry.timestamp_us, entry.length):
                     return
-        # What was trimmed meanwhile may be zeros.
+        # Messages trimmed meanwhile may be zeros.
         if seq >= parse_index(os.pread(self._fd, HEADER_PAGE_BYTES, 0))[1].first_seq:
-            cause = f"the frame of message {seq} is not what its index entry says"
+            cause = f"the frame of message {seq} contradicts its index entry"
             raise self._paths.damaged(self._paths.index_file, entry_offset(seq, self._base_seq), cause)
 
     def _check_beside(self, seq: int) -> None:
@@ -172,7 +172,7 @@ def open_view(directory: Path, ref: StreamRef, only_synced: bool = False) -> Dir
     try:
         return DirectoryView(paths, ref.shard, only_synced)
     except (FileNotFoundError, HeaderFault):
-        # The reader knows what is damaged and what is only being made, or being written in this very moment.
+        # The reader distinguishes damage from a stream that is being made or written at this moment.
         StreamReader.open(paths.directory, ref.stream).close()
     try:
         return DirectoryView(paths, ref.shard, only_synced)
@@ -209,7 +209,7 @@ class DirectorySlice:
         table = np.empty(end_seq - seq, ENTRY)
         view = memoryview(table.view(np.uint8).data).cast("B")
         size = self._reader.read_entries(view, seq)
-        # Afterwards, not before: what is trimmed from here on was read whole.
+        # Afterwards, not before: messages trimmed from here on were read whole.
         entries = Entries(seq, table[: size // INDEX_ENTRY_BYTES]).since(self._reader.first_seq())
         fault = find_fault(entries.table)
         if fault:

@@ -1,4 +1,4 @@
-"""Index entries as NumPy arrays, and whether they can be what was written."""
+"""Index entries as NumPy arrays, and their plausibility."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ class Entries(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Of the frames."""
+        """The bytes of the frames."""
         return int(self.table["length"].sum(dtype=np.int64))
 
     def part(self, start: int, end: int) -> Entries:
-        """Those from place `start` to place `end`; the memory is shared."""
+        """The entries from `start` to `end`; the memory is shared."""
         return Entries(self.first_seq + start, self.table[start:end])
 
     def since(self, seq: int) -> Entries:
@@ -86,7 +86,7 @@ def find_fault(table: Table) -> Fault | None:
         _first(offset[:1] < HEADER_PAGE_BYTES, 0, "a frame cannot begin in the header page"),
         _first(offset[:-1] + length[:-1] != offset[1:], 1, "its frame does not begin where the one before it ends"),
         _first(timestamp_us[1:] < timestamp_us[:-1], 1, "its time is before that of the message before it"),
-        _first(timestamp_us[-1:] > TIMESTAMP_MAX, len(table) - 1, "its time is none"),
+        _first(timestamp_us[-1:] > TIMESTAMP_MAX, len(table) - 1, "its time is invalid"),
     ]
     return min((fault for fault in faults if fault), default=None)
 

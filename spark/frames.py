@@ -25,14 +25,14 @@ FRAME_HEADER: Final = np.dtype(
         ("metadata_bytes", "<u2"),
     ]
 )
-DISAGREES: Final = "the frame is not what its index entry says"
+DISAGREES: Final = "the frame contradicts its index entry"
 ENDS: Final = "the file ends before the frame does"
 
 assert FRAME_HEADER.itemsize == HEADER.size
 
 
 def check_frames(entries: Entries, frames: memoryview, check_crc: bool) -> Fault | None:
-    """The first message whose frame is not what its entry says, or (where asked) has a wrong checksum or seq.
+    """Returns the first message whose frame contradicts its entry, or (on request) has a wrong checksum or seq.
 
     None when all is right. `frames` should hold the frames of just these entries, of which there is at least one.
     """
@@ -56,20 +56,20 @@ def check_frames(entries: Entries, frames: memoryview, check_crc: bool) -> Fault
 def index_of(frames: memoryview, first_seq: int) -> Entries:
     """The entries of whole frames that came over a connection, with offsets counted from the first of them.
 
-    Raises ValueError for bytes that are no frames.
+    Raises ValueError for bytes that are not frames.
     """
     return Entries(first_seq, np.frombuffer(_index_entries(frames, 0, len(frames), 0), ENTRY))
 
 
 def frame_starts(entries: Entries) -> Int64s:
-    """Where in their frames each message begins."""
+    """The offset of each message in its frames."""
     offset = entries.table["offset"]
     starts: Int64s = (offset - offset[0]).astype(np.int64)
     return starts
 
 
 def _first_difference(entries: Entries, frames: memoryview) -> int:
-    """The first message whose header disagrees with its entry; 0 where that is not to be seen."""
+    """Returns the first message whose header disagrees with its entry; 0 if it is unknown."""
     raw = np.frombuffer(frames, np.uint8)
     headers = raw[frame_starts(entries)[:, None] + np.arange(HEADER_BYTES)].view(FRAME_HEADER)[:, 0]
     differs = np.zeros(entries.messages, bool)

@@ -14,7 +14,7 @@ HEADERS_TYPE: Final = pa.map_(pa.string(), pa.binary())
 
 
 def headers_array(frames: memoryview, metadata_starts: Int64s, metadata_bytes: Int64s) -> pa.MapArray:
-    """The headers in each message's metadata; an empty map where there are none, or nothing that could be read.
+    """The headers in each message's metadata; an empty map if there are none, or none that can be read.
 
     Messages mostly have the same few headers, so each that differs is unpacked once.
     """
@@ -37,7 +37,7 @@ def headers_array(frames: memoryview, metadata_starts: Int64s, metadata_bytes: I
 
 
 def _pairs(metadata: bytes) -> list[tuple[str, bytes]]:
-    """What the broker took without a look may be anything: only texts with texts or bytes are headers."""
+    """The broker does not check metadata: only texts with texts or bytes are headers."""
     found: dict[Any, Any] = dict(unpack_headers(metadata))
     return [
         (key, value.encode() if isinstance(value, str) else value)

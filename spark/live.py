@@ -1,7 +1,7 @@
 """Live queries: offsets per stream, batches of bounded size, new streams while it runs.
 
-Exactly once holds because a batch is a set of ranges of seqs, which Spark writes down before it reads them: whoever
-reads them again gets the same messages. Where some are gone meanwhile the query fails, unless it was told to go on.
+Exactly once holds because a batch is a set of ranges of seqs, which Spark writes down before it reads them: every
+repeated read gets the same messages. If some are lost meanwhile the query fails, unless it is configured to continue.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tailrace.spark.reading import LOG, read_slice, told
 from tailrace.spark.slices import NO_IDENTITY, BadStream, BadStreams, Slice
 from tailrace.spark.source import CONNECTION_ERRORS, STREAM_ERRORS, Source, StreamRef, StreamView, open_source
 
-GONE: Final = "stream {!r} does not exist any more; the query has read it as far as it could"
+GONE: Final = "stream {!r} no longer exists; the query has read all messages it could"
 
 
 class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -114,7 +114,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._source
 
     def _look(self, known: Offset) -> None:
-        """Note where every stream begins for this query, and where it ends now. Raises BadStreams."""
+        """Notes the beginning of every stream for this query, and its end now. Raises BadStreams."""
         source, bad = self._opened(), []
         self._replaced.clear()
         latest: Offset = {}
@@ -148,7 +148,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             latest[ref.stream] = end
 
     def _checked(self, name: str, mark: Mark) -> Mark:
-        """Where to go on in a stream. Raises DataLoss where it is not the one any more that the query has read."""
+        """Returns where to continue in a stream. Raises DataLoss if it is not the stream that the query has read."""
         latest = self._latest.get(name)
         if latest is None:
             return mark
@@ -160,7 +160,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             cause, resumed = find_loss(view, mark)
         if self._options.fail_on_data_loss:
             raise DataLoss(name, cause)
-        LOG.warning("stream %r: %s: going on at seq %d", name, cause, resumed)
+        LOG.warning("stream %r: %s: continuing at seq %d", name, cause, resumed)
         return Mark(resumed, latest.identity, None, resumed)
 
     def _marked(self, name: str, mark: Mark, has_moved: bool) -> Mark:
@@ -191,7 +191,7 @@ class TailraceStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def is_replaced(view: StreamView, mark: Mark) -> bool:
-    """Whether the last message before the mark is another one than when the mark was made. Raises STREAM_ERRORS."""
+    """Whether the last message before the mark has changed since the mark was made. Raises STREAM_ERRORS."""
     if mark.time_us is None or not view.first_seq < mark.seq <= view.next_seq:
         return False
     stamp = view.stamp_at(mark.seq - 1)
@@ -206,13 +206,13 @@ def find_gone(begun: Offset, end: Offset) -> list[str]:
 
 
 def find_loss(view: StreamView, mark: Mark) -> tuple[str, int]:
-    """What has become of the messages before the mark, and from where on the stream has others.
+    """Returns the fate of the messages before the mark, and the seq from which the stream has others.
 
     Raises STREAM_ERRORS.
     """
     read = f"the query has read it up to seq {mark.seq}"
     if not is_same_stream((view.identity[0], 0), (mark.identity[0], 0)):
-        return f"it was made anew; {read} as it was before", view.first_seq
+        return f"it was made anew; {read} before", view.first_seq
     if not is_same_stream(view.identity, mark.identity):
         return f"its end was set aside; {read}, and now it ends at {view.next_seq}", view.next_seq
     resumed = view.next_seq if mark.time_us is None else min(view.seq_at(mark.time_us + 1), mark.seq)
@@ -225,8 +225,8 @@ def find_loss(view: StreamView, mark: Mark) -> tuple[str, int]:
 def read_all(
     source: Source, slice_: Slice, maker: BatchMaker, options: Options, bad: list[BadStream]
 ) -> Iterator[Part]:
-    """All messages of a slice. Raises DataLoss, StreamCut or StreamBehind where not all are there any more, unless that
-    is allowed; others of STREAM_ERRORS unless bad streams are skipped, which then come to `bad`."""
+    """Yields all messages of a slice. Raises DataLoss, StreamCut or StreamBehind if some are lost, unless that is
+    allowed; others of STREAM_ERRORS unless bad streams are skipped, which are then passed to `bad`."""
     messages, had_bad = 0, len(bad)
     try:
         for part in read_slice(source, slice_, maker.needs_frames, bad.append if options.skip_bad else None):
@@ -235,7 +235,7 @@ def read_all(
     except (StreamCut, StreamBehind) as error:
         if options.fail_on_data_loss:
             raise
-        LOG.warning("%s: going on without", error)
+        LOG.warning("%s: continuing without it", error)
     if messages < slice_.messages and options.fail_on_data_loss and len(bad) == had_bad:
         missing = slice_.messages - messages
         raise DataLoss(slice_.stream, f"{missing} messages were trimmed before the query has read them")

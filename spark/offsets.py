@@ -1,4 +1,4 @@
-"""How far a live query has come in each stream, and how far its next batch goes. Pure.
+"""The progress of a live query in each stream, and the end of its next batch. Pure.
 
 An offset is what Spark keeps in its checkpoint as JSON: for each stream the seq after the last message of the batch,
 which files these were (`Identity`), so that a stream whose tail was set aside is not taken for the same one, and time
@@ -15,10 +15,10 @@ from tailrace.spark.slices import NO_IDENTITY, Identity
 
 
 class Mark(NamedTuple):
-    """Messages before `seq` are done; `time_us` and `epoch` are those of the last of them, None where not known.
+    """Messages before `seq` are done; `time_us` and `epoch` are those of the last of them, None if unknown.
 
-    `boot`: see `spark.source.StreamView`. `resumed`: the batch that ends here begins at this seq, as what was done
-    before is no part of the stream any more. `is_gone`: the stream has vanished; the first batch that ends with such a
+    `boot`: see `spark.source.StreamView`. `resumed`: the batch that ends here begins at this seq, as the messages done
+    before are no longer part of the stream. `is_gone`: the stream has vanished; the first batch that ends with such a
     mark reports it.
     """
 
@@ -37,16 +37,16 @@ _OPTIONAL: Final = {"us": "time_us", "from": "resumed", "epoch": "epoch", "boot"
 
 
 class DataLoss(Exception):
-    """Messages that the query should have had are gone, or some that it had are no part of the stream any more."""
+    """Messages that the query should have had are lost, or some that it had are no longer part of the stream."""
 
     def __init__(self, stream: str, cause: str) -> None:
-        advice = 'option("failOnDataLoss", "false") goes on with what there is'
+        advice = 'option("failOnDataLoss", "false") continues with the remaining messages'
         super().__init__(f"stream {stream!r}: {cause}. {advice}")
         self.stream = stream
 
 
 def is_same_stream(one: Identity, other: Identity) -> bool:
-    """Over a connection nobody says which files these are."""
+    """Over a connection the files are unknown."""
     return one == other or NO_IDENTITY in (one, other)
 
 
@@ -62,7 +62,7 @@ def _pack(mark: Mark) -> dict[str, int]:
 
 
 def parse_offset(said: Mapping[str, Any]) -> Offset:
-    """Raises ValueError when this is no offset of ours, as from another source's checkpoint."""
+    """Raises ValueError for an invalid offset, as from another source's checkpoint."""
     try:
         return {name: _parse(mark) for name, mark in said.items()}
     except (KeyError, TypeError, ValueError) as error:
@@ -76,9 +76,9 @@ def _parse(said: Mapping[str, Any]) -> Mark:
 
 
 def admit(waiting: Mapping[str, int], rows: int) -> dict[str, int]:
-    """How many of the waiting messages of each stream go into a batch of at most `rows`.
+    """Decides how many of the waiting messages of each stream go into a batch of at most `rows`.
 
-    Streams with few get all of theirs, and those with many share what is left evenly, so none starves another.
+    Streams with few get all of theirs; the others share the rest evenly, so none starves another.
     """
     admitted: dict[str, int] = {}
     left = rows

@@ -1,4 +1,4 @@
-"""The options of the data source: what may be said, what it means, what is said when it is wrong."""
+"""The options of the data source: names, meanings, and errors."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROWS_MAX: Final = 1 << 40
 
 
 class InvalidOption(ValueError):
-    """An option says what cannot be done; the text says which, and what could."""
+    """An invalid option; the text names it, and the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class Options:
 
 
 def parse_options(said: Mapping[str, str]) -> Options:
-    """From the names and texts that Spark hands over; upper and lower case of names are the same. InvalidOption."""
+    """Parses the names and texts that Spark passes; case of names is ignored. InvalidOption."""
     found = {name.lower(): value for name, value in said.items()}
     unknown = [name for name in said if name.lower() not in _KNOWN]
     if unknown:
-        raise InvalidOption(f"there is no option {unknown[0]!r}; there are {', '.join(KNOWN)}")
+        raise InvalidOption(f"unknown option {unknown[0]!r}; the options are {', '.join(KNOWN)}")
     start = found.get("from", "")
     options = Options(
         source=_source(found),
@@ -86,7 +86,7 @@ def _source(found: Mapping[str, str]) -> SourceOptions:
     path, brokers = found.get("path", ""), found.get("brokers", "")
     if bool(path) == bool(brokers):
         raise InvalidOption(
-            'say either where the data directory is, load("DATA"), or option("brokers", "HOST:PORT,…"), '
+            'give either the data directory, load("DATA"), or option("brokers", "HOST:PORT,…"), '
             f"{'not both' if path else 'one of them'}"
         )
     check_crc = _choice(found, "checkCrc", ("false", "true")) == "true"
@@ -95,7 +95,7 @@ def _source(found: Mapping[str, str]) -> SourceOptions:
     )
     only_synced = _choice(found, "onlySynced", ("false", "true")) == "true"
     if only_synced and not path:
-        raise InvalidOption("onlySynced is for a path: over a connection nobody knows what the node has synced")
+        raise InvalidOption("onlySynced is for a path: over a connection the synced seq is unknown")
     return SourceOptions(path, addresses, found.get("token"), check_crc, only_synced)
 
 
@@ -114,7 +114,7 @@ def _number(found: Mapping[str, str], name: str) -> int | None:
 
 
 def _choice(found: Mapping[str, str], name: str, choices: tuple[str, ...]) -> str:
-    """What was said, or the first choice."""
+    """The given choice, or the first."""
     text = found.get(name.lower(), choices[0]).lower()
     if text not in choices:
         raise InvalidOption(f"the option {name} is {text!r}; it is one of {', '.join(choices)}")

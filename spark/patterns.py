@@ -1,4 +1,4 @@
-"""Which streams are meant: names and shell-like patterns."""
+"""Selects streams by names and shell-like patterns."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ def split_patterns(text: str) -> tuple[str, ...]:
 
 
 def is_exact(pattern: str) -> bool:
-    """Whether only one stream can be meant."""
+    """Whether it can select one stream only."""
     return not any(character in pattern for character in WILDCARDS)
 
 
 def needs_listing(patterns: Sequence[str]) -> bool:
-    """Whether one must know which streams there are."""
+    """Whether the list of streams is needed."""
     return not patterns or not all(map(is_exact, patterns))
 
 
 def is_wanted(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a pattern is this very name, or matches it. The broker's own streams (`$…`) match only what begins so.
+    """Whether a pattern is this very name, or matches it. The broker's own streams (`$…`) match only patterns that
+    begin with `$`.
 
     No pattern at all means every stream but the broker's own.
     """

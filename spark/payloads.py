@@ -1,7 +1,7 @@
-"""Payloads decoded as a whole column: texts, JSON, msgpack. What cannot be decoded is set apart, and stops no query.
+"""Decodes payloads as a whole column: texts, JSON, msgpack. Invalid payloads are set apart, and stop no query.
 
-Each form is tried on a whole batch at once. Where that fails the batch is halved until the bad ones stand alone, so a
-few bad ones among many cost a few small decodings more.
+Each form is tried on a whole batch at once. If that fails the batch is halved until the bad ones stand alone, so a few
+bad ones among many cost a few small decodings more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _UNDECODABLE = (pa.ArrowException, msgpack.UnpackException, ValueError, TypeErro
 
 
 class Decoded(NamedTuple):
-    """`values` have the type that was asked for; either is null where the other is not, or the payload said null."""
+    """`values` have the requested type; a row is null in either if it is not in the other, or if the payload is
+    null."""
 
     values: pa.Array
     corrupt: pa.Array
@@ -39,13 +40,13 @@ class UnsupportedType(ValueError):
 
 
 def make_decoder(form: PayloadForm, type_: pa.DataType) -> Decoder:
-    """From a column of binary payloads to one of this type. Raises UnsupportedType."""
+    """Decodes a column of binary payloads to this type. Raises UnsupportedType."""
     attempt = _ATTEMPTS[form](type_)
     return lambda payloads: _decode(payloads, attempt, type_)
 
 
 def natural_type(form: PayloadForm) -> pa.DataType:
-    """What payloads are decoded to where the schema does not say."""
+    """The type of payloads if the schema does not name one."""
     return pa.binary() if form == "binary" else pa.string()
 
 
@@ -79,7 +80,7 @@ def _decode_part(
 
 def _binary(type_: pa.DataType) -> Attempt:
     if type_ != pa.binary():
-        raise UnsupportedType(f'payloads are binary, not {type_}, unless option("payload") says how they are decoded')
+        raise UnsupportedType(f'payloads are binary, not {type_}, unless option("payload") chooses a decoder')
     return lambda payloads: payloads
 
 
@@ -90,7 +91,7 @@ def _utf8(type_: pa.DataType) -> Attempt:
 
 
 def _json(type_: pa.DataType) -> Attempt:
-    """Every payload becomes a line `{"p":PAYLOAD,"i":ROW}`: the rows that come back tell that none has moved."""
+    """Every payload becomes a line `{"p":PAYLOAD,"i":ROW}`: the row numbers show that none has moved."""
     schema = pa.schema([("p", type_), ("i", pa.int64())])
     parsing = pj.ParseOptions(explicit_schema=schema, newlines_in_values=True, unexpected_field_behavior="ignore")
 

@@ -1,4 +1,4 @@
-"""Where reading begins and ends, as options say it."""
+"""Parses where reading begins and ends, from options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tailrace.places import PLACE_MAX, to_us
 TIME_MIN_US: Final = 10**14
 TIME_MAX_US: Final = 10**17
 """From 1973 to 5138. A number below is seconds or milliseconds, one above nanoseconds; only 0 is a time, too."""
-FORMS: Final = "a time (2026-11-21T12:00:00Z, UTC where no zone is said, or microseconds since 1970) or a seq (#1000)"
+FORMS: Final = "a time (2026-11-21T12:00:00Z, UTC without a zone, or microseconds since 1970) or a seq (#1000)"
 
 _NUMBER = re.compile(r"(#?)([0-9]{1,19})", re.ASCII)
 
@@ -24,7 +24,7 @@ class Place(NamedTuple):
 
 
 class Range(NamedTuple):
-    """From `start` (None: the oldest that is kept) up to before `end` (None: the end as it is when that is asked)."""
+    """From `start` (None: the oldest that is kept) up to before `end` (None: the end at the time of planning)."""
 
     start: Place | None = None
     end: Place | None = None
@@ -34,13 +34,13 @@ EVERYTHING: Final = Range()
 
 
 def parse_place(text: str) -> Place:
-    """Raises ValueError, saying what the forms are."""
+    """Raises ValueError, which lists the valid forms."""
     number = _NUMBER.fullmatch(text.strip())
     if number and int(number[2]) <= PLACE_MAX:
         value = int(number[2])
         if not number[1] and value and not TIME_MIN_US <= value <= TIME_MAX_US:
             raise ValueError(
-                f"{text!r} is no likely time: numbers are microseconds since 1970, such as 1784000000000000"
+                f"{text!r} is not a plausible time: numbers are microseconds since 1970, such as 1784000000000000"
             )
         return Place("seq" if number[1] else "time", value)
     try:

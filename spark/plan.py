@@ -1,4 +1,4 @@
-"""From what is asked for to a list of tasks: looks at each stream once, and searches its index."""
+"""Turns a query into a list of tasks: opens each stream once, and searches its index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Plan(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """How many messages are to be read."""
+        """The number of messages to read."""
         return sum(slice_.messages for task in self.tasks for slice_ in task)
 
 
@@ -51,12 +51,12 @@ def make_plan(
 
 
 def is_unborn(error: Exception, ref: StreamRef, patterns: Sequence[str]) -> bool:
-    """Whether the stream was only being made, or a crash left it so, and nobody has named it: then it is not there."""
+    """Whether the stream was just being created, or a crash left it so, and it was not named: then it is ignored."""
     return isinstance(error, StreamMissing) and ref.stream not in patterns
 
 
 def stream_slices(source: Source, ref: StreamRef, range_: Range, rows: int, align_us: int) -> list[Slice]:
-    """What the range has of one stream: whole, or aligned parts of about `rows`. Raises STREAM_ERRORS."""
+    """Slices of the range in one stream: whole, or aligned parts of about `rows`. Raises STREAM_ERRORS."""
     with source.view(ref) as view:
         slice_ = resolve(view, range_)
         if align_us:
@@ -65,7 +65,7 @@ def stream_slices(source: Source, ref: StreamRef, range_: Range, rows: int, alig
 
 
 def resolve(view: StreamView, range_: Range) -> Slice:
-    """What the range has of a stream; may be empty."""
+    """The part of the range in a stream; may be empty."""
     start = view.first_seq if range_.start is None else _seq_of(view, range_.start)
     end = view.next_seq if range_.end is None else _seq_of(view, range_.end)
     return Slice(view.stream, view.shard, start, max(start, end), view.identity)

@@ -1,7 +1,7 @@
-"""How slices are cut and packed into tasks. Pure.
+"""Cuts slices and packs them into tasks. Pure.
 
-A task costs Spark some 25 to 55 ms, so it should have a million messages or more; a single one should not have so many
-that the others wait for it; and a stream costs about as much to open as some thousand messages to read.
+A task costs Spark some 25 to 55 ms, so it should have a million messages or more; a single task should not delay the
+others by its size; and opening a stream costs about as much as reading some thousand messages.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STREAM_ROWS: Final = 5_000
 
 
 def rows_for(slices: Sequence[Slice], processors: int) -> int:
-    """How many messages a task should have, counting what each stream costs."""
+    """The size of a task in messages, including the cost of each stream."""
     weight = sum(slice_.messages + STREAM_ROWS for slice_ in slices)
     return min(max(-(-weight // processors), ROWS_PER_TASK_MIN), ROWS_PER_TASK)
 
@@ -34,7 +34,7 @@ def cut(slice_: Slice, rows: int) -> list[Slice]:
 
 
 def cut_aligned(view: TimedView, slice_: Slice, rows: int, unit_us: int) -> list[Slice]:
-    """Parts of about `rows` messages, or more, that end where a unit of time (a minute, say) ends.
+    """Parts of about `rows` messages, or more, that end at a unit of time (such as a minute).
 
     So the messages of one unit are all in one part.
     """

@@ -1,4 +1,4 @@
-"""A task: read its slices, and give record batches. What goes wrong with a stream is raised, or told and left out."""
+"""Runs a task: reads its slices and yields record batches. Errors of a stream are raised, or reported and skipped."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ LOG = logging.getLogger("tailrace.spark")
 
 
 def read_task(source: Source, task: Iterable[Slice], maker: BatchMaker, skip_bad: bool) -> Iterator[pa.RecordBatch]:
-    """The messages of all slices. Raises STREAM_ERRORS for a stream that cannot be read; with `skip_bad` that is told
-    after what could be read of it, and all others."""
+    """The messages of all slices. Raises STREAM_ERRORS for a stream that cannot be read; with `skip_bad` errors are
+    reported after the readable messages of that stream, and all others."""
     bad: list[BadStream] = []
     on_bad = bad.append if skip_bad else None
     parts = (part for slice_ in task for part in read_slice(source, slice_, maker.needs_frames, on_bad))
@@ -27,7 +27,7 @@ def read_task(source: Source, task: Iterable[Slice], maker: BatchMaker, skip_bad
 def read_slice(
     source: Source, slice_: Slice, frames: bool, on_bad: Callable[[BadStream], None] | None = None
 ) -> Iterator[Part]:
-    """Raises STREAM_ERRORS, or says them to `on_bad`, but for CONNECTION_ERRORS."""
+    """Raises STREAM_ERRORS, or passes them to `on_bad`, except CONNECTION_ERRORS."""
     ref = StreamRef(slice_.shard, slice_.stream)
     try:
         with source.open(slice_) as reader:

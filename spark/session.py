@@ -59,13 +59,13 @@ def local_session(
 ) -> Any:
     """A SparkSession in this process and one JVM, with the data source registered; the one there is, if there is one.
 
-    `cores`: how many tasks at a time, `*` for as many as there are processors. `memory`: the JVM's heap. `settings` go
-    over those that are made here. `background`: Java and its Python tasks get only what no other process wants of the
-    processors, so that a broker beside them is hardly slowed. Raises RuntimeError where there is no Java.
+    `cores`: how many tasks at a time, `*` for as many as there are processors. `memory`: the JVM's heap. `settings`
+    override those made here. `background`: Java and its Python tasks get only idle processor time, so that a broker
+    beside them is hardly slowed. Raises RuntimeError without a Java.
     """
     from tailrace.spark.datasource import TailraceDataSource
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable  # or its Python processes would be whatever `python3` is
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # otherwise its Python processes would be any `python3`
     builder = session_builder(app, f"local[{cores}]", memory, {**_LOCAL_SETTINGS, **(settings or {})})
     session = idle(builder.getOrCreate) if background else builder.getOrCreate()
     session.dataSource.register(TailraceDataSource)
@@ -73,7 +73,7 @@ def local_session(
 
 
 def session_builder(app: str, master: str, memory: str, settings: Mapping[str, str]) -> Any:
-    """A SparkSession.Builder, with `settings` over SETTINGS. Raises RuntimeError where there is no Java."""
+    """A SparkSession.Builder, with `settings` over SETTINGS. Raises RuntimeError without a Java."""
     from pyspark.sql import SparkSession
 
     os.environ["JAVA_HOME"] = str(java_home())
@@ -84,7 +84,7 @@ def session_builder(app: str, master: str, memory: str, settings: Mapping[str, s
 
 
 def idle(make: Callable[[], T]) -> T:
-    """What `make` gives, which it makes in a thread of its own: what it starts keeps the scheduling policy IDLE.
+    """Returns `make()`, called in a thread of its own: processes started there keep the scheduling policy IDLE.
 
     No thread goes back from that policy, as only root may.
     """
@@ -100,24 +100,24 @@ def idle(make: Callable[[], T]) -> T:
 def java_home() -> Path:
     """The Java to run Spark on: JAVA_HOME, or the machine's, or the wheel's, whichever is new enough first.
 
-    Raises RuntimeError where there is none.
+    Raises RuntimeError if it is missing.
     """
     for home in (_named_java(), _system_java(), _wheel_java()):
         if home is not None and java_major(home) >= JAVA_MAJOR_MIN:
             return home if home in _made or has_vectors(home) else without_vectors(home)
     raise RuntimeError(
-        f"there is no Java {JAVA_MAJOR_MIN} or newer: set JAVA_HOME, or pip install 'tailrace[spark]', which brings one"
+        f"Java {JAVA_MAJOR_MIN} or newer is missing: set JAVA_HOME, or pip install 'tailrace[spark]', which brings one"
     )
 
 
 def java_major(home: Path) -> int:
-    """The major version of the Java in this folder; 0 where there is none that runs."""
+    """The major version of the Java in this folder; 0 without one that runs."""
     found = _VERSION.search(_said(home, "-version"))
     return int(found[1]) if found else 0
 
 
 def _said(home: Path, option: str) -> str:
-    """What this Java prints for an option; nothing when it does not run."""
+    """The output of this Java for an option; empty if it does not run."""
     command = [str(home / "bin" / "java"), option]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=JAVA_TIMEOUT_S, check=True)
@@ -127,14 +127,14 @@ def _said(home: Path, option: str) -> str:
 
 
 def has_vectors(home: Path) -> bool:
-    """Whether the Java in this folder has the module that Spark tells it to load."""
+    """Whether the Java in this folder has the module that Spark makes it load."""
     return any(line.startswith(f"{VECTORS}@") for line in _said(home, "--list-modules").splitlines())
 
 
 def without_vectors(home: Path) -> Path:
     """A folder, for as long as this process lives, whose Java is the one in `home` but leaves that module out.
 
-    Spark can do without it; Java cannot start when it is told to load a module that is not there. The wheel's has none.
+    Spark can do without it; Java cannot start with a missing module in its options. The wheel's has none.
     """
     folder = Path(tempfile.mkdtemp(prefix="tailrace-java-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""What goes from the driver to its tasks: which messages of which streams. Small, and picklable."""
+"""Work passed from the driver to its tasks: which messages of which streams. Small, and picklable."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class BadStreams(Exception):
     def __init__(self, bad: list[BadStream]) -> None:
         shown = "; ".join(each.cause for each in bad[:BAD_SHOWN_MAX])
         more = f"; and {len(bad) - BAD_SHOWN_MAX} more" if len(bad) > BAD_SHOWN_MAX else ""
-        advice = 'option("badStreams", "skip") leaves such streams out, and says so'
+        advice = 'option("badStreams", "skip") leaves such streams out, and reports them'
         super().__init__(f"{len(bad)} stream{'s' * (len(bad) > 1)} cannot be read: {shown}{more}. {advice}")
         self.bad = bad
 

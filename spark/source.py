@@ -1,4 +1,4 @@
-"""Where streams are read from: a data directory, or brokers. Both look the same to planning and to reading."""
+"""The sources of streams: a data directory, or brokers. Both look the same to planning and to reading."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ class SourceOptions(NamedTuple):
 
 
 class StreamRef(NamedTuple):
-    """`shard` is -1 where nobody says it."""
+    """`shard` is -1 if unknown."""
 
     shard: int
     stream: str
 
 
 class Block(NamedTuple):
-    """Messages in a row, and their frames one after the other where they were asked for."""
+    """Consecutive messages, and their frames one after the other on request."""
 
     entries: Entries
     frames: memoryview | None
 
 
 class Stamp(NamedTuple):
-    """What tells a message from another one that has its seq."""
+    """Distinguishes a message from another one that has its seq."""
 
     timestamp_us: int
     epoch: int
@@ -62,10 +62,10 @@ class TimedView(Protocol):
     identity: Identity
 
     def seq_at(self, timestamp_us: int) -> int:
-        """The first seq from first_seq on with at least this timestamp; next_seq when there is none."""
+        """Returns the first seq from first_seq on with at least this timestamp; next_seq without any."""
 
     def timestamp_at(self, seq: int) -> int:
-        """Of a message from first_seq to next_seq, which may have been trimmed since: then that of one that follows."""
+        """The time of a message from first_seq to next_seq; if it has been trimmed since, that of a later one."""
 
 
 class StreamView(TimedView, Protocol):
@@ -80,37 +80,37 @@ class StreamView(TimedView, Protocol):
     boot: int
 
     def stamp_at(self, seq: int) -> Stamp | None:
-        """Of a message from first_seq to next_seq; None if it has been trimmed since."""
+        """The identity of a message from first_seq to next_seq; None if it has been trimmed since."""
 
 
 class SliceReader(Protocol):
-    """A slice that is read, in a task. What has been trimmed is left out, also when that happens meanwhile."""
+    """Reads a slice, in a task. Trimmed messages are left out, also if they are trimmed meanwhile."""
 
     def blocks(self, *, frames: bool) -> Iterator[Block]:
         """All of the slice. Each block has at least a message, and bounded memory."""
 
     def entries(self, seq: int, count: int) -> Entries:
-        """Of up to `count` messages from `seq` on, in one array; `seq` may lie before the slice. May be empty."""
+        """Reads up to `count` messages from `seq` on, in one array; `seq` may lie before the slice. May be empty."""
 
 
 class Source(Protocol):
     """Close it: `contextlib.closing`."""
 
     def streams(self, patterns: Sequence[str]) -> list[StreamRef]:
-        """Those that the patterns mean (`spark.patterns`), in the order of their names. One that is named without a
-        wildcard is among them even when it is not there: `view` tells that."""
+        """Returns the streams that the patterns select (`spark.patterns`), in the order of their names. A stream
+        named without a wildcard is included even if it does not exist: `view` reports that."""
 
     def ref(self, stream: str) -> StreamRef:
-        """Of a stream that may be there or not."""
+        """Views a stream that may not exist."""
 
     def node_id(self) -> str:
-        """Of the node that the streams are read from."""
+        """The id of the node that the streams are read from."""
 
     def view(self, ref: StreamRef) -> AbstractContextManager[StreamView]:
         """Raises STREAM_ERRORS."""
 
     def open(self, slice_: Slice) -> AbstractContextManager[SliceReader]:
-        """Raises STREAM_ERRORS, as does what it gives."""
+        """Raises STREAM_ERRORS, as does the returned iterator."""
 
     def close(self) -> None:
         """Hold nothing any more. It may be used again."""

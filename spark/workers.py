@@ -1,4 +1,4 @@
-"""What is to be done once in each of the Python processes that Spark keeps for further tasks."""
+"""One-time setup in each of the Python processes that Spark keeps for further tasks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ KEPT: Final = "SPARK_REUSE_WORKER"
 
 
 def settle() -> None:
-    """Leave what has been imported so far out of all collections of garbage to come; in such a process only.
+    """Exempts all modules imported so far from garbage collection; in such a process only.
 
     Spark has its garbage collected after each task. To go through all that was imported takes 20 to 30 ms of a
     processor each time, in each of the four processes that a query has.

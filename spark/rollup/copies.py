@@ -1,4 +1,4 @@
-"""Which rows of other nodes count the same messages as those of this run, as those of a master and its slaves do.
+"""Finds rows of other nodes that count the same messages as this run's, as those of a master and its slaves do.
 
 A slave's log holds the frames of its master's at the same seqs. So their rows of a minute have the same seqs, bytes and
 sum of gaps. In two streams that only share a name, these sums are not equal by chance: gaps are microseconds.
@@ -22,8 +22,8 @@ _TYPES: Final = {**dict.fromkeys(_SAME + _IDENTITY, pa.int64()), **dict.fromkeys
 
 
 def find_copies(fresh: Sequence[Path], before: Sequence[Path], others: Collection[Identity]) -> set[Identity]:
-    """Those of `others` that have a row in common with this run. `fresh`: files of the new rows of minutes; `before`:
-    of the rows that the day had. Raises OSError.
+    """Returns those of `others` that have a row in common with this run. `fresh`: files of the new rows of minutes;
+    `before`: of the day's former rows. Raises OSError.
     """
     if not (others and fresh and before):
         return set()

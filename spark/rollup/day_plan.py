@@ -1,6 +1,6 @@
 """The plan of a day: what each stream has of it, and the tasks that will read it; made on the driver, kept in a file.
 
-The committed count of each stream is looked at here, once: what is published afterwards is none of this run.
+The committed count of each stream is read here, once: later messages are not part of this run.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DayPlan(NamedTuple):
 
     @property
     def messages(self) -> int:
-        """Of the day. Those of a large stream are read by several units, of which one makes their minutes."""
+        """The units of a day. Those of a large stream are read by several units, of which one makes their minutes."""
         return sum(unit.slice.messages for task in self.tasks for unit in task if "minute" in unit.levels)
 
 
@@ -60,8 +60,8 @@ def plan_day(
     frame_views: FrameViews | None = None,
     verify: bool = False,
 ) -> DayPlan:
-    """Look at every stream. `show` is told how many of how many are done. With `frame_views` a stream whose index
-    contradicts itself is looked at by its frames, and with `verify` every stream is.
+    """Views every stream. `show` is called with the progress. With `frame_views` a stream whose index contradicts
+    itself is read by its frames, and with `verify` every stream is.
 
     Raises what `Source.streams` does, and CONNECTION_ERRORS.
     """

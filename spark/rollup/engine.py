@@ -1,4 +1,4 @@
-"""Who runs the tasks of a rollup: processes of this machine, or Spark. Everything else is the same for both."""
+"""The engine that runs the tasks of a rollup: processes of this machine, or Spark. The rest is the same for both."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What retention will remove next: of each stream, within a day, if it goes on growing as it did."""
+"""Forecasts which messages retention will remove within a day, if each stream grows as before."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PolicyOf = Callable[[str], RetentionPolicy]
 
 
 class Removal(NamedTuple):
-    """What a stream will lose. `bytes` are those of its frames; `reason` is the limit that does it, age or size."""
+    """The coming removal of a stream. `bytes` are those of its frames; `reason` is the limit: age or size."""
 
     stream: str
     messages: int
@@ -33,7 +33,7 @@ def forecast(
 ) -> Iterator[Removal]:
     """The streams that will lose something. `grown_bytes`: of a stream in a day, frames. Raises OSError.
 
-    Streams that cannot be read are left out; others tell of them.
+    Streams that cannot be read are left out; they are reported elsewhere.
     """
     for shard, stream in all_streams(data):
         policy = policy_of(stream)

@@ -1,4 +1,4 @@
-"""A stream for planning by the times in its frames, where those in its index are not to be trusted."""
+"""A view of a stream for planning by the times in its frames, if those in its index are not to be trusted."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def frame_views(data: DataDirectory) -> FrameViews:
 
 
 def frame_time(reader: StreamReader, seq: int) -> int:
-    """Of a message, in microseconds, from its frame; from the index where the frame is damaged.
+    """The time of a message, in microseconds, from its frame; from the index if the frame is damaged.
 
     Raises StorageError, OSError.
     """

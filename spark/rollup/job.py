@@ -41,7 +41,7 @@ NOTES_MAX: Final = 10_000
 
 
 class Job(NamedTuple):
-    """`source`: the options of the data source that say where the streams are, path or brokers and token. `replace`:
+    """`source`: the options of the data source with the location of the streams, path or brokers and token. `replace`:
     remove rows of other nodes, and of streams that are gone or were made anew. `name`: of the node, for the table of
     nodes; "" for its id.
     """
@@ -56,7 +56,7 @@ class Job(NamedTuple):
 
 
 class Before(NamedTuple):
-    """What the tables have of a stream and day. `has_first_gap`: also its first message has a gap, which is lost when
+    """The rows of a stream and day in the tables. `has_first_gap`: also its first message has a gap, which is lost when
     the message before it is trimmed.
     """
 
@@ -65,7 +65,7 @@ class Before(NamedTuple):
 
 
 class Note(NamedTuple):
-    """Something about a stream that somebody should know; `is_failure` when rows of it are not what they should be."""
+    """A note on a stream for the operator; `is_failure` if its rows are incomplete."""
 
     stream: str
     text: str
@@ -74,10 +74,10 @@ class Note(NamedTuple):
 
 @dataclass
 class Outcome:
-    """What a run did. `rows` of each table; `kept` are the streams of which older rows were kept, `others` those whose
-    older rows are of another node or of an earlier stream of the same name, and stay beside the new ones; `copies`
-    those whose rows of another node count the same messages, and were merged with the new ones; `failed` those that
-    could not be read whole. `notes` has at most NOTES_MAX of them.
+    """The result of a run. `rows` of each table; `kept` are the streams of which older rows were kept, `others` those
+    whose older rows are of another node or of an earlier stream of the same name, and stay beside the new ones;
+    `copies` those whose rows of another node count the same messages, and were merged with the new ones; `failed` those
+    that could not be read whole. `notes` has at most NOTES_MAX of them.
     """
 
     messages: int = 0
@@ -196,7 +196,7 @@ class _Run:
             level: [self._raw / result.files[level] for result in results if level in result.files] for level in TABLES
         }
         if wanted:
-            show = "keeping what was trimmed since"
+            show = "keeping rows of trimmed messages"
             write_merged(fresh, self._old, wanted, self._run, lambda done, total: self._show(show, done, total))
         else:
             self._take(fresh)
@@ -232,7 +232,7 @@ class _Run:
         return sorted(engine.run(work, self._plan.tasks, self._show))
 
     def _take_notes(self, results: Sequence[TaskResult]) -> set[str]:
-        """What the tasks have to tell; gives the streams of which messages could not be read."""
+        """Collects the notes of the tasks; returns the streams with messages that could not be read."""
         unreadable = {bad.stream for bad in self._plan.bad}
         for note in (note for result in results for note in result.notes):
             # A trim that came first is in order; everything else is a failure.
@@ -264,8 +264,8 @@ def find_kept(
 ) -> list[Kept]:
     """The streams of which the tables may have rows that cannot be made again.
 
-    One that is gone, or cannot be read, keeps what there was of it, and so does every other node and every earlier
-    stream of a name: their rows are none of this run's. Rows of a copy on another node are merged with the new ones.
+    A stream that is gone, or cannot be read, keeps its former rows, and so does every other node and every earlier
+    stream of a name: their rows are not this run's. Rows of a copy on another node are merged with the new ones.
     """
     kept = []
     for was, before in old.items():
@@ -283,7 +283,7 @@ def find_kept(
 
 
 def find_same(was: Identity, plan: DayPlan) -> Identity | None:
-    """The stream of the plan that these rows are of, None for another. Columns that are null say nothing against it."""
+    """Returns the planned stream of these rows, None for another. Null columns match any."""
     stream = was.stream
     if stream not in plan.first_seqs or was.node not in (None, plan.node):
         return None
@@ -299,7 +299,7 @@ def is_another(kept: Kept, plan: DayPlan) -> bool:
 
 
 def read_before(days: Path) -> dict[Identity, Before]:
-    """What each stream had when the day was rolled up before; `days` is the day's folder."""
+    """Reads the former rows of each stream; `days` is the day's folder."""
     if not days.is_dir():
         return {}
     table = ds.dataset(days, format="parquet", schema=_BEFORE).to_table()
@@ -311,5 +311,5 @@ def read_before(days: Path) -> dict[Identity, Before]:
 
 
 def count_rows(path: Path) -> int:
-    """Of the Parquet files in a folder, from their footers."""
+    """Counts the rows of the Parquet files in a folder, from their footers."""
     return int(ds.dataset(path, format="parquet", partitioning="hive").count_rows()) if path.is_dir() else 0

@@ -4,7 +4,7 @@ A message has a time, a size in bytes (its frame without the 32 bytes of header)
 message before it in its stream, whichever minute that is in. The first message there is of a stream has none.
 
 Messages come as segments, each a run of messages of one stream without a hole in its seqs. A call takes as many streams
-as wanted, one after another, each stream's segments in order and side by side; what it costs per stream is an index.
+as wanted, one after another, each stream's segments in order and side by side; its cost per stream is an index.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ NO_GAP: Final = -1
 class Segment(NamedTuple):
     """Messages first_seq, first_seq + 1 … of one stream; times never decrease. Not empty.
 
-    `stream` is any number that tells the streams of a call apart. `previous_us` is the time of the message before the
-    first one, NO_GAP where there is none. `missing` and `damaged` messages were expected just before the first one,
+    `stream` is any number that distinguishes the streams of a call. `previous_us` is the time of the message before the
+    first one, NO_GAP without one. `missing` and `damaged` messages were expected just before the first one,
     `damaged_behind` just behind the last one.
     """
 
@@ -47,8 +47,8 @@ class Segment(NamedTuple):
 class Rows(NamedTuple):
     """A row is what the messages of one stream in one minute, hour or day come to. Arrays of one length.
 
-    `gaps` counts the messages that have a gap, `gap_sum_us` adds them up; where there is none, the other gap columns
-    are NO_VALUE.
+    `gaps` counts the messages that have a gap, `gap_sum_us` adds them up; without any, the other gap columns are
+    NO_VALUE.
     """
 
     stream: Int64s
@@ -119,7 +119,7 @@ def _joined(arrays: list[Int64s]) -> Int64s:
 
 
 def _minute_starts(messages: Messages) -> Int64s:
-    """Where a minute of a stream begins: another minute than the message before it, or another stream."""
+    """The places where a minute of a stream begins: another minute than the message before it, or another stream."""
     minute = messages.timestamp_us // MINUTE_US
     begins = np.empty(len(minute), np.bool_)
     begins[0] = True
@@ -169,7 +169,7 @@ def _minute_rows(messages: Messages, starts: Int64s) -> Rows:
 
 
 def _count_at(starts: Int64s, places: Int64s) -> Int64s:
-    """How many of the places are in each group."""
+    """The number of places in each group."""
     return np.bincount(np.searchsorted(starts, places, side="right") - 1, minlength=len(starts))
 
 
@@ -182,7 +182,7 @@ def _sum_at(starts: Int64s, places: Int64s, numbers: list[int]) -> Int64s:
 
 
 def merge_rows(rows: Rows, width_us: int) -> tuple[Rows, Int64s]:
-    """Rows side by side of one stream and one minute, hour or day, made one; and where each begins among the old.
+    """Merges adjacent rows of one stream and one minute, hour or day; returns the start of each among the old.
 
     The percentiles are not right afterwards.
     """

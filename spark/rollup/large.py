@@ -1,4 +1,4 @@
-"""One row of more messages than memory holds: read block by block, several times for the percentiles."""
+"""Builds one row of more messages than memory holds: reads block by block, several times for the percentiles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Blocks = Callable[[], Iterator[Segment]]
 
 
 def roll_up_in_blocks(blocks: Blocks, level: str) -> tuple[Rows | None, str]:
-    """The row that all blocks, of one stream and one minute, hour or day, come to; None when there is no message.
+    """Builds the row of all blocks, of one stream and one minute, hour or day; None without messages.
 
     The second is a note, empty when all is well. When messages are trimmed meanwhile, the percentiles are NO_VALUE.
     """

@@ -99,7 +99,7 @@ class Worker:
 
 
 def _serve(pipe: Connection, work: Work, parent: int, background: bool) -> None:
-    """The process: what its tasks raise is sent, too."""
+    """The process: sends results, and its tasks' exceptions too."""
     _die_with(parent)
     _close_all_but(pipe.fileno())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the command, which ends its workers

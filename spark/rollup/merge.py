@@ -1,9 +1,9 @@
-"""What becomes of the rows of an earlier run whose messages have been trimmed since.
+"""Merges rows of an earlier run whose messages have been trimmed since.
 
-A row that the tables have of another node, or of an earlier stream of the same name, stays beside the new ones.
-Any other stays when its stream was trimmed since up to the row's first message or further, and it counts more than can
-be read now. Hours and days of such streams are made of their minutes; the percentiles are those of a row, old or new,
-of just the same messages, and null where there is none: percentiles cannot be added up.
+A row that the tables have of another node, or of an earlier stream of the same name, stays beside the new ones. Any
+other stays when its stream was trimmed since up to the row's first message or further, and it counts more than can be
+read now. Hours and days of such streams are made of their minutes; the percentiles are those of a row, old or new, of
+just the same messages, and null without one: percentiles cannot be added up.
 
 The tables are merged in parts, each the streams of a range of names, so that memory is bounded. The files of both are
 in the order of names, so of each file only the parts with such names are read.
@@ -43,8 +43,8 @@ _ORDER: Final = [(name, "ascending") for name in ("stream", "node", "stream_id",
 
 
 class Identity(NamedTuple):
-    """Which stream the rows of the tables are of. `node` is None in tables of before there was this column, `stream_id`
-    also where the stream was read over a connection.
+    """Which stream the rows of the tables are of. `node` is None in tables that predate this column, `stream_id` also
+    if the stream was read over a connection.
     """
 
     stream: str
@@ -54,7 +54,7 @@ class Identity(NamedTuple):
 
 class Kept(NamedTuple):
     """Rows that cannot be made again. Their stream keeps messages from `kept_from` on. `now` is the same stream as it
-    was read this time, whose rows are merged with them; None where they stay as they are.
+    was read this time, whose rows are merged with them; None if they stay unchanged.
     """
 
     was: Identity
@@ -97,7 +97,7 @@ def write_merged(
 
 
 class _Merge:
-    """How old rows and fresh ones become those of the tables."""
+    """Decides how old and fresh rows become those of the tables."""
 
     def __init__(self, wanted: Sequence[Kept]) -> None:
         self._was = pa.array([_key(*kept.was) for kept in wanted], pa.string())
@@ -180,7 +180,7 @@ class _RollingFile:
 
 
 def file_name(number: int) -> str:
-    """Of a file of a table."""
+    """Reads the rows of a table's file."""
     return f"part-{number:05d}.parquet"
 
 
@@ -190,7 +190,7 @@ def _key(*parts: str | None) -> str:
 
 
 def _places(table: pa.Table, columns: Sequence[str], keys: pa.Array) -> Int64s:
-    """Where among the keys each row's is; -1 for nowhere."""
+    """The index of each row's key among the keys; -1 for none."""
     parts = [pc.fill_null(table[name], "") for name in columns]
     found = pc.index_in(pc.binary_join_element_wise(*parts, "\n"), value_set=keys)
     places: Int64s = pc.fill_null(found, -1).to_numpy().astype(np.int64)
@@ -236,13 +236,13 @@ def _numbers(table: pa.Table, name: str) -> Int64s:
 
 
 def _put_down(shards: Int64s, streams: Int64s, table: pa.Table) -> None:
-    """Of rows of several shards the greatest: -1 is for streams that were read over a connection."""
+    """The greatest of several shards: -1 is for streams that were read over a connection."""
     wanted = streams >= 0
     np.maximum.at(shards, streams[wanted], _numbers(table, "shard")[wanted])
 
 
 def _to_rows(table: pa.Table, streams: Int64s) -> Rows:
-    """For the kernel: those of which `streams` is not negative."""
+    """For the kernel: rows whose `streams` is not negative."""
     wanted = table.filter(pa.array(streams >= 0))
     return Rows(streams[streams >= 0], _numbers(wanted, "start"), *(_numbers(wanted, name) for name in _COUNTS))
 
@@ -256,8 +256,8 @@ def _taken(rows: Rows, places: Any) -> Rows:
 
 
 def _fuller(rows: Rows, fresh: int) -> Rows:
-    """Of two rows of a stream and minute the one with more messages, or else more gaps, or else the fresh one; the
-    first `fresh` rows are. In the order of streams and times.
+    """Keeps one of two rows of a stream and minute: the one with more messages, or else more gaps, or else the fresh
+    one; the first `fresh` rows are. In the order of streams and times.
     """
     is_old = np.arange(len(rows.messages)) >= fresh
     rows = _taken(rows, np.lexsort((is_old, -rows.gaps, -rows.messages, rows.start_us, rows.stream)))
@@ -292,6 +292,6 @@ def _from_minutes(minutes: Rows, level: str, known: Rows) -> Rows:
 
 
 def _same_row(rows: Rows, places: Any) -> Iterator[tuple[int, ...]]:
-    """What two rows of the same messages have in common."""
+    """The columns that two rows of the same messages have in common."""
     columns = (rows.stream, rows.start_us, rows.messages, rows.gaps, rows.first_seq, rows.last_seq)
     return zip(*(column[places].tolist() for column in columns), strict=True)

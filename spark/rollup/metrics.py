@@ -60,7 +60,7 @@ def _start_s(day: date) -> float:
 
 
 def _last_success(path: Path) -> float | None:
-    """From the file as it is; None where it is not there, or cannot be understood."""
+    """Reads the present file; None if it does not exist, or cannot be parsed."""
     try:
         families = list(text_string_to_metric_families(path.read_text()))
     except (OSError, ValueError):

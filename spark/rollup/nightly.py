@@ -133,7 +133,7 @@ def write_report(night: Night, outcome: Outcome, show: Show) -> Path:
 
 def told_of_kept(outcome: Outcome) -> list[Told]:
     """Streams whose older rows were kept, the first few by name."""
-    trimmed = "was trimmed since the day was rolled up before: what the tables had of it was kept"
+    trimmed = "was trimmed since the previous rollup of the day: the former rows were kept"
     others = "has rows of another node, or of an earlier stream of this name, which were kept beside its own"
     return [*_told(outcome.kept, trimmed, "were trimmed likewise"), *_told(outcome.others, others, "have such rows")]
 
@@ -145,7 +145,8 @@ def _told(streams: list[str], text: str, text_of_more: str) -> list[Told]:
 
 
 def find_removals(job: Job, policy_of: PolicyOf) -> list[Removal] | None:
-    """What retention will remove, the most first; None over brokers, where it is not to be seen. Raises OSError."""
+    """The coming removals by retention, the largest first; None over brokers, where they are unknown. Raises
+    OSError."""
     path = job.source.get("path")
     if not path:
         return None

@@ -42,7 +42,7 @@ class NodeRow(NamedTuple):
 
 
 def read_nodes(folder: Path) -> list[NodeRow]:
-    """Of the folder of a day; none if it does not exist. Raises OSError."""
+    """Reads the nodes of a day's folder; none if it does not exist. Raises OSError."""
     if not folder.is_dir():
         return []
     return [NodeRow(**row) for row in ds.dataset(folder, format="parquet", schema=SCHEMA).to_table().to_pylist()]

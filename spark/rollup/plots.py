@@ -1,4 +1,4 @@
-"""The plots of a report, each a piece of SVG. No name of a stream is in them, whatever characters it has.
+"""The plots of a report, each a piece of SVG. Stream names are left out, since they may have any characters.
 
 They are written as text: to import a library for plots takes longer than all else of a small day.
 """
@@ -132,7 +132,7 @@ def find_window(minutes: Sequence[Minute]) -> Window:
 
 
 def _place(start: datetime) -> int:
-    """Which minute of the day."""
+    """The minute of the day."""
     time = start.astimezone(UTC)
     return 60 * time.hour + time.minute
 
@@ -142,7 +142,7 @@ def _across(minute: float, window: Window) -> float:
 
 
 def _down(part: float) -> float:
-    """Of the height, from below."""
+    """Fractions of the height, from below."""
     return TOP + _INNER_HEIGHT * (1 - part)
 
 
@@ -162,7 +162,7 @@ def _times(window: Window) -> list[tuple[float, str]]:
 
 
 def _svg(label: str, lines: Sequence[tuple[float, str]], named: Sequence[tuple[float, str]], drawn: str) -> str:
-    """`lines` across, each with its height, and what is below, each with its place; both with a text."""
+    """`lines` across, each with its height, and labels below, each with its position; both with a text."""
     parts = (*_across_lines(lines), drawn, *_below(named), _label(label))
     return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" {_STYLE}>{"".join(parts)}</svg>'
 

@@ -24,7 +24,7 @@ DIGIT_BITS: Final = 16
 
 
 def rank(count: Int64s | int, percent: int) -> Any:
-    """Where in sorted order the percentile of `count` values is, from 0 on; the type of `count`."""
+    """The position of the percentile of `count` values in sorted order, from 0 on; the type of `count`."""
     return (count * percent + 99) // 100 - 1
 
 
@@ -48,8 +48,8 @@ def group_quantiles(values: Int64s, starts: Int64s, counts: Int64s) -> list[Int6
 
 
 def _narrowed(values: Int64s) -> NDArray[Any]:
-    """The values as 32 bits where they fit, which sort twice as fast. Behind them is one more, the greatest there is,
-    which NO_VALUE becomes too."""
+    """The values as 32 bits if they fit, which sort twice as fast. One more follows, the greatest possible, which
+    replaces NO_VALUE too."""
     highest = np.iinfo(np.uint32).max
     largest = values.max(initial=0)
     if largest == NO_VALUE:
@@ -92,8 +92,8 @@ def quantiles_in_passes(blocks: Callable[[], Iterable[Int64s]], count: int) -> l
     """The percentiles PERCENTS of values that are read several times, block by block, and never held.
 
     Each pass counts one digit of DIGIT_BITS bits, the highest first, of the values whose higher digits are known.
-    `blocks` gives the same values at every call, `count` of them, none negative; NO_VALUE is passed over. Raises
-    ValueError when they are not the same: what is read has changed.
+    `blocks` returns the same values at every call, `count` of them, none negative; NO_VALUE is skipped. Raises
+    ValueError if they differ: the data has changed.
     """
     if not count:
         return [NO_VALUE for _ in PERCENTS]

@@ -91,8 +91,8 @@ def run_task(
 
 
 class Done(NamedTuple):
-    """What became of a unit. `result` is None when nothing of it is there any more. `missing` counts the messages that
-    were trimmed since the unit was planned."""
+    """The result of a unit. `result` is None if none of its messages exist any more. `missing` counts the messages
+    that were trimmed since the unit was planned."""
 
     result: Part | pa.RecordBatch | None
     note: str
@@ -127,7 +127,7 @@ def index_reader(source: Source) -> Read:
 
 
 def _index_segments(reader: SliceReader, slice_: Slice) -> Iterator[Segment]:
-    """Block by block. Where a trim overtakes the reading, messages are missing before a segment."""
+    """Block by block. If a trim overtakes the reading, messages are missing before a segment."""
     previous_us, seq = _time_before(reader, slice_.first_seq), slice_.first_seq
     for block in reader.blocks(frames=False):
         entries = block.entries
@@ -137,6 +137,6 @@ def _index_segments(reader: SliceReader, slice_: Slice) -> Iterator[Segment]:
 
 
 def _time_before(reader: SliceReader, seq: int) -> int:
-    """The time of the message before `seq`; NO_GAP where there is none any more."""
+    """The time of the message before `seq`; NO_GAP if it no longer exists."""
     before = reader.entries(seq - 1, 1) if seq else None
     return int(before.timestamp_us[0]) if before and before.messages else NO_GAP

@@ -31,7 +31,7 @@ class Compared(NamedTuple):
 
 
 class Told(NamedTuple):
-    """Something about a stream that the page should say."""
+    """A note on a stream for the page."""
 
     stream: str
     text: str
@@ -40,7 +40,7 @@ class Told(NamedTuple):
 def render(
     summary: Summary, removals: Sequence[Removal] | None, notes: Sequence[Told], made_at: str, node: str = ""
 ) -> str:
-    """The page. `removals` is None where nobody knows the configuration; `node` is where the streams are."""
+    """The page. `removals` is None if the configuration is unknown; `node` is the origin of the streams."""
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     named = show_names(summary.nodes)
     environment.filters |= {"size": show_size, "count": show_count, "gap": _show_gap}

@@ -25,7 +25,7 @@ def make_session(
     `master` is LOCAL, for `cores` processors of this machine, or the URL of a cluster; `py_files` are zips that its
     nodes need. `settings` go over those that are made here. `background`: on this machine, others come first.
 
-    Raises RuntimeError where there is no Java.
+    Raises RuntimeError without a Java.
     """
     from tailrace.spark.rollup.source import RollupDataSource
 

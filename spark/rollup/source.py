@@ -58,14 +58,14 @@ class RollupReader(DataSourceReader):
         try:
             result = write_task(self._work, partition.number, partition.task)
         except (StorageError, OSError) as error:
-            # Spark does not pass on where a task of Python has failed.
+            # Spark does not report where a Python task has failed.
             error.add_note(f"worker: {socket.gethostname()}")
             raise
         yield pa.RecordBatch.from_pydict({"result": [result.to_text()]}, schema=_SCHEMA)
 
 
 def to_options(work: Work, plan: Path) -> dict[str, str]:
-    """Those of the data source, for a plan that has tasks. Spark hides the value of a name that says `token`."""
+    """The data source's options, for a plan that has tasks. Spark hides the value of a name that contains `token`."""
     said = work._replace(source=work.source._replace(token=None))
     token = {} if work.source.token is None else {"token": work.source.token}
     return {"work": json.dumps(said), "plan": str(plan), **token}

@@ -38,7 +38,7 @@ class SparkEngine:
 
 
 def _watched(session: Any, work: Callable[[], list[Any]], show: Callable[[int], None]) -> list[Any]:
-    """Do the work in a thread and meanwhile tell how many tasks are done. Raises what it raises."""
+    """Does the work in a thread and meanwhile reports how many tasks are done. Raises the work's exceptions."""
     tracker = session.sparkContext.statusTracker()
     with ThreadPoolExecutor(1) as pool:
         future: Future[list[Any]] = pool.submit(work)

@@ -1,16 +1,16 @@
-"""Where rollups are kept, and how a day is put there: as a whole or not at all, whenever the process is killed.
+"""Stores rollups, and replaces a day atomically: as a whole or not at all, at any kill.
 
     OUT/current                               a link to the state that readers go by, such as states/00000007
     OUT/states/N/minutes/day=YYYY-MM-DD/*.parquet      and the same for hours, days and nodes
     OUT/minutes, OUT/hours, OUT/days, OUT/nodes        links to the tables of current
     OUT/reports/YYYY-MM-DD.html
-    OUT/_run-ID/                              a run in progress, or what is left of one that was killed
+    OUT/_run-ID/                              a run in progress, or the rest of one that was killed
     OUT/_LOCK                                 held by the run in progress
 
-A state is all tables of all days, and never changes. A run writes into its own folder, makes the next state of what it
-has written and of hard links to the other days' files, puts it on the disk, and renames the link `current`: one step,
-before which every reader sees the former state and after which the new one. A reader of several tables resolves the
-link once (`Store.snapshot`). Former states are kept for `STATE_KEPT_S`, for readers that still have them open.
+A state is all tables of all days, and never changes. A run writes into its own folder, makes the next state from its
+files and hard links to the other days' files, puts it on the disk, and renames the link `current`: one step, before
+which every reader sees the former state and after which the new one. A reader of several tables resolves the link once
+(`Store.snapshot`). Former states are kept for `STATE_KEPT_S`, for readers that still have them open.
 
 Spark and others pass over names that begin with an underscore.
 """
@@ -78,7 +78,7 @@ class Store:
         self.path = path
 
     def snapshot(self) -> Snapshot:
-        """The state of this moment. Before the first commit there are no tables in it. Raises OSError."""
+        """The present state. Before the first commit it has no tables. Raises OSError."""
         try:
             return Snapshot(self.path / os.readlink(self.path / CURRENT))
         except FileNotFoundError:
@@ -194,7 +194,7 @@ class Store:
         sync_directory(self.path)
 
     def _finish_moves(self, run: Path) -> None:
-        """Of a complete run of earlier versions. Does what was not yet done, so that it may be done again."""
+        """Finishes a complete run of an earlier version. Skips finished steps, so that it may be repeated."""
         commit = json.loads((run / OLD_COMMIT).read_text())
         for table, is_replaced in commit["staged"].items():
             final, staged = self.path / table / f"day={commit['day']}", staged_table(run, table)
@@ -208,7 +208,7 @@ class Store:
 
 
 def staged_table(run: Path, table: str) -> Path:
-    """Where a run puts a table before it is committed."""
+    """The path of a run's table before the commit."""
     return run / f"staged-{table}"
 
 
@@ -232,7 +232,7 @@ def _link_files(day: str, into: str) -> None:
 
 
 def _link(source: str, target: str) -> str:
-    """A hard link, or a copy where there can be none. Raises OSError."""
+    """Makes a hard link, or a copy if links are impossible. Raises OSError."""
     try:
         os.link(source, target)
     except OSError as error:

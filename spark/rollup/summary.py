@@ -1,4 +1,4 @@
-"""What a report shows, read from the tables with Arrow alone."""
+"""The data of a report, read from the tables with Arrow alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STREAMS_SHOWN: Final = 15
 
 
 class Minute(NamedTuple):
-    """All streams together. `gap_max_us` is the longest wait that ended in this minute, None where none did."""
+    """All streams together. `gap_max_us` is the longest wait that ended in this minute, None without any."""
 
     start: datetime
     messages: int

@@ -84,13 +84,13 @@ def to_table_rows(batch: pa.RecordBatch, node: pa.Array | pa.Scalar) -> pa.Recor
 
 
 def _average(total: pa.Array, count: pa.Array) -> pa.Array:
-    """Null where there is nothing to count."""
+    """Null without messages."""
     known = pc.if_else(pc.equal(count, 0), pa.scalar(None, _LONG), count)
     return pc.divide(pc.cast(total, pa.float64(), safe=False), pc.cast(known, pa.float64(), safe=False))
 
 
 def note_batch(stream: str, shard: int, text: str, missing: int = 0, damaged: int = 0) -> pa.RecordBatch:
-    """One note. It counts no messages of its own: `missing` and `damaged` say what the note is about."""
+    """One note. It counts no messages of its own: `missing` and `damaged` are those of the note's cause."""
     row = dict.fromkeys(RAW_SCHEMA.names, 0) | dict.fromkeys(_NULLABLE)
     row |= {"level": NOTE, "stream": f"{stream}\n{text}", "shard": shard, "missing": missing, "damaged": damaged}
     return pa.RecordBatch.from_pylist([row], schema=RAW_SCHEMA)

@@ -1,8 +1,8 @@
 """A task of the rollup, run and written: the same code in a worker of Spark and in a process of our own.
 
 Both engines write the tables' files here, with pyarrow, so they write the same bytes. A task writes into the folder of
-its run, and what it returns says which files count: of a task that Spark runs twice, those of the attempt that it
-returns the result of.
+its run, and its result lists the files that count: if Spark runs a task twice, those of the attempt whose result it
+returns.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _TEXTS: Final = ["node", "stream", "stream_id"]
 
 
 class Work(NamedTuple):
-    """What all tasks of a run have in common. `folder` is there already, on every machine that runs tasks; `node` is
-    the id of the node. Picklable.
+    """The common data of all tasks of a run. `folder` exists already, on every machine that runs tasks; `node` is the
+    id of the node. Picklable.
     """
 
     source: SourceOptions
@@ -99,7 +99,7 @@ class TableFile:
 
 
 def write_task(work: Work, number: int, task: Task) -> TaskResult:
-    """Run a task and write what it makes. Raises CONNECTION_ERRORS, DirectoryError, OSError."""
+    """Runs a task and writes its files. Raises CONNECTION_ERRORS, DirectoryError, OSError."""
     attempt = secrets.token_hex(4)
     node = pa.scalar(work.node, pa.string())
     files: dict[str, TableFile] = {}
@@ -124,7 +124,7 @@ def _batches(work: Work, task: Task) -> Iterator[pa.RecordBatch]:
 
 @contextmanager
 def _readers(work: Work) -> Iterator[tuple[Read, Read | None]]:
-    """How slices are read, and how if their index contradicts itself."""
+    """How slices are read, also if their index contradicts itself."""
     with closing(open_source(work.source)) as source:
         by_frames = frame_reader(open_data_dir(Path(work.source.path))) if work.source.path else None
         yield by_frames if work.verify and by_frames is not None else index_reader(source), by_frames

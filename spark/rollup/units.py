@@ -1,4 +1,4 @@
-"""What the tasks of a rollup have to do: cutting a day of many streams into units, and units into tasks. Pure.
+"""Plans the tasks of a rollup: cuts a day of many streams into units, and packs units into tasks. Pure.
 
 A row of a stream and level is made whole by one task, from all of its messages, so its percentiles are exact. A day of
 a stream that fits into memory is one unit, which gives its minutes, hours and day at once. A larger one is cut where
@@ -39,7 +39,7 @@ Task = tuple[Unit, ...]
 
 
 class Times(Protocol):
-    """What of a `spark.source.StreamView` is asked here."""
+    """The part of `spark.source.StreamView` that is used here."""
 
     def seq_at(self, timestamp_us: int) -> int: ...
 

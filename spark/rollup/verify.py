@@ -1,4 +1,4 @@
-"""Segments read from the frames themselves, each checked: for verifying, and where an index contradicts itself."""
+"""Reads segments from the frames themselves, each checked: for verifying, and if an index contradicts itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def frame_reader(data: DataDirectory) -> Callable[[Slice], Iterator[Segment]]:
         with StreamReader.open(directory, slice_.stream) as reader:
             if reader.identity != slice_.identity:
                 raise StreamCut(slice_.stream, 0)
-            # A trim may have come since the slice was planned: what is gone is none of the damage.
+            # A trim may have come since the slice was planned: trimmed messages are not damage.
             bounds = Bounds(first_seq=max(slice_.first_seq, reader.first_seq()), end_seq=slice_.end_seq)
             section = stream_section(reader, Path(stream_paths(directory, slice_.stream).content_file), bounds)
             before = _time_before(reader, section.seq)
@@ -38,9 +38,9 @@ def frame_reader(data: DataDirectory) -> Callable[[Slice], Iterator[Segment]]:
 
 
 def _segments(found: Iterator[Run | Bad], slice_: Slice, previous_us: int, gone: int) -> Iterator[Segment]:
-    """The runs, those that follow damage with the count of it; the last one also with what is damaged behind it.
+    """The runs, each with the count of damaged messages before it; the last one also with those after it.
 
-    Raises StreamDamaged where all of the messages are damaged.
+    Raises StreamDamaged if all of the messages are damaged.
     """
     held: Segment | None = None
     bad: Bad | None = None

@@ -324,7 +324,7 @@ def test_a_stream_that_vanishes_is_told_once(data: DataDirectory, caplog: pytest
         grow(data, "b", 1)
         assert query.batch() == seqs("b", number, number + 1)
         assert json.loads(query.done or "")["a"]["gone"]
-    told = "stream 'a' does not exist any more; the query has read it as far as it could"
+    told = "stream 'a' no longer exists; the query has read all messages it could"
     assert [each.message for each in caplog.records if "'a'" in each.message] == [told, f"left out: {told}"]
 
 

@@ -68,5 +68,5 @@ def test_batch_after_batch_everything_comes_once() -> None:
 
 def test_a_loss_says_where_and_what_to_do() -> None:
     assert str(DataLoss("a", "5 messages are gone")) == (
-        'stream \'a\': 5 messages are gone. option("failOnDataLoss", "false") goes on with what there is'
+        'stream \'a\': 5 messages are gone. option("failOnDataLoss", "false") continues with the remaining messages'
     )

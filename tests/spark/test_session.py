@@ -86,5 +86,5 @@ def test_what_is_started_in_the_background_stays_there() -> None:
 
 def test_none_at_all_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session, "_wheel_java", lambda: None)
-    with pytest.raises(RuntimeError, match="there is no Java 17 or newer: set JAVA_HOME"):
+    with pytest.raises(RuntimeError, match="Java 17 or newer is missing: set JAVA_HOME"):
         java_home()

@@ -72,7 +72,7 @@ def test_a_plausible_wrong_time_beside_midnight(tmp_path: Path, edge: str) -> No
     plan = plan_day(open_source(SourceOptions(str(data.path))), DAY, frame_views=frame_views(data))
     ((unit,),) = plan.tasks
     assert (unit.slice.first_seq, unit.slice.end_seq, unit.by_frames) == (500, 4_000, True)
-    assert "is not what its index entry says; its frames were read instead" in plan.contradictory[0].cause
+    assert "contradicts its index entry; its frames were read instead" in plan.contradictory[0].cause
 
 
 def test_a_search_in_the_index_says_so(data: DataDirectory) -> None:
