@@ -86,7 +86,7 @@ def test_a_stray_file_is_noted_and_no_fault(data: DataDirectory, capsys: pytest.
     assert main.run(["check", str(data.path)]) == OK
     out = capsys.readouterr().out
     assert "core: " in out
-    assert "belongs to no stream" in out
+    assert "does not belong to a stream" in out
     assert out.endswith("3 streams, 150 messages: no damage\n")
 
 

@@ -37,7 +37,7 @@ def test_none(server: ModelServer, capfd: pytest.CaptureFixture[str]) -> None:
 
 def test_what_goes_wrong(server: ModelServer, capfd: pytest.CaptureFixture[str]) -> None:
     assert main.run(["consumers", "orders", "--server", server.address]) == REFUSED
-    assert capfd.readouterr().err.endswith("the broker that is connected now has no durable consumers\n")
+    assert capfd.readouterr().err.endswith("the present broker has no durable consumers\n")
     assert main.run(["consumers", "a b"]) == USAGE
     with running_model() as gone:
         address = gone.address

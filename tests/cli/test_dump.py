@@ -194,7 +194,7 @@ def test_what_is_not_there(data: DataDirectory, tmp_path: Path, capfdbinary: Cap
         ((data.path, "nobody"), REFUSED, "no stream 'nobody' in "),
         ((data.path, "orders", "--diverged"), REFUSED, "orders.diverged: No such file or directory"),
         ((data.path, "orders", "--torn"), REFUSED, "orders.torn: No such file or directory"),
-        ((tmp_path, "orders"), NO_DIRECTORY, "is no tailrace data directory"),
+        ((tmp_path, "orders"), NO_DIRECTORY, "is not a tailrace data directory"),
         ((tmp_path / "x.diverged",), REFUSED, "x.diverged: No such file or directory"),
         ((data.path,), USAGE, "STREAM is missing"),
         (

@@ -40,7 +40,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
         (["tail", "s", "--count", "0"], "0 is not in the range x>=1"),
         (["tail", "a b"], "the stream name 'a b' has ' ' in it"),
         (["pub", "$own"], "begins with \\$, which is reserved for the broker"),
-        (["pub", "s", "--server", "a:b"], "'a:b' is not HOST:PORT: 'b' is no port"),
+        (["pub", "s", "--server", "a:b"], "'a:b' is not HOST:PORT: 'b' is not a port"),
         (["admin"], "Missing argument 'COMMAND...'"),
         (["admin", "a\nb"], "a command is one line"),
     ],

@@ -159,7 +159,7 @@ def test_nodes_by_name() -> None:
 def test_a_pattern_that_means_no_stream(tmp_path: Path, capsys: Captured) -> None:
     make_data_dir(tmp_path / "data", 2)
     assert run(tmp_path, "--stream", "log.*", "--no-report") == REFUSED
-    assert "tailrace: log.*: no stream has this name, or is like this\n" in capsys.readouterr().err
+    assert "tailrace: log.*: no stream has this name, or matches this pattern\n" in capsys.readouterr().err
 
 
 SPARKS = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times, most recent failure: Lost task 0.3 in\
@@ -168,7 +168,7 @@ SPARKS = """Job aborted due to stage failure: Task 0 in stage 1.0 failed 4 times
   File "/x/worker.py", line 1, in main
     process()
   File "/x/reading.py", line 2, in read
-tailrace.shard.errors.DirectoryError: /data: is no tailrace data directory: it has no node.json
+tailrace.shard.errors.DirectoryError: /data: is not a tailrace data directory: it has no node.json
 worker: ten
 
 \tat org.apache.spark.api.python.BasePythonRunner$ReaderIterator.handlePythonException(PythonRunner.scala:1)
@@ -177,7 +177,7 @@ Driver stacktrace:
 
 
 def test_the_cause_of_a_failure_of_spark() -> None:
-    cause = "tailrace.shard.errors.DirectoryError: /data: is no tailrace data directory: it has no node.json"
+    cause = "tailrace.shard.errors.DirectoryError: /data: is not a tailrace data directory: it has no node.json"
     assert find_cause(SPARKS) == f"{cause} (on ten)"
     trace = SPARKS[SPARKS.index("  File") :].replace("worker: ten\n", "")
     assert find_cause("[PYTHON_DATA_SOURCE_ERROR] it failed: \nTraceback (most recent call last):\n" + trace) == cause
@@ -187,7 +187,7 @@ def test_the_cause_of_a_failure_of_spark() -> None:
 
 def test_no_data_directory(tmp_path: Path, capsys: Captured) -> None:
     assert run(tmp_path) == NO_DIRECTORY
-    assert "is no tailrace data directory" in capsys.readouterr().err
+    assert "is not a tailrace data directory" in capsys.readouterr().err
 
 
 def test_another_rollup_is_at_work(tmp_path: Path, capsys: Captured) -> None:

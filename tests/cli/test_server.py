@@ -60,7 +60,7 @@ def test_no_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.exit_code == NO_CONNECTION
     with pytest.raises(CommandError, match=r"cannot find the host 'no\.such\.host\.invalid'"):
         connect_socket(Address("no.such.host.invalid"))
-    with pytest.raises(CommandError, match="is no host's name"):
+    with pytest.raises(CommandError, match="is not a valid host name"):
         connect_socket(Address("a" * 80))
 
     def slow(_address: Address, _timeout_s: float) -> socket.socket:

@@ -182,7 +182,7 @@ def frame_of(length: int, seq: int) -> bytes:
 
 Said = TypeVar("Said")
 Sending = Callable[[Follow], bytes | bytearray]
-REFUSED = "takes no such frames: message"
+REFUSED = "refuses these frames: message"
 # What comes after the answer to FOLLOW, and what the log says of it. The slave has messages 0 to 4.
 WRONG_CHUNKS: dict[str, tuple[Sending, str]] = {
     "a wrong checksum": (lambda f: chunk(f.id, flipped(frames([b"x"], 5), 4)), f"{REFUSED} 5"),
@@ -206,8 +206,8 @@ WRONG_CHUNKS: dict[str, tuple[Sending, str]] = {
     "frames that nobody asked for": (lambda f: chunk(f.id + 1, frames([b"x"], 5)), "which nobody asked for"),
     "a CHUNK of 4 GiB": (lambda _: b"\x08\xff\xff\xff\xff", "envelope 8 with a body of 4294967295 bytes"),
     "a PONG of 4 GiB": (lambda _: b"\x0b\xff\xff\xff\xff", "envelope 11 with a body of 4294967295 bytes"),
-    "an opcode that is none": (lambda _: pack_envelope(99, b"x"), "opcode 99 is nothing that a broker sends"),
-    "a request": (lambda f: pack(f), f"opcode {int(Op.FOLLOW)} is nothing that a broker sends"),
+    "an opcode that is none": (lambda _: pack_envelope(99, b"x"), "opcode 99 is not a message of brokers"),
+    "a request": (lambda f: pack(f), f"opcode {int(Op.FOLLOW)} is not a message of brokers"),
     "a subscription": (lambda f: pack(Subscribed(f.id, 5, 0)), "it sent Subscribed, which nobody asked for"),
     "how the node stands": (
         lambda f: pack(Told(f.id, EVIL, "", (), 0, 0, 0)),
@@ -215,7 +215,7 @@ WRONG_CHUNKS: dict[str, tuple[Sending, str]] = {
     ),
     "names": (lambda f: pack(Names(99, (b"new",))), "it sent Names, which nobody asked for"),
     "an answer to no call": (lambda _: pack(Returned(7, b"\x80")), "it answered call 7, which nobody made"),
-    "a call": (lambda _: pack(Call(7, b"s", "get", b"\x90")), f"opcode {int(Op.CALL)} is nothing that a broker sends"),
+    "a call": (lambda _: pack(Call(7, b"s", "get", b"\x90")), f"opcode {int(Op.CALL)} is not a message of brokers"),
     "half an answer": (lambda _: pack_envelope(Op.RETURNED, b"\x81\xa2id\x07"), "RETURNED: the field code is missing"),
     "a second WELCOME": (
         lambda _: pack(Welcome(VERSION, (FEATURE,), "evil/1", EVIL, 0, {})),
@@ -223,7 +223,7 @@ WRONG_CHUNKS: dict[str, tuple[Sending, str]] = {
     ),
     "a fatal error": (lambda _: pack(Failed("denied", "not you", fatal=True)), "it said denied: not you"),
     "a map for a number": (lambda f: followed(f.id, 5, first_seq={}), "the field first_seq is a map"),
-    "no msgpack": (lambda _: pack_envelope(Op.FOLLOWED, b"\xc1" * 9), "that is no msgpack map"),
+    "no msgpack": (lambda _: pack_envelope(Op.FOLLOWED, b"\xc1" * 9), "that is not a msgpack map"),
 }
 
 
@@ -274,7 +274,7 @@ WRONG_ANSWERS: dict[str, tuple[Sending, str]] = {
     "epochs beyond all": (lambda f: followed(f.id, 5, history=[[1 << 32, 0, EVIL]]), "a history that is none"),
     "terms without end": (
         lambda f: followed(f.id, 5, history=[[1 + n, 0, EVIL] for n in range(1_100)]),
-        "that is no msgpack map",
+        "that is not a msgpack map",
     ),
     "a path of no nodes": (lambda f: followed(f.id, 5, path=["not a node"]), "is not the id of a node"),
 }
@@ -414,7 +414,7 @@ def test_frames_of_another_stream_are_refused(scenes: Scenes) -> None:
             upstream.answer(follow)
         upstream.send(chunk(asked[second].id, frames([b"of the first"], BEFORE)))
         assert upstream.is_cut()
-    scene.wait_logged(f"stream {second!r} takes no such frames: message {BEFORE + 1}")
+    scene.wait_logged(f"stream {second!r} refuses these frames: message {BEFORE + 1}")
     assert scene.copy() == before
     assert ask(scene.slave, f"unslave {second}").startswith("ok")
 

@@ -152,7 +152,7 @@ def test_a_master_that_is_damaged_itself(top: DataDirectory, copy: DataDirectory
 def test_a_directory_that_is_none(tmp_path: Path, top: DataDirectory) -> None:
     """Such as that of a node that is just being rebuilt."""
     found = differences({"top": top.path, "gone": tmp_path / "gone"}, "top")
-    assert len(found) == 1 and found[0].startswith("gone: ") and "no tailrace data directory" in found[0]
+    assert len(found) == 1 and found[0].startswith("gone: ") and "not a tailrace data directory" in found[0]
 
 
 def test_a_long_list_is_cut(tmp_path: Path, top: DataDirectory) -> None:

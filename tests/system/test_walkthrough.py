@@ -62,7 +62,7 @@ def test_what_a_user_mistypes_is_told(telnet: Telnet) -> None:
         (b"ping", b"ok pong"),
         (b"hello", b"err command no command 'hello'"),
         (b"pub 0 no bar", b"err usage write: pub STREAM |payload"),
-        (b"sub 0 yesterday", b"err from 'yesterday' is no place in a stream"),
+        (b"sub 0 yesterday", b"err from 'yesterday' is not a position in a stream"),
         ("pub café |ça marche".encode(), b"\n"),
         ("sub café 0".encode(), " |ça marche\r\n".encode()),
         (b"help", b"ok command meaning"),

@@ -26,7 +26,7 @@ IDIOMS = {
     "tell-say": r"\b(?:tells?|told|telling|says?|said|saying)\b",
     "where-if": r"\bwhere (?:it|its|there|that|this|these|those|they|their|no|none|nobody|nothing|not|one|an?|what|only"
     r"|some|something|each|two|all|in)\b",
-    "is-no": r"\b(?:is|are|was|were) (?:none|no)\b(?! (?:longer|more)\b)",
+    "is-no": r"\b(?:is|are|was|were) (?-i:none|no)\b(?! (?:longer|more)\b)",
     "hear": r"\b(?:hears?|heard|hearing)\b",
     "whoever": r"\b(?:whoever|whom|whomever|whatever|so many|so long)\b",
 }
@@ -36,7 +36,7 @@ OPENING_PATTERN = re.compile(r"(?:Of|One an?|One \w+ an?)\b")
 NAMES = (*IDIOMS, OPENING)
 
 FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
-QUOTED = re.compile(r"``?[^`]*``?")
+QUOTED = re.compile(r"``?[^`]*``?|\bTOLD\b")  # TOLD is a message of the binary protocol
 COMMENT = re.compile(r"^\s*#+[!: ]*(.*)$|  # (.*)$")  # as the formatter leaves them
 REMARK = re.compile(r"(?:^|\s)#[ !]?(.*)$|^\s*(?:summary|description|Description[= ]):?\s*(.*)$")
 

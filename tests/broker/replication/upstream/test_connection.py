@@ -299,7 +299,7 @@ def test_wrong_frames_close_and_are_asked_for_again(near: Near) -> None:
     assert near.far.sock is not None
     near.far.sock.sendall(raw(m.Chunk(1, memoryview(pack_frame(b"never stamped")))))
     near.until(lambda: near.at(Phase.DOWN))
-    assert "takes no such frames" in near.uplink.why and near.owner.stream(S).log.next_seq == 0
+    assert "refuses these frames" in near.uplink.why and near.owner.stream(S).log.next_seq == 0
     near.until(lambda: near.far.ended)
     near.far.hang_up()
     near.up()
