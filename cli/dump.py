@@ -59,7 +59,7 @@ Row = tuple[int, int, int, int, bytes, bytes]  # seq, timestamp_us, epoch, flags
 
 @dataclass
 class Tally:
-    """What was written and what could not be read."""
+    """The count of messages written, and of those that could not be read."""
 
     messages: int = 0
     bad: int = 0

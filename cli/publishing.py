@@ -1,7 +1,7 @@
 """`tailrace pub` without its face: lines from a descriptor to streams, in batches, every acknowledgement checked.
 
-The client's window of unacknowledged publishes bounds what is read. While the input is silent, the client's keeper
-thread sends what was read before and answers the broker.
+The client's window of unacknowledged publishes bounds the reading. While the input is silent, the client's keeper
+thread sends the lines read before and answers the broker.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Piece(NamedTuple):
 def command(
     file: Path, stream: str | None, part: int | None, server: str | None, host: str | None, port: int | None
 ) -> int:
-    """Publishes again what was set aside in FILE, a .diverged file."""
+    """Publishes again the tails in FILE, a .diverged file."""
     name = stream or name_of_stem(file.stem)
     if file.suffix != DIVERGED_SUFFIX or name is None:
         raise click.UsageError(f"{file} is not named STREAM{DIVERGED_SUFFIX}; name the stream with --stream")

@@ -130,7 +130,7 @@ def command(
     from tailrace.spark.rollup.job import Job
 
     if verify and brokers:
-        raise click.UsageError("--verify reads the files of a data directory; brokers check what they send themselves")
+        raise click.UsageError("--verify reads the files of a data directory; brokers verify what they send")
     days = parse_days(day, first, last, catch_up)
     jobs = [
         Job(parse_source(text, brokers, token), out.resolve(), days[-1], streams, verify, replace, name)
@@ -292,7 +292,7 @@ def parse_day(text: str | None, option: str = "--day") -> date:
     except ValueError:
         day = None
     if day is None:
-        raise click.UsageError(f"{option} {text!r} is no day; YYYY-MM-DD is")
+        raise click.UsageError(f"{option} {text!r} is not a day; give YYYY-MM-DD")
     if day > today:
         raise click.UsageError(f"{option} {text} has not come yet; today is {today}, UTC")
     return day

@@ -140,7 +140,7 @@ class Tail:
 
 
 def reader_has_gone(fd: int) -> bool:
-    """Returns whether nobody can read what is written to this file."""
+    """Returns whether the output has no reader any more."""
     poller = select.poll()
     poller.register(fd, 0)
     return any(events & (select.POLLERR | select.POLLHUP) for _, events in poller.poll(0))

@@ -110,7 +110,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """Ask the owner of the stream at its master: `args`, packed, say what (`broker.replication.downstream.calls`)."""
+    """Asks the owner of the stream at its master; `args` is packed (`broker.replication.calls`)."""
 
     id: int
     stream: bytes

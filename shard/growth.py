@@ -52,7 +52,7 @@ class Extent:
         self._step = min(self._step, self._step_max)
 
     def _try_reserve(self, start: int, size: int, *, last: bool) -> bool:
-        """Returns whether there was room. With `last`, raises if there was none."""
+        """Returns whether there was room. With `last`, missing room is an error."""
         try:
             os.posix_fallocate(self._fd, start, size)
         except OSError as error:

@@ -1,8 +1,7 @@
 """The documented example, `deploy/tailrace.toml`, made from the settings themselves.
 
-Every key stands there once, commented out, with its default and what it is for. To renew the file after a change of
-`broker.process.settings`: `python -m tailrace.supervisor.config_example > deploy/tailrace.toml` (a test says when it is
-due).
+Every key is there once, commented out, with its default and its description. To renew the file after a change of the
+settings: `python -m tailrace.supervisor.config_example > deploy/tailrace.toml` (a test fails when it is due).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tailrace.supervisor.config_values import format_number
 _WIDTH = 116
 
 _OPENING = """\
-# tailrace: every key with its default. A key that is commented out has that default.
+# tailrace: every key with its default. A key that is commented out has this default.
 #
 # Check a file without starting anything:   tailrace serve --config FILE --check-config
 # Flags of `tailrace serve` win over this file; each key is a flag, see `tailrace serve --help`.
@@ -45,9 +44,9 @@ _STREAM_OPENING = """\
 """
 
 _SLAVE_OPENING = """\
-# Which streams this node follows at another one, those made later included. As many [[slave]] sections as needed; the
-# first whose streams match holds, and a stream that none matches is this node's own. The commands slave, unslave and
-# promote, given to the running node, count before these. For example:
+# Streams that this node copies from another one, including those created later. As many [[slave]] sections as needed;
+# the first whose streams match holds, and a stream that none matches is this node's own. The commands slave, unslave
+# and promote, given to the running node, count before these. For example:
 #
 #   [[slave]]
 #   streams = "*"
@@ -57,11 +56,11 @@ _SLAVE_OPENING = """\
 
 _SECTION_TITLES = {
     "node": "The node and its data.",
-    "listen": "Where clients connect.",
-    "replication": "Who may follow and claim streams, besides nodes on this machine.",
-    "metrics": "Where Prometheus and probes connect.",
-    "limits": "Bounds on what peers and streams may take.",
-    "timing": "How long things may take.",
+    "listen": "Address for clients.",
+    "replication": "Nodes that may follow and claim streams, besides those on this machine.",
+    "metrics": "Address for Prometheus and probes.",
+    "limits": "Limits on peers, streams and memory.",
+    "timing": "Timeouts and intervals.",
 }
 
 

@@ -14,7 +14,7 @@ from tailrace.shard.leaves import interpreted_wanted
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
-# No deadline: the machine is shared, and a slow moment is no fault. A failing example prints how to run it again.
+# No deadline: the machine is shared, and a slow moment is not a fault. A failing example prints how to run it again.
 settings.register_profile("tailrace", deadline=None, print_blob=True)
 settings.register_profile(
     "tailrace-ci",
@@ -24,7 +24,7 @@ settings.register_profile(
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
-# That the interpreted leaves do as the compiled ones is tried with more examples, where they are compared.
+# The equality of interpreted and compiled leaves is tested with more examples, in their own tests.
 settings.register_profile("tailrace-ci-interpreted", parent=settings.get_profile("tailrace-ci"), max_examples=30)
 _PROFILE = "tailrace-ci-interpreted" if interpreted_wanted() else "tailrace-ci"
 settings.load_profile(_PROFILE if os.environ.get("CI") else "tailrace")

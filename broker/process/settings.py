@@ -114,14 +114,14 @@ class StreamPolicy:
         "pattern",
         Kind.PATTERN,
         "*",
-        "the streams it is for, as a shell pattern over the whole name: * ? [abc]; the first section that matches wins",
+        "the streams of this section, as a shell pattern over the whole name: * ? [abc]; the first match wins",
     )
     durability: Durability = setting(
         "stream",
         "durability",
         Kind.CHOICE,
         Durability.ASYNC,
-        "when a message is on the disk: async (when the kernel likes), interval, always (before its acknowledgement)",
+        "when a message is synced: async (by the kernel), interval, always (before its acknowledgement)",
         choices=tuple(Durability),
     )
     interval_ms: int = setting(
@@ -138,7 +138,7 @@ class StreamPolicy:
         "max_age_s",
         Kind.SECONDS,
         0,
-        "messages older than this are dropped",
+        "drop messages older than this",
         low=1,
         high=100 * YEAR_S,
         zero="kept for ever",
@@ -148,7 +148,7 @@ class StreamPolicy:
         "max_bytes",
         Kind.BYTES,
         0,
-        "the oldest messages are dropped when a stream holds more than this",
+        "drop the oldest messages when a stream is larger than this",
         low=4 * KIB,
         high=1 << 50,
         zero="no bound",
@@ -159,14 +159,14 @@ class StreamPolicy:
         "spare_consumers",
         Kind.FLAG,
         False,
-        "whether max_age_s and max_bytes spare what a durable consumer has not finished",
+        "whether max_age_s and max_bytes spare messages that a durable consumer has not acknowledged",
     )
     consumer_max_age_s: int = setting(
         "stream",
         "consumer_max_age_s",
         Kind.SECONDS,
         7 * DAY_S,
-        "a consumer that has asked for nothing for this long is abandoned: nothing is kept for it",
+        "keep no messages for a consumer that has made no request for this long",
         low=1,
         high=100 * YEAR_S,
         zero="never",
@@ -190,21 +190,21 @@ class SlaveRule:
         "streams",
         Kind.STREAMS,
         "*",
-        "the streams it is for: *, a prefix and *, or one stream's name; the first section that matches wins",
+        "the streams of this section: *, a prefix and *, or one stream's name; the first match wins",
     )
     upstream: str = setting(
         "slave",
         "upstream",
         Kind.ADDRESS,
         "",
-        "HOST:PORT of the node they follow; empty: none, they are this node's own whatever a later section says",
+        "HOST:PORT of the node they follow; empty: they are this node's own, also if a later section matches",
     )
     start: str = setting(
         "slave",
         "from",
         Kind.PLACE,
         "0",
-        "where the copy of a stream of which nothing is here yet begins: 0, a time in microseconds, #SEQ or new",
+        "where a new copy of a stream begins: 0, a time in microseconds, #SEQ or new",
     )
 
 
@@ -212,16 +212,16 @@ class SlaveRule:
 class Settings:
     """One node. The order of the fields is the order of the documented example file."""
 
-    data: Path = setting("node", "data", Kind.PATH, Path("data"), "the data directory, made when it is missing")
+    data: Path = setting("node", "data", Kind.PATH, Path("data"), "the data directory, created if it is missing")
     workers: int = setting(
-        "node", "workers", Kind.COUNT, 0, "worker processes", low=1, high=256, zero="one a processor"
+        "node", "workers", Kind.COUNT, 0, "worker processes", low=1, high=256, zero="one per processor"
     )
     shards: int = setting(
         "node",
         "shards",
         Kind.COUNT,
         64,
-        "parts the streams are spread over; read only when a data directory is made, fixed from then on",
+        "parts the streams are spread over; used only when a data directory is created, fixed from then on",
         low=1,
         high=4_096,
     )
@@ -230,7 +230,7 @@ class Settings:
         "auto_master",
         Kind.FLAG,
         True,
-        "whether the first pub or sub of an unknown stream makes it; otherwise only the command master does",
+        "whether the first pub or sub of an unknown stream creates it; otherwise only the command master does",
     )
 
     affinity: bool = setting(
@@ -238,7 +238,7 @@ class Settings:
         "affinity",
         Kind.FLAG,
         True,
-        "whether a connection is moved to the worker that owns the streams it uses, which saves its messages a hop",
+        "whether to move a connection to the worker that owns its streams, which saves its messages a hop",
     )
 
     host: str = setting("listen", "host", Kind.HOST, "127.0.0.1", "address the broker listens on")
@@ -251,14 +251,14 @@ class Settings:
         "token",
         Kind.SECRET,
         "",
-        "what binary clients from other machines must show; lines are then for this machine only; empty: nothing",
+        "token required of binary clients from other machines; lines are then for this machine only; empty: none",
     )
     advertise: str = setting(
         "listen",
         "advertise",
         Kind.ADDRESS,
         "",
-        "HOST:PORT at which other nodes reach this one, as tailrace tree shows it; empty: as they see it connect",
+        "HOST:PORT at which other nodes reach this one, as tailrace tree shows it; empty: the address it connects from",
     )
 
     replication_peers: tuple[str, ...] = setting(
@@ -274,8 +274,8 @@ class Settings:
         "token",
         Kind.SECRET,
         "",
-        "the secret with which a node from any other address may do so too, the same on all nodes; not the one that"
-        " clients show; empty: none may",
+        "the secret that lets nodes from any other address do so too, the same on all nodes, and not that of"
+        " clients; empty: none may",
     )
 
     metrics_host: str = setting("metrics", "host", Kind.HOST, "127.0.0.1", "address of /metrics, /healthz and /readyz")
@@ -287,7 +287,7 @@ class Settings:
         "textfile",
         Kind.PATH,
         Path("/var/lib/tailrace-rollup/metrics.prom"),
-        "a file of figures that /metrics shows too, if it is there: what tailrace rollup --metrics writes",
+        "a metrics file to include in /metrics if it exists, as written by tailrace rollup --metrics",
     )
 
     max_line_bytes: int = setting(
@@ -295,7 +295,7 @@ class Settings:
         "max_line_bytes",
         Kind.BYTES,
         8 * MIB + LINE_OVERHEAD_BYTES,
-        "longest command line, its payload and line end included",
+        "longest command line, including its payload and line end",
         low=KIB,
         high=GIB,
     )
@@ -322,7 +322,7 @@ class Settings:
         "max_partial_bytes",
         Kind.BYTES,
         256 * MIB,
-        "memory a worker gives to requests that have begun and not ended, over all its connections",
+        "memory of a worker for incomplete requests, over all its connections",
         low=64 * KIB,
         high=64 * GIB,
     )
@@ -331,7 +331,7 @@ class Settings:
         "max_producer_bytes",
         Kind.BYTES,
         64 * MIB,
-        "memory a worker gives to what it knows of producers that number their messages, over all streams",
+        "memory of a worker for the state of producers that number their messages, over all streams",
         low=MIB,
         high=64 * GIB,
     )
@@ -340,7 +340,7 @@ class Settings:
         "max_unsent_bytes",
         Kind.BYTES,
         256 * MIB,
-        "memory a worker gives to answers that its connections have not read; one that adds to more is closed",
+        "memory of a worker for answers that its clients have not read; a connection that exceeds it is closed",
         low=MIB,
         high=64 * GIB,
     )
@@ -364,7 +364,7 @@ class Settings:
         "max_streams_connection",
         Kind.COUNT,
         100_000,
-        "streams one connection may make",
+        "streams one connection may create",
         low=1,
         high=100_000_000,
     )
@@ -385,17 +385,17 @@ class Settings:
         "max_lag_bytes",
         Kind.BYTES,
         0,
-        "a subscriber further behind than this is dropped",
+        "disconnect a subscriber that is further behind than this",
         low=MIB,
         high=1 << 50,
-        zero="never; it reads on from the file",
+        zero="never; it continues from the file",
     )
     chunk_bytes: int = setting(
         "limits",
         "chunk_bytes",
         Kind.BYTES,
         256 * KIB,
-        "most that one subscription is sent before the next one has its turn",
+        "the most that is sent to one subscription before the next one has its turn",
         low=4 * KIB,
         high=64 * MIB,
     )
@@ -404,7 +404,7 @@ class Settings:
         "chunk_cache_bytes",
         Kind.BYTES,
         64 * MIB,
-        "memory a worker gives, for each protocol, to chunks that several subscribers share",
+        "memory of a worker, for each protocol, for chunks that several subscribers share",
         low=MIB,
         high=64 * GIB,
     )
@@ -413,7 +413,7 @@ class Settings:
         "link_window_bytes",
         Kind.BYTES,
         16 * MIB,
-        "publishes a worker holds for one sibling that has not taken them yet; above it, their publishers wait",
+        "publishes a worker queues for one sibling worker; above it, their publishers wait",
         low=64 * KIB,
         high=4 * GIB,
     )
@@ -423,7 +423,7 @@ class Settings:
         "heartbeat_s",
         Kind.SECONDS,
         30.0,
-        "a binary peer that was silent for this long is pinged, and again after as long",
+        "ping a binary peer that was silent for this long, and again after the same time",
         low=0.05,
         high=DAY_S,
     )
@@ -432,7 +432,7 @@ class Settings:
         "heartbeats_max",
         Kind.COUNT,
         3,
-        "one that has answered none of so many pings is dropped",
+        "disconnect a binary peer that answered none of this many pings",
         low=1,
         high=1_000,
     )
@@ -441,7 +441,7 @@ class Settings:
         "stall_timeout_s",
         Kind.SECONDS,
         20.0,
-        "a peer that takes nothing of what is ready for it for this long is dropped",
+        "disconnect a peer that has not read pending data for this long",
         low=0.1,
         high=DAY_S,
     )
@@ -459,7 +459,7 @@ class Settings:
         "upstream_timeout_s",
         Kind.SECONDS,
         10.0,
-        "an upstream node that says nothing for this long is given up and dialled anew",
+        "reconnect to an upstream node that was silent for this long",
         low=0.1,
         high=HOUR_S,
     )
@@ -468,7 +468,7 @@ class Settings:
         "replication_timeout_s",
         Kind.SECONDS,
         10.0,
-        "how long a publish waits for the slaves it asked for before it fails with err unreplicated",
+        "how long a publish waits for its replicas before it fails with err unreplicated",
         low=0.1,
         high=HOUR_S,
     )
@@ -477,7 +477,7 @@ class Settings:
         "producer_expiry_s",
         Kind.SECONDS,
         float(DAY_S),
-        "a producer that has published nothing to a stream for this long is not known there any more",
+        "forget a producer that has published nothing to a stream for this long",
         low=60,
         high=YEAR_S,
     )
@@ -486,7 +486,7 @@ class Settings:
         "drain_timeout_s",
         Kind.SECONDS,
         10.0,
-        "how long a worker that was told to end may take to finish what it has begun",
+        "how long a stopping worker may take to finish its requests",
         low=0.1,
         high=HOUR_S,
     )
@@ -495,7 +495,7 @@ class Settings:
         "beat_timeout_s",
         Kind.SECONDS,
         15.0,
-        "a worker whose loop is silent for this long is dumped and killed",
+        "dump the stacks of a worker whose loop is silent for this long, and kill it",
         low=1,
         high=HOUR_S,
     )
@@ -504,7 +504,7 @@ class Settings:
         "trim_grace_s",
         Kind.SECONDS,
         5.0,
-        "time between dropping messages and giving their space back",
+        "time between dropping messages and freeing their space",
         low=2,
         high=DAY_S,
     )
@@ -513,7 +513,7 @@ class Settings:
         "retention_interval_s",
         Kind.SECONDS,
         10.0,
-        "time between two looks at what max_age_s and max_bytes drop",
+        "time between two checks of max_age_s and max_bytes",
         low=0.1,
         high=DAY_S,
     )
@@ -522,7 +522,7 @@ class Settings:
         "clock_jump_wait_s",
         Kind.SECONDS,
         float(HOUR_S),
-        "how long a jump of the clock forward must last before max_age_s goes by it",
+        "how long a forward jump of the clock must last before max_age_s uses the new time",
         low=0,
         high=YEAR_S,
     )
@@ -531,7 +531,7 @@ class Settings:
         "async_sync_s",
         Kind.SECONDS,
         30.0,
-        "a stream whose durability is async is synced this long after a write at the latest",
+        "sync a stream with durability async at most this long after a write",
         low=0.1,
         high=DAY_S,
     )

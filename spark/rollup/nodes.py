@@ -27,7 +27,7 @@ SCHEMA: Final = pa.schema(
 
 
 class NodeRow(NamedTuple):
-    """A row of the table. `name`: as the run was told, or else the id. `node`: the id, as in the other tables, None for
+    """A row of the table. `name`: as configured, or else the id. `node`: the id, as in the other tables, None for
     a node that was missing. `state`: partly if some of its streams could not be read whole; selected if only those of
     --stream were ever read. `cause`: why it is missing.
     """

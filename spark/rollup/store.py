@@ -225,7 +225,7 @@ def _link_days(table: Path, into: Path, but: str = "") -> None:
 
 
 def _link_files(day: str, into: str) -> None:
-    """Of a folder without folders. As text and without `shutil.copytree`: there are thousands of them."""
+    """Links the files of a folder without subfolders. As text and without `Path`: there are thousands of them."""
     os.mkdir(into)
     for file in os.listdir(day):
         _link(f"{day}/{file}", f"{into}/{file}")

@@ -15,10 +15,10 @@ DEADLINE_S = 20.0
 
 
 class AskedNode:
-    """Takes connections one after the other. `hellos` and `asked` are what it heard."""
+    """Accepts connections one after the other. `hellos` and `asked` are the messages received."""
 
     def __init__(self, answer: m.Response | bytes | None, *, features: tuple[str, ...] = (FEATURE,)) -> None:
-        self.answer = answer  # None: nothing is ever said; bytes: said at once
+        self.answer = answer  # None: no answer at all; bytes: sent at once
         self.hellos: list[m.Hello] = []
         self.asked: list[Ask] = []
         self._features = features

@@ -14,7 +14,7 @@ Done = subprocess.CompletedProcess[bytes]
 
 
 def start(*arguments: str, **options: object) -> subprocess.Popen[bytes]:
-    """Begin `tailrace ARGUMENTS` with pipes for everything that `options` do not say otherwise."""
+    """Starts `tailrace ARGUMENTS` with pipes, unless `options` override them."""
     given: dict[str, object] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     environment = {**os.environ, "COLUMNS": "120"}
     environment.pop("TAILRACE_SERVER", None)

@@ -17,7 +17,7 @@ DEADLINE_S = 20.0
 
 
 class OneAnswer:
-    """Takes one connection, reads to its end, says `answer`, closes."""
+    """Accepts one connection, reads to its end, sends `answer`, closes."""
 
     def __init__(self, answer: bytes, *, reset: bool = False, silent: bool = False) -> None:
         self.heard = b""

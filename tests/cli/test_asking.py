@@ -1,4 +1,4 @@
-"""One question to one node, and every way in which there is no answer."""
+"""One question to one node, and every way in which it fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`tailrace dump` over real streams, what was set aside of them and what was cut off them."""
+"""`tailrace dump` over real streams, their tails that were set aside and cut off."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def overwrite(path: Path, offset: int, data: bytes) -> None:
 
 
 def dumped(capfdbinary: Captured, *arguments: object, code: int = OK) -> tuple[bytes, str]:
-    """What is written to standard output and error."""
+    """Returns standard output and error."""
     assert main.run(["dump", *map(str, arguments)]) == code
     out, err = capfdbinary.readouterr()
     return out, err.decode()

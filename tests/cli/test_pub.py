@@ -174,7 +174,7 @@ def _read_terminal(fd: int) -> bytes:
     try:
         while piece := os.read(fd, 1 << 16):
             shown += piece
-    except OSError:  # what a terminal says instead of an end
+    except OSError:  # a terminal's answer instead of an end
         pass
     os.close(fd)
     return shown

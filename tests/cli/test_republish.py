@@ -1,4 +1,4 @@
-"""What was set aside is published again, with headers and keys, and each message once."""
+"""Tails that were set aside are published again, with headers and keys, and each message once."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def test_yesterday_is_the_default(tmp_path: Path) -> None:
         (["--from", "2026-11-20", "--to", "2026-11-19"], "--from 2026-11-20 is behind --to 2026-11-19"),
         (["--from", "9999-12-31"], "--from 9999-12-31 has not come yet"),
         (["--from", "2026-11-01", "--to", "9999-12-31"], "--to 9999-12-31 has not come yet"),
-        (["--from", "yesterday"], "--from 'yesterday' is no day"),
+        (["--from", "yesterday"], "--from 'yesterday' is not a day"),
         (["--from", "1970-01-01"], "are more than the 1,100 days of one run"),
         (["--to", "2026-11-20"], "it needs --from"),
         (["--from", "2026-11-01", "--day", "2026-11-02"], "without --day and --catch-up"),

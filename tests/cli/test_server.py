@@ -1,4 +1,4 @@
-"""Which broker is meant, and what is said when it cannot be reached."""
+"""The choice of the broker, and the error if it cannot be reached."""
 
 from __future__ import annotations
 

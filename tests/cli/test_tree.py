@@ -1,4 +1,4 @@
-"""`tailrace tree`: from what nodes on loopback tell to what is printed."""
+"""`tailrace tree`: from the answers of nodes on loopback to the output."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_a_rival_and_a_node_that_makes_new_streams_of_its_own_are_named() -> Non
 
 
 def test_a_link_without_streams_is_no_branch() -> None:
-    """A promoted node calls its former upstream until that has heard; it is not below it any more."""
+    """A promoted node notifies its former upstream until that has answered; it is no longer below it."""
     found = Found(start="A")
     found.nodes = {
         "A": node("A", told("A", slaves=2)),
@@ -118,7 +118,7 @@ def ended(name: str, *ends: tuple[str, int, int, int]) -> Node:
 
 
 def test_who_may_be_promoted() -> None:
-    """The returned master A has the most messages, of an earlier term; B has heard of the latest term."""
+    """The returned master A has the most messages, of an earlier term; B knows of the latest term."""
     found = Found(start="A")
     found.nodes = {
         "A": ended("A", ("s", 2, 1, 900)),

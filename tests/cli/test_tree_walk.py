@@ -1,4 +1,4 @@
-"""Following the links: every node is found, none is asked twice, and what cannot be asked has its reason."""
+"""Following the links: every node is found, none is asked twice, and each failure has its reason."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def told(node: str, *links: Link, masters: int = 0, slaves: int = 0) -> Told:
 
 
 class Nodes:
-    """Answers by address; `asked` says who was asked, round by round."""
+    """Answers by address; `asked` lists the addresses, round by round."""
 
     def __init__(self, answers: Answers) -> None:
         self.answers = answers

@@ -24,9 +24,9 @@ class Member:
         self.consuming.settle = lambda message, reason: self.consuming.note(message, reason, self.pair.now_s)
 
     def take(self) -> ConsumedMessage | None:
-        """The next message, if there is one now; the broker is asked for more where there is none."""
+        """The next message, if there is one now; asks the broker for more otherwise."""
         message = self.consuming.take(self.pair.now_s)
-        for _ in range(2):  # the answer to the first may have nothing but what is here
+        for _ in range(2):  # the answer to the first may have only messages that are here
             if message is None:
                 self.pair.run()
                 message = self.consuming.take(self.pair.now_s)
@@ -39,7 +39,7 @@ class Member:
         return message
 
     def work(self, count: int) -> list[int]:
-        """Take and finish so many."""
+        """Takes and finishes `count` messages."""
         seqs = []
         for _ in range(count):
             message = self.next()
@@ -48,6 +48,6 @@ class Member:
         return seqs
 
     def gets(self) -> list[c.Get]:
-        """What it has said since the last time, to this broker."""
+        """The messages it has sent since the last time, to this broker."""
         said, self.groups.gets = self.groups.gets, []
         return said

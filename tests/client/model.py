@@ -93,7 +93,7 @@ class Model:
     def __init__(self) -> None:
         self.streams: dict[bytes, Stream] = {}
         self.connections: list[ModelConnection] = []
-        self.received: list[Message] = []  # everything that any client said, frames copied
+        self.received: list[Message] = []  # all messages of all clients, frames copied
         self.chunk_messages = 3
         self.token: str | None = None
         self.features = {m.PRODUCERS_FEATURE}
@@ -125,18 +125,18 @@ class Model:
         self.on_pump()
 
     def said(self, kind: type) -> list[Message]:
-        """What clients said of one kind."""
+        """The clients' messages of one kind."""
         return [each for each in self.received if type(each) is kind]
 
 
 def hang_up(connection: ModelConnection, _message: Message) -> bool:
-    """As `on_message`: whatever comes, the connection ends."""
+    """As `on_message`: any message ends the connection."""
     connection.closed = True
     return True
 
 
 class ModelConnection:
-    """`out` holds what is to be sent. `closed`: nothing more is taken, and the connection ends after `out`."""
+    """`out` holds bytes to send. `closed`: reads no more, and the connection ends after `out`."""
 
     def __init__(self, model: Model) -> None:
         self.model = model

@@ -1,6 +1,6 @@
-"""The durable consumers of the broker in memory: what a broker promises of them, as simply as it can be said.
+"""The durable consumers of the broker in memory: its promises, in the simplest form.
 
-Time stands still here: a test says when messages are returned (`give_back`), as after `ack_wait_s`.
+Time stands still here: a test decides when messages are returned (`give_back`), as after `ack_wait_s`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Group:
         return [seq for seq in range(self.first_seq, stream.next_seq) if seq not in self.finished]
 
     def settle(self, stream: Stream, get: c.Get) -> list[c.Range]:
-        """What the member says; the stale ones."""
+        """Applies the member's acknowledgements; returns the stale ones."""
         stale: list[c.Range] = []
         for first, last, epoch in get.finished:
             for seq in range(first, last + 1):
@@ -108,7 +108,7 @@ class Groups:
         return True
 
     def serve(self) -> None:
-        """Give those who wait what there is now."""
+        """Delivers messages to waiting gets."""
         waiting, self.waiting = self.waiting, []
         for connection, get in waiting:
             if not connection.closed:
@@ -171,7 +171,7 @@ class Groups:
                 connection.say(c.Got(get.id, (), (), 0, memoryview(b"")))
 
     def _end_older(self, newer: c.Get) -> None:
-        """A member has one get that waits, whatever connections they come from."""
+        """A member has one waiting get, over all its connections."""
         for connection, get in list(self.waiting):
             if (get.stream, get.name, get.member) == (newer.stream, newer.name, newer.member):
                 self.waiting.remove((connection, get))

@@ -46,7 +46,7 @@ class ModelServer:
         self.call(lambda: self.model.publish(stream, *payloads))
 
     def cut_after(self, nbytes: int) -> None:
-        """Break a connection when so many more bytes were sent to clients."""
+        """Breaks a connection after this many more bytes were sent to clients."""
         self.call(lambda: setattr(self, "_cut_after", nbytes))
 
     def cut(self) -> None:

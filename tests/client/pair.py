@@ -21,7 +21,7 @@ from tests.client.model import MAX_MESSAGE_BYTES, Model, ModelConnection
 
 
 class Pair:
-    """`unreachable`: addresses that refuse; `silent`: those that swallow what is sent there.
+    """`unreachable`: addresses that refuse; `silent`: those that drop everything.
 
     `cut_after`: bytes of the broker's after which the connection breaks.
     """
@@ -68,7 +68,7 @@ class Pair:
         return self.run(self.now_s + seconds)
 
     def cut(self) -> None:
-        """The connection breaks; what is on its way is lost."""
+        """The connection breaks; bytes in transit are lost."""
         self._hang_up()
         self.session.lost("cut", self.now_s)
 

@@ -80,7 +80,7 @@ def test_awaited_it_is_made(server: ModelServer, groups: Groups) -> None:
 
 
 def test_many_tasks_share_it(server: ModelServer, groups: Groups) -> None:
-    """What they have not finished is not given to them again."""
+    """Messages in flight are not delivered to them again."""
 
     async def work() -> None:
         seen: list[int] = []

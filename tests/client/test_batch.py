@@ -19,7 +19,7 @@ def batch_of(max_messages: int = 1_000, max_bytes: int = 1 << 20, linger_s: floa
 
 
 def take(batch: Batch) -> Publication:
-    """Take what was added, when all that was taken before is held by somebody."""
+    """Takes the open batch, when all earlier ones were handed over."""
     before = batch.unsent(lambda _publication: False)
     batch.take()
     return batch.unsent(lambda _publication: False)[len(before)]

@@ -74,7 +74,7 @@ def test_the_next_address(server: ModelServer) -> None:
     for random_order in (False, True):
         with tailrace.connect([gone, server.address], random_order=random_order) as client:
             assert client.is_connected
-    with tailrace.connect(f"localhost:{server.port}") as client:  # ::1 is refused first, where there is one
+    with tailrace.connect(f"localhost:{server.port}") as client:  # ::1 is refused first, if it exists
         assert client.is_connected
 
 

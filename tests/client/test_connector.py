@@ -137,7 +137,7 @@ def test_connections_that_die_young_are_not_replaced_in_a_hurry() -> None:
 
 
 def test_a_fatal_error_of_the_protocol_is_no_reason_to_hurry() -> None:
-    """What made the broker say so may be sent again."""
+    """The cause of the broker's error may be sent again."""
     pair = Pair().ready()
     pair.publish(b"x")
     pair.run()

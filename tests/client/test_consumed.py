@@ -1,4 +1,4 @@
-"""What a receiver says of a message."""
+"""A receiver's verdict on a message."""
 
 from __future__ import annotations
 

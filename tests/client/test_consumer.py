@@ -185,7 +185,7 @@ def test_closing_the_client_ends_iteration(server: ModelServer, groups: Groups) 
 
 @pytest.mark.parametrize("code", ["usage", "unavailable", None])
 def test_a_leave_that_fails_is_no_error(client: Client, groups: Groups, code: str | None) -> None:
-    """As of a broker that does not know it, one that cannot now, and one that says nothing."""
+    """A broker that does not know it, one that cannot now, and one that does not answer."""
 
     def on_message(connection: ModelConnection, message: m.Message) -> bool:
         if not isinstance(message, c.Consume) or message.do != "leave":

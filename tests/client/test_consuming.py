@@ -66,7 +66,7 @@ def test_what_was_delivered_before_is_asked_for_one_by_one_by_who_begins(groups:
 
 
 def test_of_what_takes_long_no_more_is_asked_for_than_is_handled_in_time(groups: Groups) -> None:
-    """Of 40 s until a message is given to others a quarter, in which it handles five."""
+    """A quarter of the 40 s until redelivery, in which it handles five."""
     member = Member(groups, ack_wait_s=40.0)
     for _ in range(18):
         message = member.next()
@@ -171,7 +171,7 @@ def test_a_lost_answer_is_asked_for_again_and_brings_the_same(groups: Groups, gr
 
 @pytest.mark.parametrize("keeps", [0, 3])
 def test_what_one_of_this_name_had_before_comes_first_all_of_it(groups: Groups, group: Group, keeps: int) -> None:
-    """However few are asked for at a time, and while what was finished is told, or some are kept."""
+    """With any batch size, and while verdicts are sent, or some are kept."""
     for seq in range(10):
         group.flight[seq] = b"me"
     member = Member(groups, linger_s=0.1)
@@ -244,7 +244,7 @@ def test_what_the_broker_has_not_heard_of_is_not_given_to_the_program_again(grou
 
 
 def test_a_copy_that_does_not_have_them_yet(groups: Groups, group: Group) -> None:
-    """It answers nothing; what was given is asked for again, beside what the program has."""
+    """It gets no answer; the delivered messages are requested again, beside those that the program has."""
     member = Member(groups)
     kept = member.next()
     group.finished.update(range(1, 20))
@@ -274,7 +274,7 @@ def test_what_the_queue_has_for_too_long_is_let_go(groups: Groups, group: Group)
 
 
 def test_what_was_let_go_comes_before_anything_new(groups: Groups) -> None:
-    """Where the broker has not given it to others yet, also while what was finished is told."""
+    """If the broker has not redelivered it yet, also while verdicts are sent."""
     member = Member(groups, ack_wait_s=10.0, linger_s=0.1)
     member.work(15)
     message = member.next()  # and four more, which are all there are
@@ -345,7 +345,7 @@ def test_no_such_consumer(groups: Groups) -> None:
 
 
 def test_not_now(groups: Groups) -> None:
-    """It is asked again, for so long as it has patience; then again."""
+    """It is retried while its patience lasts; then again."""
     member, refused = Member(groups, patience_s=60.0), [True]
 
     def on_message(connection: ModelConnection, message: m.Message) -> bool:

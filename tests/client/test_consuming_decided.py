@@ -105,7 +105,7 @@ class Deciding:
         return decide.get(self.consumers, wanted, self.look, self.now_us)
 
     def serve(self) -> None:
-        """What waits is given what there is, or its time is over."""
+        """Waiting gets receive the present messages, or time out."""
         for each in list(self.waiting):
             connection, get, until_s, stale = each
             given = self.decide(get, (), ()) if not connection.closed else None
@@ -135,7 +135,7 @@ class Deciding:
 
 
 class Worker:
-    """A program with one loop. `hand`: what it works at."""
+    """A program with one loop. `hand`: the message it works at."""
 
     def __init__(self, deciding: Deciding, name: str) -> None:
         self.deciding = deciding
@@ -195,7 +195,7 @@ class Life:
             worker.pair.unreachable ^= set(worker.pair.addresses)  # gone for a while, or back
 
     def work(self, worker: Worker) -> None:
-        """Settle what it has, or take the next."""
+        """Settles its message, or takes the next."""
         message, worker.hand = worker.hand, None
         if message is None:
             worker.hand = self.take(worker)

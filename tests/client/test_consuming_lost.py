@@ -57,7 +57,7 @@ def test_both_of_a_seq_are_told_in_one_get(groups: Groups, group: Group) -> None
 
 def test_what_the_broker_has_not_heard_of_a_lost_one_holds_back_no_other(groups: Groups, group: Group) -> None:
     member = Member(groups, linger_s=100.0)
-    member.work(3)  # of which the last two have been told to nobody
+    member.work(3)  # of which the last two are unknown to the others
     promote(groups, group, 1, b"new 1", b"new 2")
     member.pair.cut()
     with pytest.raises(StaleAck):

@@ -35,7 +35,7 @@ def free_address() -> SocketAddress:
 
 @pytest.fixture
 def deaf() -> Iterator[SocketAddress]:
-    """An address that answers nothing: the queue of its listener is full, so the kernel drops what comes."""
+    """An address without an answer: the queue of its listener is full, so the kernel drops packets."""
     with socket.create_server(("127.0.0.1", 0), backlog=0) as listener:
         address = listener.getsockname()
         waiting = []
@@ -78,7 +78,7 @@ def test_none_that_answers() -> None:
 
 
 def test_what_is_under_way_is_known() -> None:
-    """The peer's kernel acknowledges what it has room for, whether or not anybody reads it."""
+    """The peer's kernel acknowledges bytes up to its buffers, whether or not a program reads them."""
     with socket.create_server(("127.0.0.1", 0)) as listener, socket.create_connection(listener.getsockname()) as sock:
         tune(sock, 5.0)
         before, _waiting = transit(sock)

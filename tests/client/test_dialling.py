@@ -87,7 +87,7 @@ def test_how_soon_the_next_one(lived_s: float, was_useful: bool, pause_s: float)
 
 
 def test_pauses_stay_brief_where_brokers_greet_and_are_cut() -> None:
-    """As those of a node whose workers are killed again and again. What a broker says against us is another matter."""
+    """As those of a node whose workers are killed again and again. A broker's refusal is another matter."""
     subject = dialling(A)
     pauses_s, now_s = [], 0.0
     for error in [REFUSED] * 10 + [TooManyConnections("full")] * 10:

@@ -1,4 +1,4 @@
-"""What a client says about its connection before there is one. The rest is in test_client.py."""
+"""A client's facts about its connection before the first one. The rest is in test_client.py."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Control-C at any moment: whatever it interrupts, the client goes on, and what it promised holds.
+"""Control-C at any moment: the client continues, and its promises hold.
 
-A timer's signal raises KeyboardInterrupt in the main thread after random times, in the middle of whatever the client
-does there.
+A timer's signal raises KeyboardInterrupt in the main thread after random times, at any point of the client.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import tailrace
 from tests.client.model_consumers import Groups
 from tests.client.model_server import ModelServer
 
-# A socket that was made and not yet kept anywhere is closed by the collector, which says so.
+# A socket that was made and not yet stored is closed by the collector, with a warning.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 RUN_S = 0.7
@@ -78,7 +77,7 @@ def test_publishing_and_reading(server: ModelServer, seed: int) -> None:
     logged = server.payloads(b"s")
     assert all(logged[seq] == payload for seq, payload in receipts)
     assert seen == sorted(set(seen))  # never twice
-    assert len(logged) - 1 - len(seen) <= interrupts.count  # but for what was on its way from the iterator to the list
+    assert len(logged) - 1 - len(seen) <= interrupts.count  # except messages between the iterator and the list
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -106,7 +105,7 @@ def test_batches(server: ModelServer, seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_consuming(server: ModelServer, seed: int) -> None:
-    """What was acknowledged is finished; what was on its way from the iterator comes again."""
+    """Acknowledged messages are finished; those between the iterator and the program come again."""
     interrupts, chance = Interrupts(seed), random.Random(seed)
     groups = Groups(server.model)
     server.publish(b"s", *[b"x"] * 50_000)
@@ -136,7 +135,7 @@ def test_consuming(server: ModelServer, seed: int) -> None:
 
 
 def test_closing(server: ModelServer) -> None:
-    """Where it was interrupted it can be done once more."""
+    """An interrupted call can be repeated."""
     interrupts = Interrupts(7)
     for _ in range(100):
         client = tailrace.connect(server.address)

@@ -63,13 +63,13 @@ def test_nothing_else_is_loaded(use: str) -> None:
     names = set(run(code).split())
     packages = {name.partition(".")[0] for name in names} - set(sys.stdlib_module_names)
     unknown = {each for each in packages if each.strip("_") and not each.startswith(("_cython", "cython", "_msgpack"))}
-    assert unknown <= ALLOWED | {"Cython"}  # a leaf asks for it where it is installed
+    assert unknown <= ALLOWED | {"Cython"}  # a leaf imports it if it is installed
     assert not names & OTHERS
     assert use != "connect" or "asyncio" not in names
 
 
 @pytest.mark.parametrize(("code", "modules_max"), [("", 10), ("tailrace.connect, tailrace.NOW, tailrace.Trimmed", 130)])
 def test_it_loads_little(code: str, modules_max: int) -> None:
-    """So that it loads quickly: what is counted is modules, since a time of a busy machine says little."""
+    """So that it loads quickly: counts modules, since times on a busy machine are unreliable."""
     program = f"import sys\nbefore = set(sys.modules)\nimport tailrace\n{code}\nprint(*(set(sys.modules) - before))"
     assert len(run(program).split()) <= modules_max

@@ -18,7 +18,7 @@ mark_run = load("tailrace.shard.run_cy").mark_run
 
 
 class Numbers(Numbering):
-    """With ids that can be told, and publications that are numbered as a client does."""
+    """With readable ids, and publications that are numbered as by a client."""
 
     def __init__(self) -> None:
         ids = count()

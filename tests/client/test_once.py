@@ -132,7 +132,8 @@ def test_two_members_do_the_same_message(path: Path) -> None:
 
 
 def test_whatever_is_killed_when(path: Path) -> None:
-    """A process that ends before its transaction does, or before the broker hears of it: then some come again."""
+    """A process that ends before its transaction does, or before the broker has the acknowledgement: some messages
+    come again."""
     chance, killed, next_seq = random.Random(7), 0, 0
     while next_seq < 40:
         database = connect(path)

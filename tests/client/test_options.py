@@ -1,4 +1,4 @@
-"""What a client can be told."""
+"""The options of a client."""
 
 from __future__ import annotations
 

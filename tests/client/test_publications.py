@@ -163,7 +163,7 @@ def test_when_there_is_something_to_do() -> None:
 
 def test_numbers_come_round() -> None:
     window = publications()
-    window._numbers = REQUEST_MAX - 2  # as after so many publishes
+    window._numbers = REQUEST_MAX - 2  # as after this many publishes
     assert [in_flight(window).request for _ in range(3)] == [REQUEST_MAX, 1, 2]
 
 

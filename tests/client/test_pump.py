@@ -45,7 +45,7 @@ def test_waiting_has_an_end(pump: Pump) -> None:
 
 
 def test_many_wait_and_one_moves(pump: Pump) -> None:
-    """Each sees its own condition come true, whoever moves the bytes."""
+    """Each thread sees its own condition come true, with any thread moving the bytes."""
     connect(pump)
     counted = [0]
     seen: list[int] = []

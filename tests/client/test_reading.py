@@ -40,7 +40,7 @@ def feed(reading: Reading, first_seq: int, *payloads: bytes) -> None:
 
 
 def pop(reading: Reading) -> list[Message]:
-    """What comes next, which is done with at once; [] for nothing."""
+    """The next item, which is done with at once; [] for nothing."""
     while (arrived := reading.first()) is not None:
         reading.done_with(arrived)
         if arrived.trimmed is not None:
@@ -176,7 +176,7 @@ def test_a_hole_that_was_told_is_a_trim() -> None:
         pop(reading)
     assert (caught.value.first_seq, caught.value.last_seq, caught.value.stream) == (1, 4, "s")
     assert seqs(reading) == [5, 6]
-    feed(reading, 9, b"9")  # told once, good for one hole
+    feed(reading, 9, b"9")  # raised once, valid for one hole
     with pytest.raises(SeqFault):
         pop(reading)
 

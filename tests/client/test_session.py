@@ -128,7 +128,7 @@ def test_a_broker_that_knows_no_producers_is_sent_no_numbers() -> None:
 
 
 def numbers(pair: Pair) -> list[tuple[int, int]]:
-    """Of each PUBLISH: which producer's, counted as they came, and its number."""
+    """For each PUBLISH: its producer, counted in order of arrival, and its number."""
     ids: list[bytes] = []
     found = []
     for said in pair.model.said(m.Publish):
@@ -176,7 +176,7 @@ def test_a_broker_that_has_lost_messages_is_told_of_new_ones_anew() -> None:
 
 
 def test_what_may_be_logged_and_cannot_be_told_raises() -> None:
-    """Its answer was lost, and then the broker lost what it knew."""
+    """Its answer was lost, and then the broker lost its state."""
     pair = Pair().ready()
     pair.publish(b"a")
     pair.run()

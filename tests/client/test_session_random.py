@@ -117,7 +117,7 @@ def test_in_the_end_everything_is_right(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_whatever_a_broker_sends_the_session_goes_on_or_ends(seed: int) -> None:
-    """Nothing but errors of the tree, whatever bytes come; the connection is made again."""
+    """Nothing but errors of the tree, for any bytes; the connection is made again."""
     chance = random.Random(seed)
     pair = Pair()
     for _ in range(200):

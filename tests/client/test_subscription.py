@@ -170,7 +170,7 @@ def test_closing_the_client_ends_it(server: ModelServer) -> None:
 
 
 def test_control_c(client: Client) -> None:
-    """A signal's handler runs while the iterator waits; what it raises comes out of the iterator."""
+    """A signal's handler runs while the iterator waits; its exception propagates from the iterator."""
     subscription = client.subscribe("s", tailrace.NEW)
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, 0.02)

@@ -20,7 +20,7 @@ HANGS_S = 300.0  # promtool takes some seconds of processor time
 
 
 def promtool(*arguments: str | Path) -> None:
-    """Run promtool and show what it says when it objects."""
+    """Runs promtool and shows its output on failure."""
     tool = shutil.which("promtool")
     if tool is None:
         pytest.skip("promtool is not installed (Debian: prometheus)")

@@ -32,7 +32,7 @@ def box(tmp_path: Path) -> Iterator[Box]:
 
 
 def set_day(box: Box, day: str) -> None:
-    """The unit as it is, but for the path of the command, what that needs to be reachable, and the day."""
+    """The unit as shipped, except the path of the command, its dependencies, and the day."""
     unit = (Path(__file__).parents[2] / "deploy" / UNITS[0]).read_text()
     start = unit.index("ExecStart=")
     command = unit[start : unit.index("\n#", start)].replace("/opt/tailrace/venv/bin/tailrace", str(COMMAND))
@@ -57,7 +57,7 @@ def run_once(box: Box) -> str:
 
 
 def ended(box: Box) -> int:
-    """How often the rollup has. The journal says it; of the unit itself nothing is kept when it went well."""
+    """How often the rollup has run, from the journal; the unit itself keeps nothing after a success."""
     return len(
         re.findall(r"Finished tailrace-rollup|rollup\.service: Failed with result", journal(box, "tailrace-rollup"))
     )

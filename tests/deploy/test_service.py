@@ -44,7 +44,7 @@ def analyze(*arguments: str | Path) -> str:
 
 
 def help_of(command: str) -> str:
-    """What `tailrace COMMAND --help` says."""
+    """The output of `tailrace COMMAND --help`."""
     program = [sys.executable, "-m", "tailrace.cli.main", command, "--help"]
     return subprocess.run(program, capture_output=True, text=True, timeout=60, check=True).stdout
 

@@ -75,7 +75,7 @@ class Box:
         self.pid = pid
 
     def run(self, *command: str, stdin: bytes = b"") -> str:
-        """Run a command in it as root and give what it printed; one that fails is an assertion."""
+        """Runs a command in it as root and returns its output; asserts success."""
         done = self.try_run(*command, stdin=stdin)
         assert done.returncode == 0, f"{command}: {done.stdout.decode()}{done.stderr.decode()}"
         return done.stdout.decode()

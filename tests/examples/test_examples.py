@@ -1,4 +1,4 @@
-"""The examples run, against a real node, as the documents say."""
+"""The examples run, against a real node, with the documented results."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_resume(node: Node, client: tailrace.Client, tmp_path: Path) -> None:
 
 
 def test_pipeline(node: Node, client: tailrace.Client) -> None:
-    """It goes on behind what it published before."""
+    """It continues after its earlier messages."""
     results = client.subscribe("counted")
     for texts in (["one two", "three"], ["", "four five six"]):
         client.publish_many("text", [text.encode() for text in texts])
@@ -120,7 +120,7 @@ def test_orders(node: Node, client: tailrace.Client, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_sensors(node: Node) -> None:
-    """Three devices, 24 hours, six readings an hour; what is no reading is shown apart."""
+    """Three devices, 24 hours, six readings an hour; invalid readings are shown apart."""
     pytest.importorskip("pyspark")
     out, err = start(node, "sensors.py", str(node.data)).communicate(timeout=SPARK_PATIENCE_S)
     found = [line.strip("|").split("|") for line in out.decode().splitlines() if line.startswith("|")]

@@ -32,7 +32,7 @@ def payloads(frames: bytes | bytearray) -> list[bytes]:
 
 
 def messages(staged: Staged) -> list[Message]:
-    """The messages of a staged run: in the order sent where it is known, else stream by stream."""
+    """The messages of a staged run: in the order sent if it is known, else stream by stream."""
     rows = [(name, count, payloads(frames)) for name, count, frames in staged.groups]
     assert all(count == len(row) for _, count, row in rows)
     if not staged.order:

@@ -281,7 +281,7 @@ def test_a_client_does_not_wait_for_the_body_of_what_no_broker_sends(opcode: int
     assert feed_client(client(), [head[:-1]]) == []  # not known before its length is
 
 
-# --- what is wrong --------------------------------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------------------------------------
 
 LIVES: list[tuple[bytes, tuple[int, int, str, bool]]] = [
     (envelope(0), (0, 0, "protocol", False)),

@@ -1,4 +1,4 @@
-"""docs/binary-protocol.md says what the code says, and its session is replayed byte for byte."""
+"""docs/binary-protocol.md matches the code, and its session is replayed byte for byte."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def forms(name: str) -> list[dict[str, object]]:
 
 @pytest.mark.parametrize("name", FULL)
 def test_fields_that_may_be_left_out(name: str) -> None:
-    """Every other field is required where a body is read. Of an ERROR little is, so that any of them is understood."""
+    """Every other field is required when a body is read. An ERROR requires few, so that any of them is understood."""
     needed = set.intersection(*(_needed(m.Op[name], form) for form in forms(name)))
     told = {row[0] for row in table(name) if "left out" not in row[1]}
     assert needed == ({"code", "text"} if name == "ERROR" else told)
@@ -320,7 +320,7 @@ def test_the_session_is_what_is_packed() -> None:
 
 
 def test_the_session_is_understood_by_both_codecs() -> None:
-    """One after the other, as they would hear it; what the client says wrongly is answered as shown."""
+    """One after the other, as each side would receive it; the client's mistakes are answered as shown."""
     broker, client = server(welcomed=False), ClientCodec(features=ALL_FEATURES)
     refused: list[m.Failed] = []
     for (who, _name, data), (_speaker, message) in zip(shown_session(), SESSION, strict=True):

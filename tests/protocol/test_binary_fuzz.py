@@ -75,7 +75,7 @@ def write_a_number(chance: random.Random, data: bytearray) -> None:
 
 
 def write_a_value(chance: random.Random, data: bytearray) -> None:
-    """Replace a part of a body by a msgpack value, and let the head tell the new length."""
+    """Replaces a part of a body by a msgpack value, and updates the length in the head."""
     place = chance.randrange(min(HEAD_BYTES, len(data)), len(data) + 1)
     data[place : place + chance.randrange(4)] = msgpack.packb(chance.choice(VALUES))
     if len(data) >= HEAD_BYTES:
@@ -146,7 +146,7 @@ def check_broker(chance: random.Random) -> None:
 
 
 def check_refusal(message: m.Malformed, *, last: bool) -> None:
-    """It can be told to the client, and nothing follows a fatal one."""
+    """It can be sent to the client, and nothing follows a fatal one."""
     answer = message.answer()
     assert feed_client(client(), [m.pack(answer)]) == [answer]
     assert answer.text.isprintable()
@@ -154,7 +154,7 @@ def check_refusal(message: m.Malformed, *, last: bool) -> None:
 
 
 def check_request(message: m.Request) -> None:
-    """It is the same when it is said again, and its frames can be stamped."""
+    """It is the same when it is packed again, and its frames can be stamped."""
     data = m.pack(message)
     if not isinstance(message, m.Hello):
         assert flat(feed_server(server(), [data])) == flat([message])
@@ -214,7 +214,7 @@ def test_a_round_can_be_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_sessions_are_bent_but_not_beyond_recognition() -> None:
-    """Most of what is fed is understood, and much is not: else nothing would be tried."""
+    """Most inputs are understood, and many are not: else the test would be empty."""
     chance = random.Random(1)
     packed = [m.pack(message) for message in REQUESTS]
     heard = [each for _ in range(200) for each in feed_server(server(), [bent_session(chance, packed)])]

@@ -1,4 +1,4 @@
-"""The bytes of what is said of durable consumers, and how much of it one envelope takes."""
+"""The bytes of messages about durable consumers, and the limits of one envelope."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of durable consumers, read: as it was meant, and for all else an error that says what is wrong."""
+"""Reading messages about durable consumers: round trips, and for all else an error that names the fault."""
 
 from __future__ import annotations
 

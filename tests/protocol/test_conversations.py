@@ -66,7 +66,7 @@ def hears(*messages: m.Response) -> list[Step]:
 
 
 def garbles(data: bytes, op: int, number: int, code: str, fatal: bool = False) -> list[Step]:
-    """The client sends bytes that are no message, and hears so."""
+    """The client sends invalid bytes, and receives an error."""
     return [("→", data, (op, number, code, fatal)), *hears(m.Failed(code, "what is wrong", fatal, op, number))]
 
 
@@ -227,7 +227,7 @@ class Pair:
                 for request in self.broker.feed(memoryview(buffer), count):
                     if isinstance(request, m.Hello):
                         self.broker.features = ALL_FEATURES.intersection(request.features)
-                        self.client = ClientCodec(features=self.broker.features)  # it has heard nothing yet
+                        self.client = ClientCodec(features=self.broker.features)  # it has received nothing yet
                     yield from flat([kept(request)])
             else:
                 for response in self.client.feed(memoryview(buffer)[:count]):
@@ -260,7 +260,7 @@ def test_every_message_is_spoken_in_some_conversation() -> None:
 
 
 def test_a_client_that_is_no_client_and_a_broker_that_is_none() -> None:
-    """Each codec takes what the other end says, and not what its own says."""
+    """Each codec accepts the other end's messages, and not its own."""
     with pytest.raises(PeerError):
         list(ClientCodec().feed(m.pack(HELLO)))
     broker = ServerCodec(MAX_ENVELOPE_BYTES, MAX_MESSAGE_BYTES)

@@ -1,4 +1,4 @@
-"""docs/protocol.md says what the code says."""
+"""docs/protocol.md matches the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The tables of the features say what their modules do, and nothing loads those modules before they are needed."""
+"""The tables of the features match their modules, which are loaded only when they are needed."""
 
 from __future__ import annotations
 

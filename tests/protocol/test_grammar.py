@@ -1,4 +1,4 @@
-"""Lines as commands: every form, and the error code of everything that is none."""
+"""Lines as commands: every form, and the error code of every invalid one."""
 
 from __future__ import annotations
 

@@ -133,7 +133,7 @@ def test_the_largest_message(cut_size: int) -> None:
 
 
 def test_no_message_is_larger_than_a_frame() -> None:
-    """Whatever the settings say: the owner could not stamp it."""
+    """With any settings: the owner could not stamp it."""
     fed = LineCodec(1 << 30, 1 << 30)
     over = b"x" * (MAX_FRAME_BYTES - HEADER_BYTES + 1)
     for line in (b"pub s |" + over + b"\n", b" pub s |" + over + b"\n"):
@@ -277,7 +277,7 @@ def test_telnet_lines_have_the_same_limits() -> None:
     assert flat(feed(fed, [b"\r\nping\r\n"])) == [c.Ping()]
 
 
-# --- who is no client -------------------------------------------------------------------------------------------------
+# --- other protocols --------------------------------------------------------------------------------------------------
 
 POST = (
     b"POST /quit HTTP/1.1\r\nHost: 127.0.0.1:5050\r\nquit: x\r\n quit\r\nContent-Length: 45\r\n\r\n"
@@ -457,7 +457,7 @@ def test_commands_to_bytes_in_any_pieces_to_the_same_commands(
 
 
 def sorted_runs(commands: list[object]) -> list[object]:
-    """Runs of messages, stream by stream: between streams no order is told when there is no `ack on`."""
+    """Runs of messages, stream by stream: without `ack on` the order between streams is unknown."""
     result: list[object] = []
     run: list[tuple[bytes, bytes]] = []
     for command in [*commands, None]:

@@ -1,4 +1,4 @@
-"""The staging leaf: what it takes, where it stops, and that its two bodies do the same to the byte."""
+"""The staging leaf: the lines it accepts, where it stops, and that its two bodies are equal to the byte."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def leaf(request: pytest.FixtureRequest) -> ModuleType:
 
 
 def stage(leaf: ModuleType, data: bytes, max_message_bytes: int = MAX) -> tuple[int, list[tuple[bytes, bytes]]]:
-    """(where it stopped, the messages in the order sent)."""
+    """(the offset where it stopped, the messages in the order sent)."""
     stop, groups, order = leaf.stage(data, 0, len(data), max_message_bytes, True)
     return stop, messages(Staged(groups, order))
 
@@ -187,7 +187,7 @@ def test_find_lf(leaf: ModuleType, size: int) -> None:
 
 
 def test_a_run_that_stops_at_once_is_not_paid_for(leaf: ModuleType) -> None:
-    """Where every second line is another command, each call looks at little of what comes after it."""
+    """If every second line is another command, each call reads little of the input after it."""
     data = b"pub s |x\nping\n" * 40_000
 
     def seconds(calls: int) -> float:

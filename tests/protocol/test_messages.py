@@ -1,4 +1,4 @@
-"""The bytes of each message, and what cannot be said in any."""
+"""The bytes of each message, and the limits of its fields."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bytes of what nodes say to each other, and how much of it one envelope takes."""
+"""The bytes of messages between nodes, and the limits of one envelope."""
 
 from __future__ import annotations
 

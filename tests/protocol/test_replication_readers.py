@@ -1,4 +1,4 @@
-"""What nodes say to each other, read: as it was meant, and for everything else an error that says what is wrong."""
+"""Reading messages between nodes: round trips, and for everything else an error that names the fault."""
 
 from __future__ import annotations
 
@@ -249,7 +249,7 @@ def test_any_responses_there_and_back_in_any_pieces(messages: list[r.Response], 
 def test_a_field_that_is_replaced_or_gone_gives_a_message_or_the_one_error(
     message: m.Message, data: st.DataObject, value: Any
 ) -> None:
-    """And what is taken can be said again: it means the same."""
+    """And accepted messages can be packed again: they mean the same."""
     packed = m.pack(message)
     fields = msgpack.unpackb(packed[HEAD_BYTES:])
     fields[data.draw(st.sampled_from(list(fields)))] = value

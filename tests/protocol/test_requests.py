@@ -1,4 +1,4 @@
-"""What a client says: each message as it was meant, and for everything else an answer that says what is wrong."""
+"""Reading a client's messages: round trips, and for everything else an answer that names the fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a broker says: each message as it was meant, and one kind of error for everything else."""
+"""Reading a broker's messages: round trips, and one kind of error for everything else."""
 
 from __future__ import annotations
 

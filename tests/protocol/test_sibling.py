@@ -1,4 +1,4 @@
-"""What siblings say: each message there and back, and a clean error for what is none."""
+"""Messages between siblings: round trips, and a clean error for invalid ones."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ Refusal: TypeAlias = tuple[int, int, str, bool]
 def publish(
     request: int = 1, handles: tuple[int, ...] = (7,), frames: bytes = FRAMES, ack: int = Ack.APPENDED
 ) -> Publish:
-    """`frames` should be whole; where they are not, `count` is how many are."""
+    """`frames` should be whole; if they are not, `count` is their number."""
     count, _fault = frame_cy.measure(frames, 0, len(frames), len(frames))
     return Publish(request, ack, 2 if ack == Ack.REPLICATED else 0, handles, memoryview(frames), count)
 

@@ -1,4 +1,4 @@
-"""The script against a PATH of stand-ins: what it would run, and that it never fails."""
+"""The script against a PATH of stand-ins: the commands it would run, and that it never fails."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Machine:
         self.command("id", f"echo {number}")
 
     def run(self) -> list[str]:
-        """Run the script, which must succeed; what it said."""
+        """Runs the script, which must succeed; returns its output."""
         # The script adds the system's own folders to PATH, so they are taken out of it.
         text = SCRIPT.read_text().replace(":/usr/local/sbin:/usr/sbin:/sbin", "")
         done = subprocess.run(

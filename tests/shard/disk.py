@@ -1,9 +1,9 @@
 """A process that dies before any step of its work, and a machine that goes down there.
 
-A step is a system call that changes something, or the store of a word into a mapped header page. What the process did
-up to its death stays when only the process dies. When the machine goes down, each file has what was last synced of it,
-or what was written last, or the header page of one and the rest of the other, or zeros in the place of what was written
-last; and each name in the folder stands for the file that it stood for when names were synced last, or for that of now.
+A step is a system call that changes something, or the store of a word into a mapped header page. All steps of the
+process stay when only the process dies. When the machine goes down, each file has its last synced bytes, or its last
+written bytes, or the header page of one and the rest of the other, or zeros in place of the last written bytes; and
+each name in the folder stands for the file that it stood for when names were synced last, or for that of now.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Disk:
             patch.setattr(os, name, self._watched(name, getattr(os, name)))
 
     def sync_all(self) -> None:
-        """What is there now is what a crash leaves at least."""
+        """The least that a crash leaves of the present state."""
         self._names = self._names_now()
         self._synced = {inode: (self.directory / name).read_bytes() for name, inode in self._names.items()}
 

@@ -26,7 +26,7 @@ class Message(NamedTuple):
 
 
 def list_tails(path: Path, name: str) -> list[DivergedTail]:
-    """The tails in this file, none when there is no file."""
+    """The tails in this file, none without a file."""
     if not path.exists():
         return []
     with open(path, "rb") as file:

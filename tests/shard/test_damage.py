@@ -1,6 +1,6 @@
 """A byte flipped anywhere, a file cut anywhere, a header page zeroed or alone: found, and by that stream alone.
 
-`check` finds all of it. Opening finds what it looks at: both header pages, and the frames and entries of a window at
+`check` finds all of it. Opening finds damage in its part: both header pages, and the frames and entries of a window at
 the end, which here holds the whole stream.
 """
 

@@ -1,4 +1,4 @@
-"""Histories, and where two of them part: against lists of what every message's term is, and a little cluster."""
+"""Histories, and where two of them diverge: against lists of every message's term, and a little cluster."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_where_two_histories_part(mine: History, theirs: History) -> None:
 @settings(max_examples=300)
 @given(histories(None), histories(None))
 def test_where_they_part_is_never_said_too_late(mine: History, theirs: History) -> None:
-    """Where they differ already when both begin to be known, nothing is said to be common."""
+    """If they differ already at the first known seq, nothing is common."""
     known = max(mine[0].first_seq, theirs[0].first_seq)
     same = list(map(agree, spread(mine)[known:], spread(theirs)[known:]))
     expected = known + same.index(False) if False in same else NEVER_SEQ
@@ -168,7 +168,7 @@ def test_examples_of_parting() -> None:
     assert common_end(made((2, 0, "b")), made((2, 0, "c")), 20, 20) == 0, "they have only the name in common"
 
 
-# --- what was written down, and what the messages say
+# --- the stored history and the messages
 
 
 def test_the_messages_are_the_evidence() -> None:
@@ -258,7 +258,7 @@ node = st.integers(0, 3)
 class Cluster(RuleBasedStateMachine):
     """Nodes that append, promote, follow and forget as they like. Each message is a number that was never given before.
 
-    One rule of theirs is what makes histories tell the truth: a master that lost messages begins a new epoch.
+    One rule makes histories reliable: a master that lost messages begins a new epoch.
     """
 
     nodes: list[Node]
@@ -286,7 +286,7 @@ class Cluster(RuleBasedStateMachine):
 
     @rule(at=node, share=st.integers(0, 9), data=st.data())
     def follow(self, at: int, share: int, data: st.DataObject) -> None:
-        """Set aside what is foreign, take the upstream's history and some of its messages."""
+        """Sets the foreign tail aside, takes the upstream's history and some of its messages."""
         mine = self.nodes[at]
         upstreams = [theirs for theirs in self.nodes if self.may_follow(mine, theirs)]
         if not upstreams:
@@ -301,7 +301,7 @@ class Cluster(RuleBasedStateMachine):
             mine.messages += theirs.messages[mine.next_seq : mine.next_seq + share]
 
     def may_follow(self, mine: Node, theirs: Node) -> bool:
-        """A lower epoch has nothing to say, and a master does not follow in its own term."""
+        """A lower epoch has no effect, and a master does not follow in its own term."""
         if mine.term == theirs.term:
             return mine is not theirs and not mine.master
         return last_epoch(theirs.history) > last_epoch(mine.history)

@@ -156,7 +156,7 @@ def test_where_no_length_helps_the_rest_is_told(tmp_path: Path, damage: str) -> 
 
 
 def test_what_repair_cut_off_is_read(tmp_path: Path) -> None:
-    """The damaged frame begins it; the header page beside is no message."""
+    """The damaged frame begins it; the header page beside is not a message."""
     paths = filled(tmp_path, 10)
     flip(paths.content_file, 4_096 + 3 * FRAME + 36)
     flip(paths.content_file, 5)

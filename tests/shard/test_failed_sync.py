@@ -1,4 +1,4 @@
-"""A sync that failed is not forgotten, whoever opens the stream next, until its messages were written again."""
+"""A failed sync is remembered, across openings of the stream, until its messages were written again."""
 
 from __future__ import annotations
 

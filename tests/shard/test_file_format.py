@@ -1,4 +1,4 @@
-"""docs/file-format.md says what the code does: its tables are compared with the code's own constants."""
+"""docs/file-format.md matches the code: its tables are compared with the code's own constants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The leaf: what it does, and that its two bodies do the same to the byte."""
+"""The leaf: its functions, and that its two bodies are equal to the byte."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ def log(tmp_path: Path) -> StreamLog:
 
 
 def fill(log: StreamLog, sizes: list[tuple[int, int]]) -> list[bytes]:
-    """Messages of so many bytes of metadata and payload; their metadata."""
+    """Messages with these sizes of metadata and payload; returns their metadata."""
     metadata = [bytes([number % 251]) * size for number, (size, _) in enumerate(sizes)]
     frames = b"".join(pack_frame(b"x" * sizes[number][1], metadata=each) for number, each in enumerate(metadata))
     log.append(bytearray(frames), len(sizes), 1, 1)

@@ -49,7 +49,7 @@ check = leaf.check
 
 
 def look_until(reader: StreamReader, seq: int) -> None:
-    """Verify what is committed, from one commit to the next, until `seq` is."""
+    """Verifies the committed messages, from one commit to the next, until `seq` is."""
     deadline_s = time.monotonic() + DEADLINE_S
     done = reader.next_seq()
     while done < seq:
@@ -98,7 +98,7 @@ def test_what_was_acknowledged_outlives_the_owner_and_a_reader_sees_only_whole_f
 
 
 def look_at_cuts_until(directory: Path, deadline_s: float, cuts: int) -> None:
-    """Verify what is committed while tails are cut off it: nothing old and new is ever in one piece.
+    """Verifies the committed messages while tails are cut off: old and new are never in one piece.
 
     A cut may be seen twice: by who was there before, and by who came while it was made.
     """

@@ -222,7 +222,7 @@ def header_and_index(content: Path, index: Path) -> None:
     index.unlink()
 
 
-# What is done, how many messages are left of ten, and what the next seq is.
+# The action, how many messages are left of ten, and the next seq.
 CONTENT_DAMAGE: dict[str, tuple[Corrupt, int, int]] = {
     "a frame": (lambda content, index: flip(content, HEADER_PAGE_BYTES + FRAME * 5 + 33), 5, 5),
     "the last frame": (lambda content, index: flip(content, HEADER_PAGE_BYTES + FRAME * 10 - 1), 9, 9),

@@ -1,9 +1,8 @@
-"""A log and its readers against a list: whatever is appended, taken, trimmed, set aside, crashed and mended, both say
-the same.
+"""A log and its readers against a list: after any append, take, trim, tail set aside, crash and mend, both agree.
 
 A crash of the process leaves the files as they are, perhaps with a batch that was never committed. A crash of the
-machine leaves what was synced, and of the rest whatever the kernel got round to: here, some first frames of it, then
-zeros or garbage, an index past the synced seq that is worth nothing, and header pages of now or of the last sync.
+machine leaves the synced bytes, and any part of the rest: here, some first frames of it, then zeros or garbage, an
+index past the synced seq that is worth nothing, and header pages of now or of the last sync.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class LogMachine(RuleBasedStateMachine):
         self.directory = Path(tempfile.mkdtemp(prefix="tailrace-model-"))
         self.content, self.index = (self.directory / (NAME + suffix) for suffix in (".content", ".indx"))
         self.boots = 0
-        self.messages: list[Message] = []  # of all time; what was trimmed stays
+        self.messages: list[Message] = []  # of all time; trimmed ones stay
         self.first_seq = self.synced_seq = self.first_in_file = 0
         self.tails: list[list[Message]] = []
         self.disk_pages: tuple[bytes, bytes] | None = None  # both header pages at the last sync
@@ -53,7 +52,7 @@ class LogMachine(RuleBasedStateMachine):
 
     @property
     def last(self) -> Message:
-        """The message that the files end with; one that begins all where they have none."""
+        """The message that the files end with; one before the first if they have none."""
         return self.messages[-1] if len(self.messages) > self.first_in_file else Message(0, 0, 1, b"")
 
     @initialize()
@@ -114,7 +113,7 @@ class LogMachine(RuleBasedStateMachine):
         self.synced_seq = len(self.messages)
 
     def capture_disk(self) -> None:
-        """What the header pages on the disk say when everything but the synced seq itself is there."""
+        """The header pages on the disk with everything but the synced seq itself."""
         pages = [file.read_bytes()[:HEADER_PAGE_BYTES] for file in (self.content, self.index)]
         self.disk_pages, self.disk_first_seq = (pages[0], pages[1]), self.first_seq
 
@@ -173,7 +172,7 @@ class LogMachine(RuleBasedStateMachine):
         self.disk_pages = None
 
     def end_of(self, seq: int) -> int:
-        """Where in the content message `seq` begins, or would."""
+        """The offset of message `seq` in the content, existing or not."""
         return self.reader.offset_of(seq) if seq >= self.first_seq else self.seek(seq)
 
     def seek(self, seq: int) -> int:
@@ -181,7 +180,7 @@ class LogMachine(RuleBasedStateMachine):
         return HEADER_PAGE_BYTES + sum(32 + len(message.payload) for message in kept)
 
     def garble_index(self) -> None:
-        """Past the synced seq the index on the disk is no evidence."""
+        """Past the synced seq the index on the disk is not evidence."""
         place = HEADER_PAGE_BYTES + 24 * (self.synced_seq - self.base_seq)
         size = self.index.stat().st_size
         if size > place:

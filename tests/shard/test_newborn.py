@@ -1,4 +1,4 @@
-"""What a loss of power leaves of a new stream is no damage: its frames are taken up, or it is made again."""
+"""The remains of a new stream after a loss of power are not damage: its frames are accepted, or it is made again."""
 
 from __future__ import annotations
 

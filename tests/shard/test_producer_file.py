@@ -1,4 +1,4 @@
-"""What is known of producers is had again from the log: with a checkpoint, without, after a cut, from a copy."""
+"""The state of producers is rebuilt from the log: with a checkpoint, without, after a cut, from a copy."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_an_empty_stream_has_no_checkpoint(tmp_path: Path) -> None:
     publish(log, b"a", 0, 1)
     save(path, log, again(log, tmp_path))
     log.trim(1)
-    assert not rows(again(log, tmp_path))  # its message is gone: nothing tells that it is this stream's
+    assert not rows(again(log, tmp_path))  # its message is gone: no evidence that it is this stream's
     log.close()
 
 
@@ -151,7 +151,8 @@ STEPS = st.lists(
 def test_every_message_is_there_once(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, bytes, int]]
 ) -> None:
-    """An owner that judges, appends what is new, dies, is replaced by a copy, against a count of what is logged."""
+    """An owner that decides, appends new messages, dies, is replaced by a copy, against a count of the logged
+    messages."""
     directory = tmp_path_factory.mktemp("owner")
     path = producers_path(directory, NAME)
     log = open_log(directory)
@@ -182,7 +183,7 @@ def test_every_message_is_there_once(
             producers = again(log, directory)
             if what != "cut":
                 assert {row[0]: row[1] for row in producers.rows()} == known
-            for each, sizes in sent.items():  # its client sends what is missing, from the first one on
+            for each, sizes in sent.items():  # its client sends the missing messages, from the first one on
                 for index, count in enumerate(sizes):
                     _judge_and_append(log, producers, each, sum(sizes[:index]), count)
     assert _numbers(log) == {name: list(range(sum(sizes))) for name, sizes in sent.items() if sizes}

@@ -1,4 +1,4 @@
-"""The memory of all producers of a worker: one bound, what was idle for the longest time goes first."""
+"""The memory of all producers of a worker: one bound, the longest idle one goes first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is known of producers: what a publish is judged to be, what is remembered, and what is forgotten."""
+"""The state of producers: the verdict on a publish, what it remembers, and what it forgets."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_missing_streams(tmp_path: Path) -> None:
 def test_a_stream_that_is_made_in_this_very_moment_is_no_damage(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The index appears between the look that missed it and the look at what is there."""
+    """The index appears between the check that missed it and the next one."""
     paths = filled(tmp_path, 3)
     hidden = tmp_path / "hidden"
     os.rename(paths.index_file, hidden)

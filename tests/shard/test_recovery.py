@@ -100,7 +100,7 @@ def test_a_reserved_tail_left_by_a_crash_is_given_back(tmp_path: Path) -> None:
 
 
 def test_a_trim_cut_short_by_the_crash_is_finished(tmp_path: Path) -> None:
-    """The index's first_seq is stored first; whatever else was not follows it."""
+    """The index's first_seq is stored first; all other missing steps follow from it."""
     filled(tmp_path, 10)
     word(tmp_path / "stream.indx", INDEX_FIRST_SEQ, 6)
     log = open_log(tmp_path)
@@ -343,7 +343,7 @@ def test_a_damaged_end_is_refused_where_the_place_is_the_same(tmp_path: Path) ->
         open_log(tmp_path)
 
 
-# --- the index lost more than what was not synced
+# --- the index lost more than the unsynced entries
 
 
 def test_an_index_that_does_not_lead_to_the_synced_seq_is_written_anew(tmp_path: Path) -> None:
@@ -388,7 +388,7 @@ def test_a_frame_whose_time_goes_back_is_not_taken_up(tmp_path: Path) -> None:
         shutil.rmtree(there)
 
 
-# --- what it costs
+# --- costs
 
 
 @pytest.mark.parametrize("boot", [None, LATER_BOOT])

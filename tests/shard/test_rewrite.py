@@ -45,6 +45,6 @@ def test_bytes_that_differ_on_the_disk_are_an_error(tmp_path: Path, monkeypatch:
 
 def test_a_file_system_without_direct_reads_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
-    monkeypatch.setattr(os, "O_DIRECT", os.O_DIRECTORY | os.O_CREAT)  # EINVAL, as such a file system says
+    monkeypatch.setattr(os, "O_DIRECT", os.O_DIRECTORY | os.O_CREAT)  # EINVAL, as such a file system returns
     require_on_disk(fd, 0, 10)
     os.close(fd)

@@ -1,4 +1,4 @@
-"""Cutting the tail off a stream: the messages are kept, readers are told, and no crash leaves neither."""
+"""Cutting the tail off a stream: the messages are kept, readers are notified, and no crash loses both."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ DIVERGED = f"{NAME}.diverged"
 
 
 def begun(directory: Path, *, synced: int = 10, trimmed: int = 0) -> StreamLog:
-    """A log of ten messages, open, so many of them known to be on the disk."""
+    """A log of ten messages, open, `synced` of them known to be on the disk."""
     log = open_log(directory)
     for i, payload in enumerate(OLD):
         append(log, payload, at=1_000 + i, epoch=1 + i // 8)
         if i + 1 == synced:
             log.sync()
-            os.fdatasync(log._index_fd)  # and with it the word that says so
+            os.fdatasync(log._index_fd)  # and with it its word
     log.trim(trimmed)
     return log
 
@@ -128,7 +128,7 @@ def test_nothing_is_done_where_there_is_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("trimmed", "seq"), [(0, 0), (4, 4), (4, 1), (4, 0)])
 def test_all_that_is_kept_may_be_set_aside(tmp_path: Path, trimmed: int, seq: int) -> None:
-    """No message is left whose end would tell where the next one goes: the stream is made anew, beginning there."""
+    """No remaining message shows the next seq: the stream is made anew, beginning there."""
     log = begun(tmp_path, trimmed=trimmed)
     log.punch(trimmed)
     kept = log.set_aside(seq)
@@ -322,7 +322,7 @@ class Moments(Disk):
 def test_a_reader_never_gets_anything_mixed_at_any_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seq: int
 ) -> None:
-    """Readers that were opened before, and at every moment of, a cut and of what is appended then."""
+    """Readers that were opened before, and at every moment of, a cut and later appends."""
     log = begun(tmp_path)
     readers = [open_reader(tmp_path)]
     whole = (OLD, OLD[:seq], OLD[:seq] + NEW[seq:])
@@ -392,7 +392,7 @@ def test_what_changes_while_it_is_read_is_not_given(
     log.close()
 
 
-# --- what cannot be done
+# --- impossible requests
 
 
 def test_a_full_disk_leaves_the_stream_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -617,7 +617,7 @@ def test_after_the_cut_no_crash_brings_the_old_tail_back(tmp_path: Path, seq: in
 
 
 def test_a_cut_that_a_kill_left_undone_is_marked_as_done(tmp_path: Path) -> None:
-    """The first word was stored, no other: readers from before are told, and the stream is whole."""
+    """The first word was stored, no other: earlier readers are notified, and the stream is whole."""
     log = begun(tmp_path)
     log.abandon()
     reader = open_reader(tmp_path)

@@ -45,7 +45,8 @@ def test_a_new_stream_is_two_header_pages(tmp_path: Path) -> None:
 
 
 def test_a_stream_with_a_long_name_waits_for_no_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its name, which its file names do not tell, is in the header pages, that are on the disk with the first sync."""
+    """Its name, which cannot be derived from its file names, is in the header pages, that are on the disk with the
+    first sync."""
     monkeypatch.setattr("os.fsync", Mock(side_effect=AssertionError))
     create_pair(stream_paths(tmp_path, LONG), 1).close()
     stem = file_stem(LONG)

@@ -1,4 +1,4 @@
-"""A slave's log takes what its master's log has: the very bytes, or nothing at all."""
+"""A slave's log takes its master's very bytes, or nothing at all."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ def bent(frames: bytearray, place: int) -> bytearray:
 
 
 Wrong = Callable[[], bytes | bytearray]
-# What comes behind messages 0 (epoch 2, 2,000 µs), the message it fails at, and what is said.
+# The frames after message 0 (epoch 2, 2,000 µs), the message it fails at, and the error.
 WRONG: dict[str, tuple[Wrong, int, str, str]] = {
     "nothing": (lambda: b"", 1, "short", "does not end"),
     "half a header": (lambda: stamped(b"a", seq=1, at=2_000, epoch=2)[:31], 1, "short", "does not end"),
@@ -163,12 +163,12 @@ WRONG: dict[str, tuple[Wrong, int, str, str]] = {
         "time",
         "goes back: 2999, after 3000",
     ),
-    "an earlier epoch": (lambda: stamped(b"a", seq=1, at=2_000, epoch=1), 1, "epoch", "or is none: 1, after 2"),
+    "an earlier epoch": (lambda: stamped(b"a", seq=1, at=2_000, epoch=1), 1, "epoch", "or is 0: 1, after 2"),
     "an earlier epoch within": (
         lambda: stamped(b"a", seq=1, at=2_000, epoch=4) + stamped(b"b", seq=2, at=2_000, epoch=3),
         2,
         "epoch",
-        "or is none: 3, after 4",
+        "or is 0: 3, after 4",
     ),
 }
 
@@ -194,7 +194,7 @@ def test_wrong_frames_are_named_and_nothing_of_the_batch_is_taken(
 
 def test_no_epoch_zero_begins_a_log(tmp_path: Path) -> None:
     log = open_log(tmp_path)
-    with pytest.raises(FramesRefused, match="or is none: 0, after 0"):
+    with pytest.raises(FramesRefused, match="or is 0: 0, after 0"):
         log.take(stamped(b"a", epoch=0))
     log.close()
 
@@ -211,7 +211,7 @@ def test_seqs_end_where_words_do(tmp_path: Path) -> None:
 
 
 def test_a_batch_is_committed_as_one_that_is_appended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Frames, entries, then the words; what came before them was checked."""
+    """Frames, entries, then the words; earlier frames were checked."""
     log = open_log(tmp_path)
     pwrite, steps = os.pwrite, []
 

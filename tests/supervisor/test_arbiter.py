@@ -1,4 +1,4 @@
-"""The supervisor's loop with real processes that only say what workers say."""
+"""The supervisor's loop with real processes that only send the messages of workers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class FakeNotifier(Notifier):
 
 
 class World:
-    """An arbiter whose workers behave as `worker` says; `step` is one turn of its loop."""
+    """An arbiter whose workers behave as `worker` does; `step` is one turn of its loop."""
 
     def __init__(self, worker: Callable[[World, int, bool, ControlChannel], int], **settings: object) -> None:
         self.board = Board(SLOTS)
@@ -105,7 +105,7 @@ def wait_for_the_end(control: ControlChannel) -> int:
 
 
 def obey(world: World, slot: int, own: bool, control: ControlChannel) -> int:
-    """A worker that does what it is told, at once."""
+    """A worker that obeys every command at once."""
     cells = world.board.slot(slot)
     control.send("ready")
     if own:

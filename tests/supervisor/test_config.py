@@ -20,7 +20,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def faults(file: Path, text: str | bytes, **flags: object) -> list[str]:
-    """What is said of `text`, with the file's name cut off."""
+    """The faults of `text`, with the file's name cut off."""
     file.write_bytes(text.encode() if isinstance(text, str) else text)
     with pytest.raises(ConfigError) as caught:
         load(file, flags)

@@ -1,4 +1,4 @@
-"""Which worker is linked to which, told what, and when: with children that only keep their channel open."""
+"""Links between workers and messages to them: with children that only keep their channel open."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PATIENCE_S = 10.0
 
 
 def repeat_what_was_told(_slot: int, _generation: int, _own: bool, control: ControlChannel) -> int:
-    """The life of these children: each message but `leave` is answered with what it said, as a link of that many."""
+    """The life of these children: each message but `leave` is echoed, as a link of that many."""
     try:
         while (message := take(control)).kind != "leave":
             told = f"{message.kind} {message.fields.get('slot')} {message.fields.get('generation')} {len(message.fds)}"

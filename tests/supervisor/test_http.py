@@ -54,7 +54,7 @@ def get(address: Address, path: str) -> tuple[int, str]:
 
 
 class Clock:
-    """Moves only when told."""
+    """Moves only on command."""
 
     def __init__(self) -> None:
         self.now_s = 1_000.0

@@ -1,4 +1,4 @@
-"""The way into a node, up to the first fork; what comes after it is in tests/system."""
+"""The start of a node, up to the first fork; the rest is in tests/system."""
 
 from __future__ import annotations
 

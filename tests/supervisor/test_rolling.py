@@ -177,7 +177,7 @@ def test_an_old_worker_that_dies_early_is_succeeded_at_once(step: Step) -> None:
 
 
 def test_an_old_worker_that_leaves_while_its_successor_takes_is_replaced(caplog: pytest.LogCaptureFixture) -> None:
-    """The successor's word and the end of the old one may be heard in one turn."""
+    """The successor's message and the end of the old one may arrive in one turn."""
     caplog.set_level("INFO")
     world = World()
     world.rolling.begin([0])
@@ -211,7 +211,7 @@ def goes_on(world: World, new: FakeChild) -> None:
 
 @pytest.mark.parametrize(("step", "then"), [(Step.BOOTING, leaves), (Step.RELEASING, goes_on)])
 def test_a_stop_in_the_middle(step: Step, then: Callable[[World, FakeChild], None]) -> None:
-    """What has not begun ends; shards that are being given up must still find their new owner."""
+    """Replacements that have not begun end; shards that are being given up must still find their new owner."""
     world = World()
     world.rolling.begin([0, 1])
     new = world.to(step)

@@ -64,7 +64,7 @@ sender.wait()
 
 
 def test_a_signal_that_comes_while_it_closes_is_no_error() -> None:
-    """As that of the last child to end does. Python says of one whose handler has just gone that it is ignored.
+    """As that of the last child to end does. Python reports a signal whose handler has just gone as ignored.
 
     In a process of its own, since a thread that blocks no signal may take it for the one that does.
     """

@@ -1,4 +1,4 @@
-"""A copy of what is installed, and wheels of it."""
+"""A copy of the installed sources, and wheels of it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "p
 
 
 def copy_sources(root: Path) -> None:
-    """Make `root` a checkout of what is installed, without anything built."""
+    """Makes `root` a checkout of the installed sources, without anything built."""
     ignore = shutil.ignore_patterns("*.so", "__pycache__")
     for folder in (*tree.INSTALLED, "deploy", "scripts"):
         shutil.copytree(tree.ROOT / folder, root / folder, ignore=ignore)

@@ -1,4 +1,4 @@
-"""Which build this is, and that the three ways of building do what their names say."""
+"""The present build, and that the three ways of building do as their names promise."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def compiler() -> list[str]:
 
 
 def quick_compiler(folder: Path) -> Path:
-    """The C compiler, which does not optimise: most of its time, and nothing to what is asked here."""
+    """The C compiler without optimisation: most of its time, and irrelevant here."""
     path = folder / "quick-cc"
     path.write_text(f'#!/bin/sh\nexec {shlex.join(compiler())} "$@" -O0\n')
     path.chmod(0o755)
@@ -77,7 +77,7 @@ def test_every_leaf_is_listed() -> None:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A copy of what is installed, without anything built."""
+    """A copy of the installed sources, without anything built."""
     if leaves.interpreted_wanted():
         pytest.skip("nothing here depends on which build is loaded; the other run has it")
     root = tmp_path / "tailrace"

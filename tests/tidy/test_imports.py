@@ -1,4 +1,4 @@
-"""Who may import whom.
+"""Which rooms may import which.
 
 shard imports none of the others, protocol imports shard. client and broker stand on these two, supervisor on broker.
 spark imports the client as well, bench the codecs alone. Of the modules of the command (cli), which load each other
@@ -33,9 +33,10 @@ MAY_IMPORT = {
     "bench.load.rollup": ("bench", "spark", *CODECS),
     "bench.load.spark_server": ("bench", "spark", *CODECS),
 }
-# Bytes in, commands out: what waits, reads a clock or opens a file belongs elsewhere.
+# Bytes in, commands out: code that waits, reads a clock or opens a file belongs elsewhere.
 NOT_IN_CODECS = {"asyncio", "mmap", "multiprocessing", "pathlib", "select", "selectors", "socket", "subprocess", "time"}
-# The work loop has one thread. What waits for the disk beside it, and what such a thread touches, is listed here.
+# The work loop has one thread. Modules that wait for the disk beside it, and those that such a thread touches, are
+# listed here.
 THREADED = {
     "tailrace.broker.streams.syncer": "its threads sync streams, as the loop must not wait for the disk",
     "tailrace.shard.files": "the threads that sync streams sync a file system one after the other",

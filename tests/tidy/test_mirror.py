@@ -7,7 +7,7 @@ from pathlib import Path
 from tests.tidy import tree
 
 SMALL_LINES = 30  # a module this small needs no test of its own
-# module: what tests it instead. Whoever splits a module or writes one says here where its tests are.
+# module: what tests it instead. When you split or write a module, add its tests here.
 ELSEWHERE: dict[str, str] = {
     "broker/delivery/cursor.py": "tests/broker/delivery/test_fanout.py",
     "spark/rollup/large.py": "tests/spark/rollup/test_reading.py",

@@ -18,7 +18,7 @@ from tailrace.shard import leaves
 from tests.tidy import building, tree
 
 WAIT_S = 120
-# An application has modules of these names, and says which of them it gets.
+# An application has modules of these names, and prints which of them it gets.
 OWN = ("broker", "shard", "spark", "supervisor", "client", "protocol", "cli", "deploy")
 PROGRAM = """
 import sys

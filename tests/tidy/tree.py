@@ -29,7 +29,7 @@ def python_files() -> list[Path]:
 def text_files() -> Iterator[Path]:
     """Every file that a person writes, configuration and documentation included."""
     for folder, folders, names in os.walk(ROOT):
-        folders[:] = sorted(set(folders) - SKIPPED)  # what is left is gone into
+        folders[:] = sorted(set(folders) - SKIPPED)  # the remaining folders are entered
         for path in (Path(folder, name) for name in sorted(set(names) - SKIPPED)):
             if path.is_file() and is_text(path.relative_to(ROOT)):
                 yield path
@@ -48,13 +48,13 @@ def shown(path: Path) -> str:
 
 
 def room_name(path: Path) -> str:
-    """Where a module stands in the tree, with dots: `client.session` for client/session.py."""
+    """A module's place in the tree, with dots: `client.session` for client/session.py."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def module_name(path: Path) -> str:
-    """What a module is imported as: `tailrace.session` for client/session.py, as pyproject.toml's package-dir says."""
+    """A module's import name: `tailrace.session` for client/session.py, as pyproject.toml's package-dir says."""
     first, *rest = room_name(path).split(".")
     room = {"client": [PACKAGE]}.get(first, [PACKAGE, first] if first in INSTALLED else [first])
     return ".".join((*room, *rest))
