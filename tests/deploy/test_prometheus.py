@@ -39,7 +39,7 @@ def alerts(text: str) -> list[str]:
 def served_names() -> set[str]:
     """Every tailrace_… name in the sources; those made of a prefix and a part, too."""
     names: set[str] = set()
-    sources = [path for package in ("broker", "supervisor") for path in (ROOT / package).glob("*.py")]
+    sources = [path for package in ("broker", "supervisor") for path in (ROOT / package).rglob("*.py")]
     for path in [*sources, ROOT / "spark" / "rollup" / "metrics.py"]:
         text = path.read_text()
         names.update(re.findall(r"\"(tailrace_[a-z_]+)\"", text))
