@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import setproctitle
@@ -54,19 +54,23 @@ from tailrace.broker.replication.downstream.registry import Followers
 from tailrace.broker.replication.roles.apply_rules import obey
 from tailrace.broker.replication.roles.promotion_check import Scouts
 from tailrace.broker.replication.roles.role_writer import RoleWriter
+from tailrace.broker.replication.roles.stream_roles import begin_after_boot
 from tailrace.broker.replication.status import links
 from tailrace.broker.replication.status.answer import NodeStatus
 from tailrace.broker.replication.status.lag import stat_of_upstream
 from tailrace.broker.replication.status.metrics import Survey
 from tailrace.broker.replication.upstream.inquiry import Outside
 from tailrace.broker.replication.upstream.manager import Uplinks
+from tailrace.broker.routing.batch import Batch
 from tailrace.broker.routing.calls import WorkerCalls
 from tailrace.broker.routing.link_table import LinkTable
 from tailrace.broker.routing.router import Router
 from tailrace.broker.routing.worker_links import PARTLY_S, Siblings
 from tailrace.broker.streams.aging import SAVE_S, AgingClock
 from tailrace.broker.streams.maintenance import Upkeep
+from tailrace.broker.streams.open_stream import OpenStream
 from tailrace.broker.streams.owner import Owner
+from tailrace.broker.streams.refused import Refused
 from tailrace.broker.streams.syncer import THREADS_MAX, Syncer
 from tailrace.shard.directory import DataDirectory
 from tailrace.shard.errors import DirectoryError, ShardLocked
@@ -160,6 +164,7 @@ class Worker:
         self.role_writer = RoleWriter(self.syncer.request)
         self.links = LinkTable(boot.slots, boot.slot, settings.link_window_bytes, self.poller, time.monotonic)
         self.routes = self.links.routes
+        wiring = OwnerWiring(self)
         self.owner = Owner(
             boot.directory,
             boot.slot,
@@ -169,10 +174,10 @@ class Worker:
             boot.metrics,
             total_streams=boot.board.total_streams,
             clock_us=now_us,
+            events=wiring,
+            context=wiring,
             role_writer=self.role_writer,
         )
-        self.owner.on_unwritten, self.owner.on_written = self.work.block, self.work.unblock
-        self.owner.on_create = self._note_created
         self.router = Router(
             self.owner,
             self.routes,
@@ -201,13 +206,16 @@ class Worker:
         self.movers = Movers(self)
         self.router.on_away = self.movers.consider
         self.aging = AgingClock(boot.directory.path, boot.slot, boot.boot_id, settings.clock_jump_wait_s, now_us)
-        self.upkeep = Upkeep(self.owner, Patrol(self.desk), self.syncer, time.monotonic, self.aging.now_us)
+        self.patrol = Patrol(self.desk)
+        self.upkeep = Upkeep(
+            self.owner,
+            self.patrol,
+            self.syncer,
+            time.monotonic,
+            self.aging.now_us,
+            spared_seq=self.patrol.spared_seq,
+        )
         self._build_replication(boot)
-        self.owner.stat_upstream = lambda stream: stat_of_upstream(self.uplinks, self.owner, stream, now_us())
-        self.owner.on_cut = self._note_cut
-        self.owner.on_role = self._note_role
-        self.owner.on_pause = self._pause
-        self.owner.on_path = self.followers.role_changed
         self.fanout.on_cut = self._forget_chunks
         self.timers = Timers(time.monotonic)
 
@@ -232,7 +240,6 @@ class Worker:
             boot.slot,
             self.acceptor.adopt,
         )
-        self.owner.subscribers = self.siblings.subscribers
         self.catalog = Catalog(boot.board, self.router)
         self.status = NodeStatus(self.calls, boot.slots, self.node_id, self.address)
         outside = Outside(self.poller, self.uplinks.resolve, boot.settings.token or None)
@@ -396,21 +403,6 @@ class Worker:
         """In the middle of something long: the worker is not hung."""
         self._beat.beat()
 
-    def _note_role(self, name: bytes) -> None:
-        self.uplinks.look_at(name)
-        self.followers.role_changed(name)
-        self.desk.role_changed(name)
-
-    def _note_cut(self, name: bytes, seq: int) -> None:
-        """The owner has let a stream end before `seq`; what it grew by before that was announced before that."""
-        if self.owner.grown:
-            self._announce()
-        self.owner.replicas.cut(name)
-        self.siblings.announce_cut(name, seq)
-        self.fanout.cut(name, seq)
-        self.followers.role_changed(name)
-        self.desk.role_changed(name)
-
     def _forget_chunks(self) -> None:
         self.renderings.cache.clear()
         self.frame_chunks.cache.clear()
@@ -418,10 +410,6 @@ class Worker:
     def _drop_old_chunks(self) -> None:
         self.renderings.cache.drop_old()
         self.frame_chunks.cache.drop_old()
-
-    def _note_created(self) -> None:
-        """At once, since the other workers count these too before they make one."""
-        self._beat.streams = len(self.owner.names)
 
     # --- the supervisor's word --------------------------------------------------------------------------------------
 
@@ -586,9 +574,9 @@ class Worker:
         for client in list(self.clients.values()):
             client.close("stopped")
         self.router.flush()
-        self.work.finish(self.owner.on_pause)
+        self.work.finish(self._pause)
         self._finish_roles()
-        self.work.finish(self.owner.on_pause)
+        self.work.finish(self._pause)
         self.desk.retire()
         self.scouts.stop()
         self.uplinks.stop("this node stops")
@@ -599,6 +587,83 @@ class Worker:
         self.readers.close()
         self.metrics.close()
         self.poller.close()
+
+
+class OwnerWiring:
+    """Connects an owner with the rest of its worker: implements `OwnerEvents` and `OwnerContext`.
+
+    Most of that rest is built after the owner, and looked up in each call. A part that is missing is an AttributeError.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+
+    def on_create(self) -> None:
+        """At once, since the other workers count streams too before they make one."""
+        self._worker._beat.streams = len(self._worker.owner.names)
+
+    def on_open(self, stream: OpenStream) -> None:
+        begin_after_boot(self._worker.owner, stream)
+
+    def on_role(self, name: bytes) -> None:
+        self._worker.uplinks.look_at(name)
+        self._worker.followers.role_changed(name)
+        self._worker.desk.role_changed(name)
+
+    def on_rules(self) -> None:
+        self._worker.uplinks.watch()
+
+    def on_path(self, name: bytes) -> None:
+        self._worker.followers.role_changed(name)
+
+    def on_cut(self, name: bytes, seq: int) -> None:
+        """What the stream grew by earlier in this turn is announced before the cut."""
+        worker = self._worker
+        if worker.owner.grown:
+            worker._announce()
+        worker.owner.replicas.cut(name)
+        worker.siblings.announce_cut(name, seq)
+        worker.fanout.cut(name, seq)
+        worker.followers.role_changed(name)
+        worker.desk.role_changed(name)
+
+    def on_held(self, name: bytes) -> None:
+        self._worker.uplinks.note_held(name)
+
+    def on_trim(self, stream: OpenStream, dropped: int) -> None:
+        self._worker.upkeep.on_trim(stream, dropped)
+
+    def on_unwritten(self, name: bytes) -> None:
+        self._worker.work.block(name)
+
+    def on_written(self, name: bytes) -> None:
+        self._worker.work.unblock(name)
+
+    def on_pause(self) -> None:
+        self._worker._pause()
+
+    @cached_property
+    def subscribers(self) -> Callable[[bytes], int]:
+        """Looked up once, since every batch that is answered needs it."""
+        return self._worker.siblings.subscribers
+
+    def spared_seq(self, name: bytes) -> int | None:
+        return self._worker.patrol.spared_seq(name)
+
+    def asks_first(self, name: bytes) -> bool:
+        return self._worker.uplinks.asks_first(name)
+
+    def path_above(self, name: bytes) -> tuple[str, ...]:
+        return self._worker.uplinks.path_above(name)
+
+    def stat_upstream(self, stream: OpenStream) -> dict[str, int | str]:
+        return stat_of_upstream(self._worker.uplinks, self._worker.owner, stream, now_us())
+
+    def send_up(self, batch: Batch) -> None:
+        self._worker.uplinks.send_up(batch)
+
+    def call_up(self, name: bytes, verb: str, args: list[Any], done: Callable[[Any | Refused], None]) -> None:
+        self._worker.uplinks.call_up(name, verb, args, done)
 
 
 def run_worker(boot: WorkerBoot) -> int:

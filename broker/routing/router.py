@@ -356,10 +356,10 @@ class Router:
         nbytes = 0
         for place, batch in enumerate(here, start=1):
             if not place % BATCHES_A_BEAT:
-                self.owner.on_pause()
+                self.owner.events.on_pause()
             if batch.name in self.owner.uproutes:  # now, whatever it was when this was staged
                 for each in batch.apart() if batch.numbered else (batch,):
-                    self.owner.send_up(each)
+                    self.owner.context.send_up(each)
             elif (batch.name in opened and not (waiting and batch.name in waiting)) or self._opened_for(batch):
                 messages += batch.count
                 nbytes += batch.nbytes
@@ -369,7 +369,7 @@ class Router:
                     rows.setdefault(batch.name, []).append(batch)
         for place, row in enumerate(rows.values(), start=1):
             if not place % BATCHES_A_BEAT:
-                self.owner.on_pause()
+                self.owner.events.on_pause()
             self.owner.append_row(row, now_s)
         if messages:
             self._metrics.appended_messages += messages
@@ -416,7 +416,7 @@ class Router:
             self._forward(batch.slot, batch.apart() if batch.numbered else [batch])
         elif batch.name in self.owner.uproutes:
             for each in batch.apart() if batch.numbered else (batch,):
-                self.owner.send_up(each)
+                self.owner.context.send_up(each)
         elif not self.owner.open_for(batch):
             return
         elif batch.name in self.owner.unwritten:  # its term begins, since the machine went down

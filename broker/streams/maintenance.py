@@ -16,7 +16,7 @@ from typing import NamedTuple
 from tailrace.broker.consumers.coordinator.lag_scanner import Patrol
 from tailrace.broker.process.settings import Durability, StreamPolicy
 from tailrace.broker.streams.owner import OpenStream, Owner, Refused
-from tailrace.broker.streams.owner_calls import disk_bytes, tails_of
+from tailrace.broker.streams.owner_calls import disk_bytes, spare, tails_of
 from tailrace.broker.streams.syncer import Job, Request, Syncer
 from tailrace.shard.errors import StorageError
 from tailrace.shard.files import FileSystem
@@ -86,8 +86,16 @@ class Upkeep:
     """Sync schedule, retention, trimming's second half, the disk's account."""
 
     def __init__(
-        self, owner: Owner, patrol: Patrol, syncer: Syncer, clock: Callable[[], float], clock_us: Callable[[], int]
+        self,
+        owner: Owner,
+        patrol: Patrol,
+        syncer: Syncer,
+        clock: Callable[[], float],
+        clock_us: Callable[[], int],
+        *,
+        spared_seq: Callable[[bytes], int | None],
     ) -> None:
+        """`spared_seq`: the first message that consumers of a stream still need, see `OwnerContext.spared_seq`."""
         self.owner = owner
         self.syncer = syncer
         self._clock = clock
@@ -102,7 +110,7 @@ class Upkeep:
         self._next_sweep_s = self._sliced_s = clock()
         self._has_looked = self._looks_at_what_was_left = False  # in the first sweep as the owner
         self._patrol = patrol
-        owner.on_trim = self._note_trim
+        self._spared_seq = spared_seq
 
     # --- syncing ----------------------------------------------------------------------------------------------------
 
@@ -111,7 +119,7 @@ class Upkeep:
         now_s = self._clock()
         cuts, self.owner.cuts = self.owner.cuts, []
         for name, seq in cuts:
-            self.owner.on_cut(name, seq)
+            self.owner.events.on_cut(name, seq)
         self._retry_failed(now_s)
         dirty = list(self.owner.dirty.values())
         for stream in dirty:
@@ -208,7 +216,7 @@ class Upkeep:
             if stream.log.sync_failed_seq is not None:  # it was marked meanwhile
                 owner.failed_syncs.found(name)
         owner.batches_synced(stream, upto, error)
-        owner.on_held(name)
+        owner.events.on_held(name)
         if stream.waiting:
             self._ask_for(stream)
         elif name in owner.dirty:  # it was appended to meanwhile
@@ -244,7 +252,8 @@ class Upkeep:
 
     # --- trimming ---------------------------------------------------------------------------------------------------
 
-    def _note_trim(self, stream: OpenStream, dropped: int) -> None:
+    def on_trim(self, stream: OpenStream, dropped: int) -> None:
+        """See `OwnerEvents.on_trim`."""
         self.owner.metrics.trimmed_messages += dropped
         self._punches.append((self._clock() + self.owner.settings.trim_grace_s, stream.name, stream.log.first_seq))
 
@@ -258,7 +267,7 @@ class Upkeep:
             _due, name, seq = self._punches.popleft()
             try:
                 stream_log = self.owner.stream(name).log
-                self.syncer.request(Punch(stream_log, seq, sent=self.owner.subscribers(name) > 0), None)
+                self.syncer.request(Punch(stream_log, seq, sent=self.owner.context.subscribers(name) > 0), None)
             except Refused as refused:
                 log.warning("cannot give back the trimmed space of stream %r: %s", name, refused)
 
@@ -319,7 +328,7 @@ class Upkeep:
             stream = self.owner.stream(name)
             seq = retention_seq(stream.log, RetentionPolicy(policy.max_age_s, policy.max_bytes), self._clock_us())
             if seq > stream.log.first_seq and policy.spare_consumers:
-                seq = self.owner.sparing(name, seq)
+                seq = spare(seq, self._spared_seq(name))
             if seq > stream.log.first_seq:
                 self.owner.trim(stream, seq)
         except (Refused, StorageError, OSError) as error:

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.settings import Durability, Settings, StreamPolicy
@@ -23,7 +23,7 @@ from tailrace.broker.replication.roles.node_file import NodeFile, note_configure
 from tailrace.broker.replication.roles.peers import Peers
 from tailrace.broker.replication.roles.rules import Rules, configured
 from tailrace.broker.routing.batch import Batch, Frames
-from tailrace.broker.routing.no_route import CallUp, Confirmed, call_nowhere, send_nowhere
+from tailrace.broker.streams.collaborators import OwnerContext, OwnerEvents
 from tailrace.broker.streams.deduplication import Admitted, Numbered
 from tailrace.broker.streams.failed_syncs import FailedSyncs
 from tailrace.broker.streams.full_disk import FullDiskLog
@@ -49,6 +49,8 @@ log = logging.getLogger(__name__)
 REPLICAS_FULL_TEXT = "too many publishes to this stream wait for other nodes to hold them"
 UNWRITTEN_TEXT = "what this node is to the stream is being written down; nothing of this was logged, try again"
 ROLE_UNWRITTEN_TEXT = "the role could not be written down: {cause}"
+Confirmed: TypeAlias = tuple[tuple[int, str], set[tuple[str, int]]]
+"""A term, and the contacts that have confirmed it so far. It is written down when all have."""
 LOCK_PATIENCE_S = 5.0  # a predecessor that is leaving gives its locks back well within this
 FRESH_BYTES_MAX = 64 << 10  # of what came from a master: more of it is read from the file by who waits for it
 
@@ -72,6 +74,8 @@ class Owner:
         *,
         total_streams: Callable[[], int],
         clock_us: Callable[[], int],
+        events: OwnerEvents,
+        context: OwnerContext,
         role_writer: RoleWriter | None = None,
     ) -> None:
         """Without `role_writer` roles are on the disk before `set_meta` returns."""
@@ -79,7 +83,8 @@ class Owner:
         self.settings = settings
         self.metrics = metrics
         self.owning = False
-        self.stat_upstream: Callable[[OpenStream], dict[str, int | str]] = lambda _stream: {}
+        self.events = events
+        self.context = context
         self.incarnation = time.monotonic_ns()  # no other owner of these shards has the same, while the node lives
         self.shards = list(range(slot, directory.shards, slots))
         self.names: dict[bytes, None] = {}
@@ -94,40 +99,23 @@ class Owner:
         self.whole_synced_s = float("-inf")  # when that was begun last: what was appended before needs it no more
         self.failed_syncs = FailedSyncs()
         self.full_disk = FullDiskLog(directory.path)
-        self.cuts: list[tuple[bytes, int]] = []  # ends that were lost, found on opening: `on_cut` is to tell them
+        self.cuts: list[tuple[bytes, int]] = []  # ends that were lost, found on opening: for `OwnerEvents.on_cut`
         self.reborn: set[bytes] = set()  # opened first in this boot, and whether a term begins is not settled yet
         self.grown: Grown = {}  # since the last `take_grown`
-        self.subscribers: Callable[[bytes], int] = lambda _name: 0  # of a stream, on the whole node
-        self.replicas = Replicas(settings.replication_timeout_s, lambda name: self.subscribers(name))
-        self.replicas.on_held = lambda name: self.on_held(name)
+        self.replicas = Replicas(
+            settings.replication_timeout_s, lambda name: context.subscribers(name), lambda name: events.on_held(name)
+        )
         self.holders = self.replicas.streams
-        self.path_above: Callable[[bytes], tuple[str, ...]] = lambda _name: ()  # nodes from the upstream to the master
-        self.on_create: Callable[[], None] = lambda: None
         self.uproutes: dict[bytes, Route] = {}  # of the slaved streams: the way of their publishes to the master
-        self.send_up: Callable[[Batch], None] = send_nowhere  # to the master of a slaved stream
-        self.call_up: CallUp = call_nowhere  # the same for what is asked of its owner
         self.peers = Peers(settings.replication_peers)
         self.confirmed: dict[bytes, Confirmed] = {}
         self.rules = Rules()  # whom streams follow of which nothing else is written down
-        self.asks_first: Callable[[bytes], bool] = lambda _name: False  # before a stream that is opened takes messages
-        self.on_open: Callable[[OpenStream], None] = lambda _stream: None
-        self.on_role: Callable[[bytes], None] = lambda _name: None  # a stream's role, upstream or history has changed
-        self.on_rules: Callable[[], None] = lambda: None  # they have been read anew
-        self.on_path: Callable[[bytes], None] = lambda _name: None  # other nodes are above this one, up to the master
-        self.held_below: Callable[[bytes], Iterable[tuple[str, int, int]]] = lambda _name: ()  # node, next, synced seq
-        self.on_cut: Callable[[bytes, int], None] = lambda _name, _seq: None  # its end has been set aside from there on
-        self.on_held: Callable[[bytes], None] = lambda _name: None  # more of it is held, or on the disk, here
-        self.spared: Callable[[bytes], int | None] = lambda _name: None  # what its consumers need, from there on
-        self.on_trim: Callable[[OpenStream, int], None] = lambda _stream, _dropped: None
         self.boot_id = boot_id
-        self.on_pause: Callable[[], None] = lambda: None  # in the middle of something long
         self.numbered = Numbered(
-            self.shard_path, settings.producer_expiry_s, settings.max_producer_bytes, lambda: self.on_pause()
+            self.shard_path, settings.producer_expiry_s, settings.max_producer_bytes, lambda: events.on_pause()
         )
         self._role_writer = role_writer
         self.unwritten: dict[bytes, int] = {}  # streams whose role is on its way to the disk, and how many times
-        self.on_unwritten: Callable[[bytes], None] = lambda _name: None  # nothing may be done with it from now on
-        self.on_written: Callable[[bytes], None] = lambda _name: None  # that is over
         self._total_streams = total_streams
         self.clock_us = clock_us
         self._locks: list[ShardLock] = []
@@ -329,7 +317,7 @@ class Owner:
             meta = self.metas.get(batch.name) if batch.numbered else None
             self.replicas.wait(batch, first_seq, begin_seq=meta.term_seq if meta else 0)
         else:
-            batch.published(first_seq, self.subscribers(batch.name))
+            batch.published(first_seq, self.context.subscribers(batch.name))
 
     def _begins_now(self, stream: OpenStream) -> bool:
         """Whether a stream that took no messages when it was opened takes them now. Raises Refused."""
@@ -343,7 +331,7 @@ class Owner:
             raise Refused(Code.UNAVAILABLE, UNWRITTEN_TEXT)
         if self.role(batch.name) is not Role.SLAVE:
             raise Refused(Code.DISABLED, "this stream is disabled here; an administrator can make it a master")
-        self.send_up(batch)
+        self.context.send_up(batch)
 
     def take_frames(self, name: bytes, pieces: Sequence[memoryview], now_s: float) -> OpenStream:
         """Append what the master of a slaved stream has stamped. Raises FramesRefused, Refused, StorageFull, OSError:
@@ -435,8 +423,8 @@ class Owner:
         self._open(name)
         self.names[name] = None
         self.companions.note([name])
-        self.on_create()
-        self.on_role(name)
+        self.events.on_create()
+        self.events.on_role(name)
 
     def stream(self, name: bytes) -> OpenStream:
         """The open stream, opened if need be. Raises Refused (`unknown`, `damaged`, `full`, `unavailable`)."""
@@ -542,7 +530,7 @@ class Owner:
 
     def _hold(self, name: bytes) -> None:
         self.unwritten[name] = self.unwritten.get(name, 0) + 1
-        self.on_unwritten(name)
+        self.events.on_unwritten(name)
         stream = self.open.get(name)
         if stream is not None:
             stream.unwritten, stream.epoch = True, 0
@@ -553,14 +541,14 @@ class Owner:
             self.unwritten[name] = count
         elif (stream := self.open.get(name)) is not None:
             stream.unwritten = False
-        self.on_written(name)
+        self.events.on_written(name)
 
     def _note_role(self, name: bytes) -> None:
         stream = self.open.get(name)
         if stream is not None and name not in self.unwritten:
             meta = self.meta(name)
             stream.epoch = meta.epoch if meta.role is Role.MASTER else 0
-        self.on_role(name)
+        self.events.on_role(name)
 
     def _open(self, name: bytes) -> OpenStream:
         """Open or make. A stream that is known may have no files: its making was interrupted. Raises Refused."""
@@ -591,7 +579,7 @@ class Owner:
             self.reborn.add(name)
         if stream_log.sync_failed_seq is not None:
             self._opened_unsound(stream)
-        if meta.role is Role.MASTER and self.asks_first(name):
+        if meta.role is Role.MASTER and self.context.asks_first(name):
             self._hold(name)
         else:
             self._try_to_begin(stream)
@@ -626,7 +614,7 @@ class Owner:
     def _begin(self, stream: OpenStream) -> None:
         """See to what must be on the disk before a message is taken. Raises Refused."""
         try:
-            self.on_open(stream)
+            self.events.on_open(stream)
         except (StorageError, OSError) as error:
             raise Refused(Code.UNAVAILABLE, f"this stream takes no messages: {error}") from error
 
@@ -643,18 +631,13 @@ class Owner:
             self.metrics.damaged_streams += 1
             self.damaged[name] = damage
 
-    def sparing(self, name: bytes, seq: int) -> int:
-        """Where a trim to `seq` ends that spares what consumers have not finished. Raises Refused."""
-        needed = self.spared(name)
-        return seq if needed is None else min(seq, needed)
-
     def trim(self, stream: OpenStream, seq: int) -> None:
-        """Drop the messages before `seq`; `on_trim` hears how many. Raises Refused, StorageError, OSError."""
+        """Drop the messages before `seq`. Raises Refused, StorageError, OSError."""
         if stream.busy:
             raise Refused(Code.UNAVAILABLE, "the end of this stream is being set aside; try again in a moment")
         dropped = seq - stream.log.first_seq
         stream.log.trim(seq)
-        self.on_trim(stream, dropped)
+        self.events.on_trim(stream, dropped)
 
     def _close_least_used(self) -> None:
         excess = len(self.open) - self.settings.max_open_streams

@@ -59,15 +59,20 @@ def trim(owner: Owner, args: Args) -> list[int]:
 
     The space comes back after a grace period.
     """
-    name, place, spare = args
+    name, place, spares = args
     stream = owner.stream(name)
     seq = locate(stream, place)
-    if spare:
-        seq = owner.sparing(name, seq)
+    if spares:
+        seq = spare(seq, owner.context.spared_seq(name))
     dropped = max(seq - stream.log.first_seq, 0)
     if dropped:
         owner.trim(stream, seq)
     return [stream.log.first_seq, dropped]
+
+
+def spare(seq: int, spared_seq: int | None) -> int:
+    """Where a trim to `seq` ends if messages from `spared_seq` on must stay."""
+    return seq if spared_seq is None else min(seq, spared_seq)
 
 
 def stat(owner: Owner, args: Args) -> dict[str, int | str]:
@@ -94,7 +99,7 @@ def stat(owner: Owner, args: Args) -> dict[str, int | str]:
         **({} if found.sync_failed_seq is None else {"sync_failed_seq": found.sync_failed_seq}),
         "durability": stream.policy.durability.value,
         "shard": owner.directory.shard_of(name.decode()),
-        **owner.stat_upstream(stream),
+        **owner.context.stat_upstream(stream),
         **stat_of_slaves(stream, owner.holders.get(name), owner.clock_us()),
     }
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.settings import Durability, Settings, StreamPolicy
 from tailrace.broker.process.work import NOBODY, Asker
 from tailrace.broker.routing.batch import Batch
+from tailrace.broker.streams.open_stream import OpenStream
 from tailrace.broker.streams.owner import Owner
+from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard.directory import data_dir_exists, make_data_dir, open_data_dir
 from tailrace.shard.frame import pack_frame
@@ -61,10 +65,44 @@ class Clock:
         return int(self.now_s * 1e6)
 
 
+class Around:
+    """Stands for the worker around an owner. Nothing happens on any event; a test replaces those that it looks at."""
+
+    def __init__(self) -> None:
+        self.on_create: Callable[[], None] = lambda: None
+        self.on_open: Callable[[OpenStream], None] = lambda _stream: None
+        self.on_role: Callable[[bytes], None] = lambda _name: None
+        self.on_rules: Callable[[], None] = lambda: None
+        self.on_path: Callable[[bytes], None] = lambda _name: None
+        self.on_cut: Callable[[bytes, int], None] = lambda _name, _seq: None
+        self.on_held: Callable[[bytes], None] = lambda _name: None
+        self.on_trim: Callable[[OpenStream, int], None] = lambda _stream, _dropped: None
+        self.on_unwritten: Callable[[bytes], None] = lambda _name: None
+        self.on_written: Callable[[bytes], None] = lambda _name: None
+        self.on_pause: Callable[[], None] = lambda: None
+        self.subscribers: Callable[[bytes], int] = lambda _name: 0
+        self.spared_seq: Callable[[bytes], int | None] = lambda _name: None
+        self.asks_first: Callable[[bytes], bool] = lambda _name: False
+        self.path_above: Callable[[bytes], tuple[str, ...]] = lambda _name: ()
+        self.stat_upstream: Callable[[OpenStream], dict[str, int | str]] = lambda _stream: {}
+        self.send_up: Callable[[Batch], None] = lambda batch: batch.refused(Code.UNAVAILABLE, "no way up")
+        self.call_up: Callable[[bytes, str, list[Any], Callable[[Any | Refused], None]], None] = (
+            lambda _name, _verb, _args, done: done(Refused(Code.UNAVAILABLE, "no way up"))
+        )
+
+
+def around(owner: Owner) -> Around:
+    """What `make_owner` has put around an owner."""
+    assert isinstance(owner.events, Around)
+    assert owner.events is owner.context
+    return owner.events
+
+
 def make_owner(
     path: Path, clock: Clock | None = None, *, slot: int = 0, slots: int = 1, total: int = 0, **settings: object
 ) -> Owner:
     """The owner of a slot's shards, which it has taken; the data directory is made when there is none."""
+    surroundings = Around()
     directory = open_data_dir(path) if data_dir_exists(path) else make_data_dir(path, SHARDS)
     owner = Owner(
         directory,
@@ -75,6 +113,8 @@ def make_owner(
         WorkerMetrics(),
         total_streams=lambda: total,
         clock_us=(clock or Clock()).microseconds,
+        events=surroundings,
+        context=surroundings,
     )
     owner.take()
     _made.append(owner)

@@ -331,7 +331,7 @@ def test_whoever_has_got_some_of_what_was_set_aside_hears_it_in_every_worker(tmp
         owner = node.workers[slot].owner
         stream = owner.stream(name.encode())
         stream.log.set_aside(3)
-        owner.on_cut(name.encode(), 3)
+        owner.events.on_cut(name.encode(), 3)
         node.settle()
         for peer in (lines, late_lines):
             assert [line for line in peer.lines if line.startswith("err diverged")]
@@ -368,7 +368,7 @@ def test_what_grew_before_the_cut_is_announced_before_it(tmp_path: Path, monkeyp
             monkeypatch.setattr(worker.siblings, method, _noting(order, method, getattr(worker.siblings, method)))
         publish(worker.owner, name.encode(), b"a", b"b")
         worker.owner.stream(name.encode()).log.set_aside(1)
-        worker.owner.on_cut(name.encode(), 1)
+        worker.owner.events.on_cut(name.encode(), 1)
         assert order == ["announce", "announce_cut"]
         node.settle()
         assert [seq for _name, seq, _payload in peer.messages()] == [0]
@@ -382,7 +382,7 @@ def test_publishes_that_wait_for_replicas_of_what_was_set_aside_are_told(tmp_pat
         made.replicas = 1
         owner.append(made, 1_000.0)
         owner.stream(b"s").log.set_aside(0)
-        owner.on_cut(b"s", 0)
+        owner.events.on_cut(b"s", 0)
         assert sink.logged_at == {0: 0} and "set aside" in sink.refusals[0][1]
         node.settle()
 

@@ -79,7 +79,6 @@ class Patrol:
         self._found = Measures()
         self._memory: OrderedDict[bytes, Remembered] = OrderedDict()
         self.read = 0  # logs that were, for want of a survey that holds
-        self._owner.spared = self.spared
         desk.on_change = self._forget
 
     def visit(self, name: bytes, nbytes: int) -> None:
@@ -104,8 +103,8 @@ class Patrol:
         metrics.consumers_soon_abandoned = found.soon
         metrics.consumers_abandoned = found.abandoned
 
-    def spared(self, name: bytes) -> int | None:
-        """What a trim of the stream that spares its consumers leaves: see `spared_seq`. Raises Refused.
+    def spared_seq(self, name: bytes) -> int | None:
+        """The first message that consumers of the stream still need, None if they need none. Raises Refused.
 
         On a slave as on its master: whoever is promoted serves the same consumers.
         """

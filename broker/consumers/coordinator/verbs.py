@@ -1,6 +1,6 @@
 """The owner's verbs "consume" and "get", answered when their outcome is logged.
 
-On a node that is not the stream's master they go on to its master (`Owner.call_up`).
+On a node that is not the stream's master they go on to its master (`OwnerContext.call_up`).
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _is_here(desk: Desk, name: bytes, verb: str, args: Args, done: Done, *, may_
         owner.create(name)
     role = owner.role(name)
     if role is Role.SLAVE:  # also where the rules let it follow, and nothing of it is here yet
-        owner.call_up(name, verb, args, done)
+        owner.context.call_up(name, verb, args, done)
     elif name not in owner.names:
         raise Refused(Code.UNKNOWN, "no such stream here")
     elif role is Role.DISABLED:

@@ -55,7 +55,7 @@ def of(owner: Owner, name: bytes) -> Lineage:
     """From here on an account is kept of who holds the stream. Raises Refused, StorageError, OSError."""
     stream = owner.stream(name)
     history, first_seq, next_seq = stream_roles.history_of(owner, stream), stream.log.first_seq, stream.log.next_seq
-    path = (owner.directory.node_id, *owner.path_above(name))
+    path = (owner.directory.node_id, *owner.context.path_above(name))
     holders = owner.replicas.holders(name)
     holders.end_seq = next_seq
     contacts = tuple(

@@ -20,15 +20,22 @@ LEFT_TEXT: Final = "logged, but the worker that waited for other nodes to hold i
 
 
 class Replicas:
-    """One an owner. `timeout_s`: how long a publish waits; `subscribers` of a stream, for the answers."""
+    """One per owner. `timeout_s`: how long a publish waits; `subscribers` of a stream, for the answers.
+
+    `on_held` is called with a stream's name when other nodes hold more, or less, of it.
+    """
 
     def __init__(
-        self, timeout_s: float, subscribers: Callable[[bytes], int], clock: Callable[[], float] = time.monotonic
+        self,
+        timeout_s: float,
+        subscribers: Callable[[bytes], int],
+        on_held: Callable[[bytes], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.streams: dict[bytes, Holders] = {}  # only those that were followed, or waited for
-        self.on_held: Callable[[bytes], None] = lambda _name: None  # other nodes hold more, or less, of a stream
         self._timeout_s = timeout_s
         self._subscribers = subscribers
+        self._on_held = on_held
         self._clock = clock
         self._waiting: dict[bytes, Holders] = {}
         self._lines = count(time.monotonic_ns())  # never the same twice, whatever process owns the stream next
@@ -40,6 +47,11 @@ class Replicas:
             holders = self.streams[name] = Holders(next(self._lines))
         return holders
 
+    def held_below(self, name: bytes) -> list[tuple[str, int, int]]:
+        """Rows of (node, next seq, synced seq): what the nodes below this one hold of a stream."""
+        holders = self.streams.get(name)
+        return [(node, *held[:2]) for node, held in holders.nodes.items()] if holders else []
+
     # --- what nodes say ---------------------------------------------------------------------------------------------
 
     def held(self, slot: int, generation: int, rows: Iterable[HeldRow]) -> None:
@@ -50,7 +62,7 @@ class Replicas:
                 continue
             if holders.tell(node, Held(next_seq, synced_seq, (slot, generation, connection))):
                 self._answer_due(name, holders)
-                self.on_held(name)
+                self._on_held(name)
 
     def gone(self, slot: int, generation: int, connection: int, rows: Iterable[tuple[bytes, str]]) -> None:
         """These nodes, of which a connection had told, are not below it any more. No rows: the connection is closed."""
@@ -71,13 +83,13 @@ class Replicas:
         if holders is not None:
             holders.cut(next(self._lines))
             self.refuse(name, CUT_TEXT)
-            self.on_held(name)
+            self._on_held(name)
 
     def _withdraw(self, name: bytes, node: str, via: tuple[int, ...]) -> None:
         """Of one node, or of all ("")."""
         holders = self.streams.get(name)
         if holders is not None and holders.withdraw(node, via):
-            self.on_held(name)
+            self._on_held(name)
 
     def grew(self, name: bytes, next_seq: int) -> None:
         holders = self.streams.get(name)

@@ -102,7 +102,7 @@ def _read_anew(owner: Owner) -> None:
         owner.read_rules()
     except DirectoryError as error:
         raise Refused(Code.UNAVAILABLE, str(error)) from error
-    owner.on_rules()
+    owner.events.on_rules()
 
 
 def obey(owner: Owner, work: Work, args: Args, done: Callable[[Any | Refused], None]) -> None:

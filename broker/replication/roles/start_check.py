@@ -43,7 +43,6 @@ class Asking:
         if not self.over and not self._one_by_one:
             for name in self._masters:
                 self._ask(name)
-        owner.asks_first = self.hold
 
     def hold(self, name: bytes) -> bool:
         """Whether a stream that is opened must wait. One that is opened after the bound is asked for, and does not."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import StrEnum
 from functools import partial
 
@@ -419,7 +419,7 @@ class Copies:
     def _set_path(self, copy: Copy, path: tuple[str, ...]) -> None:
         if copy.path != path:
             copy.path = path
-            self._owner.on_path(copy.name)
+            self._owner.events.on_path(copy.name)
 
     # --- what is held here ------------------------------------------------------------------------------------------
 
@@ -450,10 +450,9 @@ class Copies:
         for copy in changed:
             if copy.state is not State.FOLLOWING:
                 continue
-            below: Iterable[tuple[str, int, int]] = self._owner.held_below(copy.name)
             self._later.pop(copy, None)
             copy.taken_bytes = 0
-            held = [(self._node_id, copy.next_seq, copy.synced), *below]
+            held = [(self._node_id, copy.next_seq, copy.synced), *self._owner.replicas.held_below(copy.name)]
             nodes = frozenset(row[0] for row in held)
             rows += [(copy.id, *row) for row in held]
             gone += [(copy.id, node) for node in copy.reported - nodes]

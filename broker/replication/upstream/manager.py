@@ -114,13 +114,6 @@ class Uplinks:
             found=self._found,
             touch=self._touch,
         )
-        owner.send_up = self.send_up
-        owner.call_up = self.call_up
-        owner.on_held = self.note_held
-        owner.path_above = self.path_above
-        owner.held_below = self._held_below
-        owner.on_rules = self.watch
-        owner.on_open = lambda stream: stream_roles.begin_after_boot(owner, stream)
 
     def __iter__(self) -> Iterator[Uplink]:
         return iter(self._uplinks.values())
@@ -163,7 +156,6 @@ class Uplinks:
         self._making = False
         self._watched = Watched()
         self._asking = None
-        self._owner.asks_first = lambda _name: False
         self._end_lookups()
 
     def tick(self) -> None:
@@ -228,7 +220,7 @@ class Uplinks:
         del self._of[name]
         self._watched.leave(name, (uplink.host, uplink.port))
         self._owner.uproutes.pop(name, None)
-        self._owner.on_path(name)
+        self._owner.events.on_path(name)
 
     def copy_of(self, name: bytes) -> tuple[Uplink, Copy] | None:
         """How a stream follows; None for one that does not."""
@@ -246,11 +238,9 @@ class Uplinks:
             uplink.copies.note_held(name)
             self._touched[uplink] = None
 
-    def _held_below(self, name: bytes) -> list[tuple[str, int, int]]:
-        holders = self._owner.replicas.streams.get(name)
-        if holders is None:
-            return []
-        return [(node, held.next_seq, held.synced_seq) for node, held in holders.nodes.items()]
+    def asks_first(self, name: bytes) -> bool:
+        """Whether a stream that is being opened must wait for the answers of other nodes."""
+        return self._asking is not None and self._asking.hold(name)
 
     def send_up(self, batch: Batch) -> None:
         uplink = self._of.get(batch.name)
@@ -346,7 +336,7 @@ class Uplinks:
                 log.warning("stream %r: %d messages from %d on were set aside", stream.name, setting.kept, seq)
             self._metrics.diverged_messages += setting.kept
             if cut:
-                self._owner.on_cut(stream.name, setting.cut_seq)
+                self._owner.events.on_cut(stream.name, setting.cut_seq)
             done(setting.wrong)
 
         self._syncer.request(setting, Job(finished))

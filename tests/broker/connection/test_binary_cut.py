@@ -57,7 +57,7 @@ def test_no_byte_of_another_message_follows_what_is_half_out(
     peer, _client = half_out(alone)
     cut(alone, 1, *[b"y" * 1_000] * 600)
     if told:
-        alone.workers[0].owner.on_cut(b"a", 1)
+        alone.workers[0].owner.events.on_cut(b"a", 1)
     sent: list[int] = []
     monkeypatch.setattr(os, "sendfile", lambda *_args: sent.append(1))
     peer.peer.deaf = False
@@ -88,7 +88,7 @@ def test_a_chunk_that_has_stayed_whole_is_finished(alone: World) -> None:
     assert client.current is not None and client.current.cut is not None
     end_seq = client.current.cut[0]
     cut(alone, end_seq, *[b"y" * 1_000] * 5)
-    alone.workers[0].owner.on_cut(b"a", end_seq)
+    alone.workers[0].owner.events.on_cut(b"a", end_seq)
     peer.peer.deaf = False
     alone.settle()
     assert not peer.peer.ended and got(peer) == {b"x" * 1_000, b"y" * 1_000}
@@ -100,7 +100,7 @@ def test_who_has_got_some_of_what_was_set_aside_is_told_where_to_go_on(alone: Wo
     peer = BinaryPeer(alone)
     peer.subscribe(1, "a")
     cut(alone, 3, b"y")
-    alone.workers[0].owner.on_cut(b"a", 3)
+    alone.workers[0].owner.events.on_cut(b"a", 3)
     alone.settle()
     (ended,) = peer.take()
     assert isinstance(ended, m.Ended) and (ended.id, ended.next_seq, ended.code) == (1, 3, "diverged")

@@ -15,7 +15,7 @@ from tailrace.protocol import consuming as c
 from tailrace.protocol.errors import Code
 from tailrace.protocol.places import From
 from tailrace.shard.leaves import load
-from tests.broker.owning import Clock, batch, make_owner
+from tests.broker.owning import Clock, around, batch, make_owner
 from tests.broker.streams.test_maintenance import HandSyncer
 
 S = b"s"
@@ -33,9 +33,19 @@ class Office:
         self.clock = clock or Clock()
         self.owner: Owner = make_owner(path, self.clock, **settings)
         self.desk = Desk(self.owner, self.clock.seconds)
-        self.owner.on_role = self.desk.role_changed
+        around(self.owner).on_role = self.desk.role_changed
         self.syncer = HandSyncer()
-        self.upkeep = Upkeep(self.owner, Patrol(self.desk), self.syncer, self.clock.seconds, self.clock.microseconds)  # type: ignore[arg-type]
+        patrol = Patrol(self.desk)
+        around(self.owner).spared_seq = patrol.spared_seq
+        self.upkeep = Upkeep(
+            self.owner,
+            patrol,
+            self.syncer,  # type: ignore[arg-type]
+            self.clock.seconds,
+            self.clock.microseconds,
+            spared_seq=patrol.spared_seq,
+        )
+        around(self.owner).on_trim = self.upkeep.on_trim
 
     # --- what is asked ----------------------------------------------------------------------------------------------
 

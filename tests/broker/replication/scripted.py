@@ -20,7 +20,7 @@ from tailrace.protocol import replication as r
 from tailrace.protocol.messages import Op, pack
 from tailrace.shard.epochs import EpochStart
 from tailrace.shard.meta import Role, StreamMeta, Upstream
-from tests.broker.owning import Clock, Sink, batch, make_owner
+from tests.broker.owning import Clock, Sink, around, batch, make_owner
 from tests.broker.replication.upstream_node import Ears
 
 S = b"s"
@@ -105,7 +105,7 @@ class Near:
         self.cuts: list[tuple[OpenStream, int]] = []
         self.found: list[bytes] = []
         self.touched = False
-        around = Surroundings(
+        context = Surroundings(
             owner=self.owner,
             poller=self.poller,
             settings=Settings(data=path, upstream_timeout_s=TIMEOUT_S, **settings),  # type: ignore[arg-type]
@@ -117,9 +117,9 @@ class Near:
             found=lambda _uplink, names: self.found.extend(names),
             touch=lambda _uplink: self._touch(),
         )
-        self.uplink = Uplink(around, host, self.far.port)
+        self.uplink = Uplink(context, host, self.far.port)
         self.upstream = Upstream(host, self.far.port)
-        self.owner.send_up = self.uplink.send_up
+        around(self.owner).send_up = self.uplink.send_up
 
     def _touch(self) -> None:
         self.touched = True

@@ -13,7 +13,7 @@ from tailrace.protocol import replication as r
 from tailrace.shard.epochs import EpochStart, History
 from tailrace.shard.log import StreamLog
 from tailrace.shard.meta import Role, StreamMeta, Upstream
-from tests.broker.owning import make_owner
+from tests.broker.owning import around, make_owner
 from tests.broker.replication.upstream_node import Ears, Original
 
 S, T = b"s", b"t"
@@ -35,8 +35,8 @@ class Slave:
         self.paths: list[bytes] = []
         self.cuts: list[tuple[bytes, int]] = []
         self.now_s = NOW_S
-        self.owner.on_path = self.paths.append
-        self.owner.on_cut = lambda name, seq: self.cuts.append((name, seq))
+        around(self.owner).on_path = self.paths.append
+        around(self.owner).on_cut = lambda name, seq: self.cuts.append((name, seq))
         self.copies = Copies(self.owner, self._say, self._set_aside, lambda _name, step: step())
 
     @property
@@ -70,7 +70,7 @@ class Slave:
         if wrong:
             self.owner.forget(stream)
         else:
-            self.owner.on_cut(stream.name, setting.cut_seq)
+            self.owner.events.on_cut(stream.name, setting.cut_seq)
         done(wrong)
 
     def heard(self) -> list[Any]:

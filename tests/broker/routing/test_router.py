@@ -139,7 +139,7 @@ def test_a_turn_of_very_many_streams_is_no_silence(node: World, router: Router, 
         router.batch(names[0].encode(), 1)  # a batch that is full goes before the others, and all of them in rows
         router.batch(names[0].encode(), 0)
     beats: list[int] = []
-    owner.on_pause = lambda: beats.append(len(owner.names))
+    owner.events.on_pause = lambda: beats.append(len(owner.names))  # type: ignore[method-assign]
     router.publish(client, staged(*((name, b"x") for name in names)))
     router.flush()
     assert len(owner.names) == 2 * BATCHES_A_BEAT and client.errors == []
@@ -316,7 +316,7 @@ def test_a_batch_for_another_node_is_bounded(node: World, router: Router, monkey
     here, owner = node.name(0), node.workers[0].owner
     sent: list[Batch] = []
     owner.uproutes[here.encode()] = Route(-1, 1 << 20, lambda: 0.0, lambda _link: None)
-    owner.send_up = sent.append
+    owner.context.send_up = sent.append  # type: ignore[method-assign]
     client = FrameSink()
     for number in range(9):
         publish_frames(router, client, here, b"%d" % number)
@@ -346,7 +346,7 @@ def test_whoever_publishes_to_another_nodes_stream_hears_of_it_and_waits_for_roo
     sent: list[Batch] = []
     route = owner.uproutes[here.encode()] = Route(-1, 1, lambda: 0.0, lambda _link: None)
     route.bytes_held = 2
-    owner.send_up = sent.append
+    owner.context.send_up = sent.append  # type: ignore[method-assign]
     quiet = FakePublisher()
     router.publish(quiet, staged((here, b"a"), (here, b"b")))
     assert quiet.paused_for == [route] and len(quiet.row) == 1 and quiet.window_away == 0
@@ -361,7 +361,7 @@ def test_a_batch_goes_where_its_stream_is_when_the_turn_ends(node: World, router
     here, owner = node.name(0), node.workers[0].owner
     sent: list[Batch] = []
     route = Route(-1, 1 << 20, lambda: 0.0, lambda _link: None)
-    owner.send_up = sent.append
+    owner.context.send_up = sent.append  # type: ignore[method-assign]
     if before:
         owner.uproutes[here.encode()] = route
     publication = publish_frames(router, FrameSink(), here, b"x")

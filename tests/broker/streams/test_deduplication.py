@@ -19,7 +19,7 @@ from tailrace.shard.log import StreamLog
 from tailrace.shard.meta import Role, StreamMeta
 from tailrace.shard.numbering import write_numbering
 from tailrace.shard.producer_file import producers_path
-from tests.broker.owning import Clock, Sink, batch, make_owner, policies
+from tests.broker.owning import Clock, Sink, around, batch, make_owner, policies
 
 ME = b"producer"
 mark_run = load("tailrace.shard.run_cy").mark_run
@@ -311,7 +311,7 @@ def test_a_row_to_a_stream_that_is_not_taken_here_goes_to_its_master(tmp_path: P
     owner.set_meta(StreamMeta("s", Role.SLAVE, 1))
     owner.create(b"s", by_command=True)
     sent: list[Batch] = []
-    owner.send_up = sent.append
+    around(owner).send_up = sent.append
     row = [run(0, b"a"), run(1, b"b")]
     owner.append_row(row, 0.0)
     assert sent == row

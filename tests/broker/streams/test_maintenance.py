@@ -22,7 +22,7 @@ from tailrace.shard.files import FileSystem
 from tailrace.shard.header import HEADER_PAGE_BYTES, STATE_CLOSED, parse_index
 from tailrace.shard.log import FOLIO_MAX_BYTES
 from tailrace.shard.stream_files import stream_paths
-from tests.broker.owning import Clock, Sink, make_owner, policies, publish
+from tests.broker.owning import Clock, Sink, around, make_owner, policies, publish
 
 READY_FD = os.open(os.devnull, os.O_RDONLY)
 WHOLE = "all that are closed"
@@ -70,7 +70,15 @@ class World:
         self.syncer = HandSyncer()
         clock = self.clock
         patrol = Patrol(Desk(self.owner, clock.seconds))
-        self.upkeep = Upkeep(self.owner, patrol, self.syncer, clock.seconds, clock.microseconds)  # type: ignore[arg-type]
+        self.upkeep = Upkeep(
+            self.owner,
+            patrol,
+            self.syncer,  # type: ignore[arg-type]
+            clock.seconds,
+            clock.microseconds,
+            spared_seq=patrol.spared_seq,
+        )
+        around(self.owner).on_trim = self.upkeep.on_trim
 
     def tick(self, seconds: float = 0.0) -> list[str]:
         """Time passes; what is to be synced by now."""
@@ -229,7 +237,7 @@ def test_space_that_a_subscriber_may_still_be_sent_comes_back_in_large_pieces(tm
     world = settled(tmp_path, trim_grace_s=1.0)
     for _ in range(9):
         world.publish(b"s", *(bytes(5_000) for _ in range(100)))
-    world.owner.subscribers = lambda _name: subscribers
+    around(world.owner).subscribers = lambda _name: subscribers
     world.owner.trim(world.owner.stream(b"s"), 890)
     world.clock.now_s += 2.0
     world.upkeep.punch_due()
@@ -362,7 +370,7 @@ def test_a_new_owner_finds_the_streams_whose_sync_has_failed(tmp_path: Path, mon
 def test_what_a_failed_sync_left_unreadable_is_cut_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = settled(tmp_path, streams=policies(Durability.ALWAYS))
     cuts: list[tuple[bytes, int]] = []
-    world.owner.on_cut = lambda name, seq: cuts.append((name, seq))
+    around(world.owner).on_cut = lambda name, seq: cuts.append((name, seq))
     fail_sync(world, b"s", monkeypatch)
     file = stream_paths(world.owner.shard_path(b"s"), "s").content_file
     with open(file, "r+b") as content:

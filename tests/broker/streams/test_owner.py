@@ -16,7 +16,7 @@ from tailrace.protocol.errors import Code
 from tailrace.shard.errors import FramesRefused, ShardLocked
 from tailrace.shard.meta import Role, StreamMeta, Upstream, read_meta, write_meta
 from tailrace.shard.stream_files import stream_paths
-from tests.broker.owning import Sink, batch, make_owner, policies, publish
+from tests.broker.owning import Sink, around, batch, make_owner, policies, publish
 from tests.broker.replication.upstream_node import Original
 
 
@@ -302,7 +302,7 @@ def test_a_copy_is_synced_as_its_policy_says(
 def test_only_a_master_logs_publishes(tmp_path: Path, role: Role) -> None:
     owner = make_owner(tmp_path / "data")
     sent: list[Batch] = []
-    owner.send_up = sent.append
+    around(owner).send_up = sent.append
     publish(owner, b"s")
     owner.set_meta(StreamMeta("s", role, 1, UPSTREAM if role is Role.SLAVE else None))
     sink = publish(owner, b"s", b"x")
@@ -338,7 +338,7 @@ def test_a_role_is_told_once_it_is_on_the_disk(tmp_path: Path, monkeypatch: pyte
     owner = make_owner(tmp_path / "data")
     owner.create(b"s")
     told: list[Role] = []
-    owner.on_role = lambda name: told.append(read_meta(owner.shard_path(name), "s").role)
+    around(owner).on_role = lambda name: told.append(read_meta(owner.shard_path(name), "s").role)
     follow(owner)
     assert told == [Role.SLAVE]
 

@@ -12,7 +12,7 @@ from tailrace.protocol.errors import Code
 from tailrace.shard.header import HEADER_PAGE_BYTES
 from tailrace.shard.meta import Role
 from tailrace.shard.stream_files import stream_paths
-from tests.broker.owning import Clock, make_owner, publish
+from tests.broker.owning import Clock, around, make_owner, publish
 
 
 def refusal(owner: Owner, verb: str, *args: Any) -> Code:
@@ -66,7 +66,7 @@ def test_trim_by_place(tmp_path: Path, place: list[Any], first_seq: int) -> None
     clock = Clock()
     owner = make_owner(tmp_path / "data", clock)
     heard: list[int] = []
-    owner.on_trim = lambda _stream, dropped: heard.append(dropped)
+    around(owner).on_trim = lambda _stream, dropped: heard.append(dropped)
     for _ in range(10):
         publish(owner, b"s")
         clock.now_s += 1.0

@@ -21,7 +21,7 @@ from tailrace.shard.meta import Upstream
 from tailrace.shard.names import cursor_name, dead_name
 from tailrace.shard.stream_files import stream_paths
 from tests.broker.consumers.desks import C, Office, S, code_of
-from tests.broker.owning import batch
+from tests.broker.owning import around, batch
 
 LOG = cursor_name(S)
 
@@ -408,7 +408,7 @@ def test_what_a_slave_is_asked_goes_up(office: Office) -> None:
         asked.append((name, verb, args))
         done("the master's")
 
-    office.owner.call_up = call_up
+    around(office.owner).call_up = call_up
     call(office.owner, "slave", [S, "127.0.0.1", 1, "seq", 0])
     assert office.get() == ["the master's"] and office.consume("list") == ["the master's"]
     assert [each[:2] for each in asked] == [(S, "get"), (S, "consume")] and asked[1][2][1].do == "list"
@@ -417,7 +417,7 @@ def test_what_a_slave_is_asked_goes_up(office: Office) -> None:
 def test_what_is_asked_of_a_stream_that_would_follow_goes_up(office: Office) -> None:
     """The master may have it, and this node not know it yet."""
     asked: list[bytes] = []
-    office.owner.call_up = lambda name, _verb, _args, _done: asked.append(name)
+    around(office.owner).call_up = lambda name, _verb, _args, _done: asked.append(name)
     office.owner.rules = Rules((Rule(b"follows/*", Upstream("127.0.0.1", 1)),))
     assert office.get(name=b"follows/s") == office.consume("list", stream=b"follows/s") == []
     assert asked == [b"follows/s"] * 2 and b"follows/s" not in office.owner.names

@@ -195,10 +195,10 @@ def test_a_slave_reads_its_copy_when_that_has_grown(tmp_path: Path) -> None:
     for name in (S, b"$cursor/s"):
         world.owner.set_meta(StreamMeta(name.decode(), Role.DISABLED, 1))
     patrol = world.upkeep._patrol
-    assert [patrol.spared(S) for _ in range(5)] == [4] * 5 and patrol.read == 1
+    assert [patrol.spared_seq(S) for _ in range(5)] == [4] * 5 and patrol.read == 1
     frame = bytearray(pack_frame(pack(Reset(b"c", world.owner.clock_us(), 6))))
     world.owner.stream(b"$cursor/s").log.append(frame, 1, world.owner.clock_us(), 1)
-    assert [patrol.spared(S) for _ in range(5)] == [6] * 5 and patrol.read == 2
+    assert [patrol.spared_seq(S) for _ in range(5)] == [6] * 5 and patrol.read == 2
 
 
 def test_measures_add_up() -> None:

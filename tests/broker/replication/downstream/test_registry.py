@@ -50,7 +50,7 @@ def held(node: World, name: str) -> dict[str, tuple[int, int]]:
 def test_the_owner_hears_the_latest_word_of_a_turn(node: World, name: str) -> None:
     peer = following(node, name)
     changes: list[bytes] = []
-    node.workers[node.owner_of(name)].owner.replicas.on_held = changes.append
+    node.workers[node.owner_of(name)].owner.events.on_held = changes.append  # type: ignore[method-assign]
     peer.ask(r.Held(((1, B, 1, 1), (1, B, 2, 2), (1, "below", 1, 1))), r.Held((), ((1, "below"),)))
     assert held(node, name) == {B: (2, 2)}
     assert changes == [name.encode()], "one word of each node, and none of who came and went in one turn"
@@ -59,7 +59,7 @@ def test_the_owner_hears_the_latest_word_of_a_turn(node: World, name: str) -> No
 def test_after_a_cut_those_that_go_on_are_told_again(node: World, name: str) -> None:
     following(node, name)
     worker, line = node.workers[node.owner_of(name)], holders(node, name).line
-    worker.owner.on_cut(name.encode(), 2)
+    worker.owner.events.on_cut(name.encode(), 2)
     assert not held(node, name)
     node.settle()
     assert holders(node, name).line != line and held(node, name) == {B: (2, 1)}
@@ -70,8 +70,8 @@ def test_a_new_owner_is_told_everything(node: World) -> None:
     peer = following(node, *names)
     owner = node.workers[1].owner
     owner.replicas.streams.clear()
-    for known in owner.path_above, (lambda _name: ("node-a",)):
-        owner.path_above = known
+    for known in owner.context.path_above, (lambda _name: ("node-a",)):
+        owner.context.path_above = known  # type: ignore[method-assign]
         node.workers[0].siblings.owner_is(1, 2)
         node.settle()
         assert [held(node, name) for name in names] == [{B: (2, 1)}] * 2
@@ -103,9 +103,9 @@ def test_many_streams_are_told_of_bit_by_bit(node: World, monkeypatch: pytest.Mo
     assert opened == [3, 5, 5], "what is open comes first"
     node.settle()
     assert [held(node, name) for name in names] == [{B: (2, 1)}] * 5
-    owner.path_above = lambda _name: ("node-a",)
+    owner.context.path_above = lambda _name: ("node-a",)  # type: ignore[method-assign]
     for name in names:
-        owner.on_path(name.encode())
+        owner.events.on_path(name.encode())
     node.settle()
     assert sorted(each.id for each in peer.take() if isinstance(each, r.Followed)) == [1, 2, 3, 4, 5]
 
@@ -114,7 +114,7 @@ def test_nothing_is_told_of_what_has_ended(node: World, name: str) -> None:
     peer = following(node, name)
     peer.ask(r.Held(((1, B, 2, 2),)), m.Unsubscribe(1))
     assert held(node, name) == {}
-    node.workers[node.owner_of(name)].owner.on_path(name.encode())
+    node.workers[node.owner_of(name)].owner.events.on_path(name.encode())
     node.settle()
     assert peer.take() == []
 

@@ -14,7 +14,7 @@ from tailrace.broker.streams.owner import Refused
 from tailrace.broker.streams.owner_calls import call
 from tailrace.protocol.errors import Code
 from tailrace.shard.epochs import EpochStart
-from tests.broker.owning import make_owner, publish
+from tests.broker.owning import around, make_owner, publish
 
 S = b"s"
 
@@ -29,7 +29,7 @@ def test_a_stream_is_made_for_its_first_follower(tmp_path: Path) -> None:
     found = replica_state.unpack(through_msgpack(call(owner, "follow", [S, 1, ""])))
     assert found == Lineage("master", (EpochStart(1, 0, here),), (here,), 0, 0, owner.replicas.holders(S).line)
     publish(owner, S)
-    owner.path_above = lambda _name: ("node-a",)
+    around(owner).path_above = lambda _name: ("node-a",)
     found = replica_state.unpack(call(owner, "follow", [S, 1, ""]))
     assert (found.next_seq, found.path) == (1, (here, "node-a"))
 

@@ -15,9 +15,8 @@ class Account:
 
     def __init__(self) -> None:
         self.clock = Clock()
-        self.replicas = Replicas(10.0, lambda _name: 3, self.clock.seconds)
         self.changed: list[bytes] = []
-        self.replicas.on_held = self.changed.append
+        self.replicas = Replicas(10.0, lambda _name: 3, self.changed.append, self.clock.seconds)
 
     def line(self, name: bytes = S) -> int:
         return self.replicas.holders(name).line

@@ -224,7 +224,7 @@ def test_a_circle_is_refused(node: World, name: str) -> None:
     (answer,) = peer.ask(new(1, name))
     assert isinstance(answer, m.Failed) and (answer.code, answer.op, answer.id) == ("cycle", Op.FOLLOW, 1)
     assert f"{here} -> {here}" in answer.text
-    node.workers[-1].owner.path_above = lambda _name: (C, B)
+    node.workers[-1].owner.context.path_above = lambda _name: (C, B)  # type: ignore[method-assign]
     (answer,) = follower(node).ask(new(1, name))
     assert isinstance(answer, m.Failed) and f"{B} -> {here} -> {C} -> {B}" in answer.text
 
@@ -233,8 +233,8 @@ def test_a_circle_that_comes_about_later_ends_the_following(node: World, name: s
     peer = follower(node)
     peer.ask(new(1, name))
     owner = node.workers[-1].owner
-    owner.path_above = lambda _name: (B,)
-    owner.on_path(name.encode())
+    owner.context.path_above = lambda _name: (B,)  # type: ignore[method-assign]
+    owner.events.on_path(name.encode())
     node.settle()
     (answer,) = peer.take()
     assert isinstance(answer, m.Ended) and (answer.id, answer.next_seq, answer.code) == (1, 0, "cycle")
@@ -250,9 +250,9 @@ def test_followers_hear_of_another_role_or_path(node: World, name: str) -> None:
     for peer in peers:
         assert (followed(peer.take()).state, peer.take()) == ("news", [])
     owner = node.workers[-1].owner
-    owner.path_above = lambda _name: ("node-x",)
-    owner.on_path(name.encode())
-    owner.on_path(name.encode())
+    owner.context.path_above = lambda _name: ("node-x",)  # type: ignore[method-assign]
+    owner.events.on_path(name.encode())
+    owner.events.on_path(name.encode())
     node.settle()
     for peer in peers:
         news = followed(peer.take())

@@ -17,7 +17,7 @@ from tailrace.broker.streams.owner_calls import call
 from tailrace.protocol.errors import Code
 from tailrace.shard.meta import Role, Upstream, read_meta
 from tailrace.shard.stream_files import stream_paths
-from tests.broker.owning import make_owner, publish
+from tests.broker.owning import around, make_owner, publish
 
 UP: list[Any] = ["10.0.0.1", 5_050, "time", 0]
 NONE: list[Any] = ["", 0, "time", 0]
@@ -223,7 +223,7 @@ def test_the_brokers_own_streams_are_not_meant(owner: Owner) -> None:
 
 def test_who_listens_hears_of_the_rules_when_they_have_been_read(owner: Owner) -> None:
     heard: list[tuple[Rule, ...]] = []
-    owner.on_rules = lambda: heard.append(owner.rules.commands)
+    around(owner).on_rules = lambda: heard.append(owner.rules.commands)
     publish(owner, b"s")
     say(owner, "slave", b"*", UP)
     assert heard == [(Rule(b"*", Upstream(*UP)),)]

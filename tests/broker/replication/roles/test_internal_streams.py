@@ -15,7 +15,7 @@ from tailrace.broker.streams.owner_calls import call
 from tailrace.protocol.errors import Code
 from tailrace.shard.epochs import EpochStart, History
 from tailrace.shard.meta import Role, StreamMeta, Upstream, meta_path, read_meta
-from tests.broker.owning import make_owner, publish
+from tests.broker.owning import around, make_owner, publish
 
 S, CURSOR, DEAD, DEAD_CURSOR = b"s", b"$cursor/s", b"s/$dead", b"$cursor/s/$dead"
 FAMILY = (S, CURSOR, DEAD, DEAD_CURSOR)
@@ -76,7 +76,7 @@ def test_a_companion_has_the_role_of_its_stream_and_terms_of_its_own(base: Strea
 
 def test_a_companion_turns_with_its_stream(owner: Owner) -> None:
     changed: list[bytes] = []
-    owner.on_role = changed.append
+    around(owner).on_role = changed.append
     steps: list[tuple[Any, list[Any], Role, Upstream | None]] = [
         (stream_roles.slave, [S, *UPSTREAM], Role.SLAVE, FROM_THE_BEGINNING),
         (stream_roles.unslave, [S], Role.DISABLED, None),
@@ -250,7 +250,7 @@ def test_after_the_machine_went_down_all_begin_one_term(
     monkeypatch.setattr("tests.broker.owning.BOOT", "the next boot")
     again = make_owner(tmp_path)
     again.was_followed = True
-    again.on_open = lambda stream: stream_roles.begin_after_boot(again, stream)
+    around(again).on_open = lambda stream: stream_roles.begin_after_boot(again, stream)
     again.stream(first)
     for name in FAMILY[:3]:
         publish(again, name, b"y")

@@ -16,7 +16,7 @@ from tailrace.broker.replication.upstream.connection import Phase, Uplink
 from tailrace.broker.replication.upstream.leadership_claims import Claims
 from tailrace.broker.streams.owner import Owner
 from tailrace.shard.meta import Role, Upstream
-from tests.broker.owning import make_owner, publish
+from tests.broker.owning import around, make_owner, publish
 
 S, T = b"s", b"t"
 
@@ -50,8 +50,9 @@ class Scene:
         self.owner: Owner = make_owner(path)
         self.node = Node(Claims(self.owner, lambda _data: None, ("10.0.0.2", 5050)))
         self.begun: list[bytes] = []
-        self.owner.on_open = lambda stream: self.begun.append(stream.name)
+        around(self.owner).on_open = lambda stream: self.begun.append(stream.name)
         self.asking = self.ask()
+        around(self.owner).asks_first = lambda name: self.asking.hold(name)
 
     def ask(self) -> Asking:
         return Asking(self.owner, cast("list[Uplink]", [self.node]), 0.0)
@@ -114,7 +115,7 @@ def test_companions_wait_with_their_stream(scene: Scene) -> None:
 def test_who_has_very_many_streams_asks_for_each_as_it_is_opened(scene: Scene, monkeypatch: Any) -> None:
     monkeypatch.setattr(asking_module, "ASKED_AT_ONCE_MAX", 1)
     scene.node.claims.clear()
-    asking = scene.ask()
+    asking = scene.asking = scene.ask()
     assert not scene.takes(S) and set(scene.node.claims) == {S}
     scene.node.phase = Phase.UP
     asking.tick(ASK_MAX_S)

@@ -16,7 +16,7 @@ from tailrace.protocol.errors import Code
 from tailrace.shard.epochs import EpochStart, History
 from tailrace.shard.meta import Contact, Role, StreamMeta, Upstream, read_meta
 from tailrace.shard.names import cursor_name
-from tests.broker.owning import batch, make_owner, publish
+from tests.broker.owning import around, batch, make_owner, publish
 
 S = b"s"
 # Node ids before and behind any that is made, which is of hexadecimal digits.
@@ -31,7 +31,7 @@ class Node:
     def __init__(self, path: Path, **settings: object) -> None:
         self.owner = make_owner(path, **settings)  # type: ignore[arg-type]
         self.changed: list[bytes] = []
-        self.owner.on_role = self.changed.append
+        around(self.owner).on_role = self.changed.append
 
     @property
     def id(self) -> str:
@@ -524,7 +524,7 @@ def boot_again(path: Path, boot: str = "the next boot") -> Node:
 def opened(node: Node, *, followed: bool = True) -> Node:
     """As a worker has it; the stream is opened for the first time in this boot."""
     node.owner.was_followed = followed
-    node.owner.on_open = lambda stream: stream_roles.begin_after_boot(node.owner, stream)
+    around(node.owner).on_open = lambda stream: stream_roles.begin_after_boot(node.owner, stream)
     node.owner.stream(S)
     return node
 

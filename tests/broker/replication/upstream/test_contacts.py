@@ -26,7 +26,7 @@ from tailrace.protocol.replication import Claim, Claimed
 from tailrace.shard import directory
 from tailrace.shard.epochs import EpochStart, History
 from tailrace.shard.meta import Contact, Role, StreamMeta, Upstream
-from tests.broker.owning import make_owner, publish
+from tests.broker.owning import around, make_owner, publish
 from tests.broker.replication.upstream_node import Ears
 
 S = b"s"
@@ -115,7 +115,7 @@ class Model:
         if not path.exists():
             make_data_dir(path, self.chance)
         owner = make_owner(path, replication_peers=self._peers)
-        owner.on_role = lambda _name: None
+        around(owner).on_role = lambda _name: None
         return owner
 
     def close(self) -> None:

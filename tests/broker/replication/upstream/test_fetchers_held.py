@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tailrace.broker.replication.downstream.replica_acks import Held
 from tailrace.broker.replication.upstream.fetchers import RETRY_MAX_S, State
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
@@ -66,8 +67,8 @@ def test_a_following_begins_with_what_is_held(slave: Slave) -> None:
 def test_what_nodes_below_hold_goes_up_and_what_they_hold_no_more(slave: Slave) -> None:
     slave.be(State.FOLLOWING)
     slave.reports()
-    below = {"node-x": (8, 5), "node-y": (9, 0)}
-    slave.owner.held_below = lambda name: [(node, *seqs) for node, seqs in below.items() if name == S]
+    below = slave.owner.replicas.holders(S).nodes
+    below.update({"node-x": Held(8, 5, (0, 1, 7)), "node-y": Held(9, 0, (0, 1, 7))})
     slave.copies.note_held(S)
     mine = (1, slave.id, 10, slave.log.synced_seq)
     assert slave.reports() == [r.Held((mine, (1, "node-x", 8, 5), (1, "node-y", 9, 0)))]

@@ -175,7 +175,7 @@ def test_calls_go_up_to_the_master_through_nodes_that_follow(tree: Tree, workers
     later(up, lambda args, done: done(existed if args == asked else Refused(Code.CONSUMER, "no such consumer")))
     for node in (middle, down):
         owner = node.world.workers[node.world.owner_of(name)].owner
-        later(node, lambda args, done, owner=owner: owner.call_up(name.encode(), "consume", args, done))  # type: ignore[misc]
+        later(node, lambda args, done, owner=owner: owner.context.call_up(name.encode(), "consume", args, done))  # type: ignore[misc]
     asked = [name.encode(), Consume(0, "delete", name.encode(), b"n")]
     outcomes: list[object] = []
     for args in (asked, [name.encode(), Consume(0, "delete", name.encode(), b"m")]):
@@ -191,17 +191,17 @@ def test_calls_go_up_before_a_stream_was_heard_of(tree: Tree) -> None:
     tree.until(lambda: down.next_seq("s1") == 1)
     up.world.workers[0].router.answered_later = {"consume": lambda args, done: done({"existed": args[0] == b"s2"})}
     outcomes: list[object] = []
-    down.owner.call_up(b"s2", "consume", [b"s2", Consume(0, "delete", b"s2", b"n")], outcomes.append)
+    down.owner.context.call_up(b"s2", "consume", [b"s2", Consume(0, "delete", b"s2", b"n")], outcomes.append)
     tree.until(lambda: bool(outcomes))
     assert outcomes == [{"existed": True}]
-    down.owner.call_up(b"other", "get", [b"other"], outcomes.append)
+    down.owner.context.call_up(b"other", "get", [b"other"], outcomes.append)
     assert isinstance(outcomes[1], Refused) and outcomes[1].code is Code.DISABLED
 
 
 def test_who_was_deposed_asks_nobody(tree: Tree) -> None:
     node = tree.node()
     outcomes: list[Refused] = []
-    node.owner.call_up(b"s", "get", [b"s"], outcomes.append)
+    node.owner.context.call_up(b"s", "get", [b"s"], outcomes.append)
     assert [(each.code, each.args[0]) for each in outcomes] == [(Code.DISABLED, DEPOSED_TEXT)]
 
 
