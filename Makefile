@@ -9,7 +9,7 @@ BIN := $(VENV)/bin
 PYTHON ?=
 EXTRAS ?= dev
 
-# Whatever the compiled leaves are made of.
+# The sources of the compiled leaves.
 LEAF_SOURCES := $(wildcard shard/*_cy.py protocol/*_cy.py */*.pxd */*.h) shard/leaves.py setup.py
 PACKAGES := protocol shard client broker supervisor spark cli
 BESIDE := bench examples tests setup.py scripts/link-package pyspark_tailrace.py
@@ -18,7 +18,7 @@ PYTEST ?= $(BIN)/python -m pytest
 help:  ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 12
 
-setup: $(VENV)/.leaves  ## make .venv, install tailrace and what its tests need, build the leaves
+setup: $(VENV)/.leaves  ## make .venv, install tailrace and its test dependencies, build the leaves
 
 leaves:  ## build the compiled leaves anew, such as after installing a compiler
 	@rm -f $(VENV)/.leaves
@@ -31,7 +31,7 @@ $(VENV)/.made: | scripts/find-python
 	@touch $@
 
 # The leaves are built by their own rule, where the message about a missing compiler can be seen.
-# A folder called tailrace, which older checkouts had, would hide the package from whoever works here.
+# A folder called tailrace, which older checkouts had, would hide the package.
 $(VENV)/.installed: $(VENV)/.made pyproject.toml
 	@[ ! -d tailrace ] || find tailrace -depth \( -name '*.pyc' -o -name '*.so' -o -type d -empty \) -delete
 	env -u TAILRACE_REQUIRE_COMPILED TAILRACE_DISABLE_COMPILED=1 \
@@ -57,14 +57,14 @@ lint: $(VENV)/.installed  ## ruff and mypy --strict
 	scripts/link-package
 	$(BIN)/mypy build/package/tailrace $(BESIDE)
 
-format: setup  ## let ruff lay out the code, sort the imports and mend what it can
+format: setup  ## let ruff lay out the code, sort the imports and mend simple faults
 	$(BIN)/ruff check --fix $(PACKAGES) $(BESIDE)
 	$(BIN)/ruff format $(PACKAGES) $(BESIDE)
 
 packages:
 	scripts/install-system-packages
 
-# What comes before the tests waits for the network, or keeps one core busy: side by side.
+# The steps before the tests wait for the network, or keep one core busy: side by side.
 test:  ## everything: lint, then the whole suite, compiled and interpreted side by side
 	@$(MAKE) --no-print-directory --jobs=3 packages lint setup
 	@if [ "$$($(BIN)/python -c 'from tailrace.shard.leaves import build; print(build())')" = compiled ]; then \

@@ -2,8 +2,8 @@
 
 Three ways to build, chosen by environment variables:
 
-- neither is set: try. Without Cython or a working C compiler the install is a plain Python one, and says so.
-- TAILRACE_REQUIRE_COMPILED=1: demand. Whatever stops the compiled build ends the install.
+- neither is set: try. Without Cython or a working C compiler the install is a plain Python one, with a message.
+- TAILRACE_REQUIRE_COMPILED=1: demand. Any failure of the compiled build ends the install.
 - TAILRACE_DISABLE_COMPILED=1: build nothing.
 """
 
@@ -28,7 +28,7 @@ LEAF_MODULES: tuple[str, ...] = runpy.run_path(str(ROOT / "shard" / "leaves.py")
 
 
 class LeafBuildError(Exception):
-    """A leaf could not be translated or compiled; the text says which and why."""
+    """A leaf could not be translated or compiled; the text has its name and the reason."""
 
 
 class LeafBuild(build_ext):
@@ -37,7 +37,7 @@ class LeafBuild(build_ext):
     def run(self) -> None:
         try:
             super().run()
-        except (BaseError, CCompilerError, OSError) as error:  # the compiler's, the linker's and "there is no compiler"
+        except (BaseError, CCompilerError, OSError) as error:  # the compiler's, the linker's and a missing compiler
             raise LeafBuildError(f"the C compiler failed: {error}") from error
 
 

@@ -1,1 +1,2 @@
-"""The files that an installation copies to their places. `tailrace deploy` shows them, README.md says where they go."""
+"""The files that an installation copies to their places. `tailrace deploy` shows them, README.md lists their
+destinations."""

@@ -11,7 +11,7 @@ async def main(source: str, target: str, address: str = "127.0.0.1:5050") -> Non
     async with tailrace.connect_async(address) as client:
         next_seq, end = 0, (await client.subscribe(target, tailrace.NEW)).start_seq
         async for message in client.subscribe(target, tailrace.Seq(max(0, end - 1)), tailrace.Seq(end)):
-            next_seq = json.loads(message.payload)["seq"] + 1  # behind what was published before
+            next_seq = json.loads(message.payload)["seq"] + 1  # after the messages published before
         async with client.batcher(target) as batch:
             async for message in client.subscribe(source, tailrace.Seq(next_seq)):
                 words = len(message.payload.split())

@@ -1,6 +1,6 @@
-"""A reader that goes on where it stopped, however it was stopped: python examples/resume.py STREAM FILE [HOST:PORT]
+"""A reader that resumes after any stop: python examples/resume.py STREAM FILE [HOST:PORT]
 
-FILE holds the seq of the next message. What was handled and not yet noted there is handled again.
+FILE holds the seq of the next message. Messages that were handled and not yet noted there are handled again.
 """
 
 import sys

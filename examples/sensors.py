@@ -1,7 +1,7 @@
 # %% [markdown]
 # Sensor readings published as JSON, and their hourly means by plain SQL: python examples/sensors.py DATA [HOST:PORT]
 
-# %% A day of readings, one in ten minutes for each device. Now and then a device says something else.
+# %% A day of readings, one in ten minutes for each device. Now and then a device sends something else.
 import json
 import sys
 from datetime import UTC, datetime, timedelta

@@ -14,7 +14,7 @@ HEADERS_TYPE: Final = pa.map_(pa.string(), pa.binary())
 
 
 def headers_array(frames: memoryview, metadata_starts: Int64s, metadata_bytes: Int64s) -> pa.MapArray:
-    """The headers in each message's metadata; an empty map if there are none, or none that can be read.
+    """The headers in each message's metadata; an empty map without any that can be read.
 
     Messages mostly have the same few headers, so each that differs is unpacked once.
     """

@@ -31,8 +31,8 @@ NOWHERE_TO_WRITE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 class Night(NamedTuple):
-    """A day. `policy_of` returns a stream's retention, if the configuration is known. `more`: jobs of other nodes, for
-    the same day and OUT. `is_fleet`: record a node that cannot be opened as missing."""
+    """A day. `policy_of` returns a stream's retention, if the configuration is known. `more`: jobs of other nodes,
+    for the same day and OUT. `is_fleet`: record a node that cannot be opened as missing."""
 
     job: Job
     policy_of: PolicyOf | None = None
