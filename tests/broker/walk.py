@@ -31,6 +31,7 @@ TRACED = tuple(f"{tree.ROOT / folder}/" for folder in ("broker", "protocol", "sh
 WARM_UP = 3
 TURNS_MAX = 50
 STREAM = "orders"
+LINE_STREAM = "lines"
 
 
 class Call(NamedTuple):
@@ -98,11 +99,17 @@ class Scene:
         self.publisher.publish(1, b"first")
         self.reader.subscribe(1, STREAM)
         self.member.ask(c.Consume(1, "create", STREAM.encode(), b"workers", From("seq", 0)))
+        self.line_publisher, self.line_reader = node.connect(), node.connect()
+        node.ask(self.line_publisher, "ack on")
+        node.ask(self.line_reader, f"sub {LINE_STREAM} 0")
         self.seq = -1  # the message that the member was given last
         self.node.settle()
 
     def publish(self) -> None:
         self.publisher.publish(1, b"hello")
+
+    def publish_line(self) -> None:
+        self.line_publisher.send(f"pub {LINE_STREAM} |hello")
 
     def get(self) -> None:
         self.member.say(self._get(max_messages=1))
@@ -120,6 +127,24 @@ class Scene:
             if answered():
                 return
         raise AssertionError(f"there is no answer after {TURNS_MAX} turns")
+
+
+def walk_line(scene: Scene) -> Walk:
+    """The same in the line protocol."""
+    publisher, reader = scene.line_publisher, scene.line_reader
+    scene.node.settle()
+    publisher.take()
+    reader.take()
+
+    def answered() -> bool:
+        publisher.read()
+        reader.read()
+        return bool(publisher.received and reader.received)
+
+    scene.publish_line()
+    found = trace(lambda: scene.turns(answered))
+    assert publisher.take()[0].startswith("ok pub") and reader.messages()[0][2] == "hello"
+    return found
 
 
 def walk_publish(scene: Scene) -> Walk:
@@ -168,7 +193,7 @@ def walk_ack(scene: Scene) -> Walk:
     return walk_member(scene, scene.ack)[0]
 
 
-WALKS = {"publish": walk_publish, "get": walk_get, "ack": walk_ack}
+WALKS = {"publish-line": walk_line, "publish": walk_publish, "get": walk_get, "ack": walk_ack}
 
 
 def measure(names: list[str]) -> dict[str, Walk]:
