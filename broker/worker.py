@@ -386,8 +386,10 @@ class Worker:
         if self.owner.holders:
             for name, growth in grown.items():
                 self.owner.replicas.grew(name, growth.next_seq)
-        self.desk.grew(grown)
-        self.siblings.announce(grown)
+        if self.desk.waiters.count:
+            self.desk.grew(grown)
+        if self.siblings.interest:
+            self.siblings.announce(grown)
         feeds = self.fanout.feeds
         if feeds:
             for name, growth in grown.items():

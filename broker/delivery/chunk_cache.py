@@ -42,10 +42,11 @@ class ChunkCache(Generic[AnyChunk]):
 
     def keep(self, place: Place, chunk: AnyChunk) -> None:
         """Keep a chunk in the stead of the one at its place, and drop the oldest beyond the bound."""
-        self._drop(place)
-        self._old.discard(place)
+        if place in self._chunks:
+            self._drop(place)
+            self._old.discard(place)
         self._chunks[place] = chunk
-        self.held_bytes += _cost(chunk)
+        self.held_bytes += ENTRY_BYTES + chunk.held_bytes
         while self.held_bytes > self._bytes_max and len(self._chunks) > 1:
             self.held_bytes -= _cost(self._chunks.popitem(last=False)[1])
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from functools import partial
+from functools import lru_cache, partial
 from itertools import count
 from typing import Any, Protocol
 
@@ -29,6 +29,7 @@ WINDOW_MESSAGES = 64  # of one client, over which it is seen where its streams l
 UP_BATCH_BYTES = 4 << 20  # a batch for another node's stream grows no further: it is one PUBLISH there
 SCATTERED_STREAMS, SCATTERED_BYTES = 64, 16 << 10  # more streams than this, less than that for each
 SEND_FIRST_STREAMS = 16  # to be appended here: before that, what is forwarded is sent
+SLOTS_KEPT = 4_096  # streams whose owners need not be computed again
 NEW_STREAMS = 32  # of a turn: with more of them it makes streams, which is no quicker for being done with many
 AWAY_SHARE = 0.75  # of a window, to one sibling: the client belongs there
 FORWARD_BYTES = 512 << 10  # about, of one request: the owner appends its first streams while the others are on the way
@@ -185,7 +186,7 @@ class Call(Request):
 
 
 class Router:
-    """One a worker. `owner_slots` maps a shard to the slot that owns it: shard % slots."""
+    """One per worker. A stream's owner is the slot `shard % slots`."""
 
     def __init__(
         self,
@@ -202,19 +203,15 @@ class Router:
         self._send_forwards = send_forwards
         self.routes = routes
         self._work = work
-        self._slots = slots
-        self._shards = shards
         self._metrics = metrics
         self._staged: dict[bytes, Batch] = {}
         self._full: list[Batch] = []  # of this turn too, before those of the same streams that are staged
         self.staged_bytes = 0
         self._new_streams = 0  # of this turn, of this worker's own
         self._ids = count(1)
+        self.slot_of: Callable[[bytes], int] = lru_cache(SLOTS_KEPT)(lambda name: shard_of(name, shards) % slots)
         self.answered_later: Mapping[str, Later] = {}  # calls whose answers are not known at once
         self.on_away: Callable[[Any, int], None] = lambda _client, _slot: None
-
-    def slot_of(self, name: bytes) -> int:
-        return shard_of(name, self._shards) % self._slots
 
     @property
     def scattered(self) -> bool:

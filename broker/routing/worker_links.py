@@ -441,8 +441,6 @@ class Siblings:
 
     def announce(self, grown: Grown) -> None:
         """Tell the siblings that want to know how far this turn's streams have grown: one note a sibling."""
-        if not self.interest:
-            return
         notes: dict[Link, list[tuple[bytes, int, int]]] = {}
         for name, growth in grown.items():
             for link in self.interest.get(name, ()):

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Callable
+from inspect import CO_GENERATOR
 from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -70,13 +71,17 @@ class Walk(NamedTuple):
 def trace(step: Callable[[], object]) -> Walk:
     """The calls of Python functions of the product during `step`. Compiled leaves do not count."""
     calls: list[Call] = []
+    begun: set[FrameType] = set()
     depth = 0
 
     def look(frame: FrameType, event: str, _argument: Any) -> None:
         nonlocal depth
         if frame.f_code.co_filename.startswith(TRACED) and not frame.f_code.co_name.startswith("<"):
             if event == "call":
-                calls.append(Call(depth, frame.f_code))
+                if frame not in begun:  # else a generator goes on
+                    calls.append(Call(depth, frame.f_code))
+                if frame.f_code.co_flags & CO_GENERATOR:
+                    begun.add(frame)
                 depth += 1
             elif event == "return":
                 depth -= 1

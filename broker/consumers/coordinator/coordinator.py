@@ -184,8 +184,6 @@ class Desk:
 
     def grew(self, grown: Grown) -> None:
         """Streams have new messages."""
-        if not self.waiters.count:
-            return
         for name in grown:
             if name in self.waiters:
                 for consumer in self.waiters.consumers(name):

@@ -53,7 +53,8 @@ def consume(desk: Desk, args: Args, done: Done) -> None:
             if isinstance(request, MemberNotice):
                 _NOTICES[request.do](desk, request, done)
             else:
-                _require_room(desk, request.stream, request.replicas)
+                if request.replicas:
+                    _require_room(desk, request.stream)
                 _DEEDS[request.do](desk, request, done)
     except Refused as refused:
         done(refused)
@@ -64,7 +65,8 @@ def _get(desk: Desk, args: Args, done: Done) -> None:
     name, sync, replicas = wanted.stream, wanted.ack == ACK_SYNCED, wanted.replicas
     if not _is_here(desk, name, "get", args, done):
         return
-    _require_room(desk, name, replicas)
+    if replicas:
+        _require_room(desk, name)
     book = desk.book(name)
     older = desk.waiters.take(name, wanted.name, wanted.member)
     if older is not None:
@@ -100,9 +102,9 @@ def _is_here(desk: Desk, name: bytes, verb: str, args: Args, done: Done, *, may_
     return role is Role.MASTER
 
 
-def _require_room(desk: Desk, name: bytes, replicas: int) -> None:
+def _require_room(desk: Desk, name: bytes) -> None:
     """Raises Refused where too much waits for other nodes already."""
-    if replicas and desk.owner.replicas.full(log_name(name)):
+    if desk.owner.replicas.full(log_name(name)):
         raise Refused(Code.OVERLOADED, REPLICAS_FULL_TEXT)
 
 

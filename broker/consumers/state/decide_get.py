@@ -68,7 +68,9 @@ def get(consumers: Consumers, wanted: Get, look: Look, now_us: int, asked_us: in
         if progress.given:
             consumers.give(consumer, progress)
     runs = tuple(_runs(consumers, pieces))
-    return Decision(tuple(records), Given(runs, tuple(merged(stale)), trimmed), since(consumer, letters))
+    return Decision(
+        tuple(records), Given(runs, tuple(merged(stale)) if stale else (), trimmed), since(consumer, letters)
+    )
 
 
 def rewind(consumers: Consumers, look: Look) -> Decision[int]:
@@ -114,9 +116,7 @@ def _welcome(consumer: Consumer, wanted: Get, now_us: int, asked_us: int) -> boo
             raise Refused(Code.OVERLOADED, f"this consumer has {count} members; at most {MEMBERS_MAX}")
         member = consumer.members[wanted.member] = Member()
     anew = False
-    if (
-        wanted.max_messages and wanted.session
-    ):  # a request without new messages may come from a replaced one
+    if wanted.max_messages and wanted.session:  # a request without new messages may come from a replaced one
         anew = member.session not in (0, wanted.session) and member.in_flight > 0
         member.session = wanted.session
     member.seen_us, member.leaving_us = max(now_us, 1), 0

@@ -55,8 +55,6 @@ def test_all_of_it_is_finished(measure_row: MeasureRow) -> None:
     assert measure_row(many_consumers_row(10_000, 0.01), peer).extras["gets_per_s"] > 0
 
 
-
-
 def test_the_name_is_that_of_a_full_run() -> None:
     assert connections_row(8_000, 0.1).name == "connections-8000"
     assert "800 quiet" in connections_row(8_000, 0.1).title
