@@ -17,6 +17,7 @@ from tailrace.broker.worker import Phase
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol import sibling
+from tailrace.protocol.consuming import Get
 from tailrace.protocol.envelope import HEAD_BYTES
 from tailrace.protocol.errors import Code
 from tailrace.protocol.messages import Ack
@@ -255,7 +256,7 @@ def test_a_call_that_is_not_answered_at_once_holds_nobody_up(node: World) -> Non
     waiting: list[Callable[[object], None]] = []
     asked, owner, _other = node.workers
     owner.router.answered_later = {"get": lambda _args, done: waiting.append(done)}
-    asked.router.call(name, "get", [name], answers.append)
+    asked.router.call(name, "get", [name, Get(1, name, b"c", b"m")], answers.append)
     asked.router.call(name, "streams", [b"no such"], answers.append)
     route = asked.routes[1]
     assert route.bytes_held == 2 * CALL_BYTES
@@ -273,7 +274,7 @@ def test_a_late_answer_to_a_worker_that_is_gone_is_dropped(node: World) -> None:
     answers: list[object] = []
     asked, owner, _other = node.workers
     owner.router.answered_later = {"get": lambda _args, done: waiting.append(done)}
-    asked.router.call(name, "get", [name], answers.append)
+    asked.router.call(name, "get", [name, Get(1, name, b"c", b"m")], answers.append)
     node.settle()
     owner.siblings._closed(owner.links.open[0, 1])
     asked.siblings._closed(asked.links.open[1, 2])
