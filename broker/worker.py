@@ -295,9 +295,9 @@ class Worker:
             self.desk.work()
             if self.owner.grown:
                 self._announce()
-        if self.owner.urgent:
+        if self.owner.syncs.urgent:
             self.upkeep.sync_urgent()
-        if self.owner.sync_due_s <= self.now_s:
+        if self.owner.syncs.due_s <= self.now_s:
             self.upkeep.request_syncs()
         self.siblings.flush()
         self.uplinks.flush()
@@ -332,8 +332,8 @@ class Worker:
             return PARTLY_S
         if self.held_gets:
             return min(IDLE_S, HELD_LOOK_S)
-        if self.owner.sync_due_s - self.now_s < IDLE_S:
-            return max(self.owner.sync_due_s - self.now_s, 0.0)
+        if self.owner.syncs.due_s - self.now_s < IDLE_S:
+            return max(self.owner.syncs.due_s - self.now_s, 0.0)
         if self.now_s - self.stirred_s < REST_AFTER_S or self._restless():
             return IDLE_S
         return self._rest_s
@@ -343,8 +343,8 @@ class Worker:
         owner = self.owner
         return (
             self.phase is not Phase.SERVING
-            or bool(owner.dirty or owner.replicas.waiting)
-            or owner.unsynced_due_s < float("inf")
+            or bool(owner.syncs.dirty or owner.replicas.waiting)
+            or owner.syncs.unsynced_due_s < float("inf")
             or any(True for _ in self.uplinks)
             or any(route.waiting for route in self.routes.values())
             or self.desk.watches_clock
@@ -383,7 +383,7 @@ class Worker:
 
     def _announce(self) -> None:
         grown = self.owner.take_grown()
-        if self.owner.holders:
+        if self.owner.replicas.streams:
             for name, growth in grown.items():
                 self.owner.replicas.grew(name, growth.next_seq)
         if self.desk.waiters.count:

@@ -105,7 +105,7 @@ def measure(worker: Worker) -> None:
     metrics.streams = len(worker.owner.names)
     metrics.open_streams = len(worker.owner.open) + len(worker.readers)
     metrics.damaged_streams = len(worker.owner.damaged)
-    metrics.sync_failed_streams = len(worker.owner.failed_syncs)
+    metrics.sync_failed_streams = len(worker.owner.syncs.failed)
     slot = worker.board.slot(worker.slot)
     if worker.owner.owning:
         slot.streams = len(worker.owner.names)

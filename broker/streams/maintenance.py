@@ -97,6 +97,7 @@ class Upkeep:
     ) -> None:
         """`spared_seq`: the first message that consumers of a stream still need, see `OwnerContext.spared_seq`."""
         self.owner = owner
+        self._syncs = owner.syncs
         self.syncer = syncer
         self._clock = clock
         self._clock_us = clock_us
@@ -117,26 +118,22 @@ class Upkeep:
     def request_syncs(self) -> None:
         """Hand every log whose sync is due to the helper threads."""
         now_s = self._clock()
-        cuts, self.owner.cuts = self.owner.cuts, []
-        for name, seq in cuts:
+        for name, seq in self._syncs.take_lost_ends():
             self.owner.events.on_cut(name, seq)
         self._retry_failed(now_s)
-        dirty = list(self.owner.dirty.values())
-        for stream in dirty:
+        for stream in list(self._syncs.dirty.values()):
             if stream.sync_due_s <= now_s + TOGETHER_S:
                 self._ask_for(stream)
         self._hand_over()
-        dues = (stream.sync_due_s for stream in self.owner.dirty.values() if not stream.syncing)
-        self.owner.sync_due_s = min(dues, default=float("inf"))
-        if self.owner.unsynced_due_s <= now_s and not self._syncing_whole:
+        self._syncs.find_next()
+        if self._syncs.unsynced_due_s <= now_s and not self._syncing_whole:
             self._syncing_whole = True
-            self.owner.unsynced_due_s, self.owner.whole_synced_s = float("inf"), now_s
+            self._syncs.whole_sync_begins(now_s)
             self.syncer.request(self._whole(), None)
 
     def sync_urgent(self) -> None:
         """At the end of a turn: publishers wait for these. One that is being synced has its turn again right after."""
-        urgent, self.owner.urgent = self.owner.urgent, []
-        for stream in urgent:
+        for stream in self._syncs.take_urgent():
             self._ask_for(stream)
         self._hand_over()
 
@@ -145,8 +142,8 @@ class Upkeep:
         if stream.syncing:
             return
         stream.sync_due_s = 0.0
-        self.owner.dirty.pop(stream.name, None)
-        failed = self.owner.failed_syncs
+        self._syncs.dirty.pop(stream.name, None)
+        failed = self._syncs.failed
         if failed and not failed.begin(stream.name, self._clock()):
             return  # its next try will be for all of it
         stream.syncing = True
@@ -166,12 +163,12 @@ class Upkeep:
 
     def _retry_failed(self, now_s: float) -> None:
         """Streams whose sync has failed: whatever closed them meanwhile, they are opened for it."""
-        for name in self.owner.failed_syncs.due(now_s):
+        for name in self._syncs.failed.due(now_s):
             try:
                 self._ask_for(self.owner.stream(name))
             except Refused as refused:
                 log.error("cannot sync stream %r again: %s", name.decode(), refused)
-                self.owner.failed_syncs.failed(name, now_s)
+                self._syncs.failed.failed(name, now_s)
 
     def _whole(self) -> Whole:
         names = list(self.owner.names)
@@ -201,31 +198,31 @@ class Upkeep:
             elif isinstance(outcome.log, Whole):
                 self._syncing_whole = False
                 for name in outcome.log.marked:
-                    self.owner.failed_syncs.found(name)
+                    self._syncs.failed.found(name)
             elif outcome.error is not None and isinstance(outcome.log, Punch):
-                self.owner.failed_syncs.found(outcome.log.name.encode())
+                self._syncs.failed.found(outcome.log.name.encode())
         self._hand_over()
 
     def _synced(self, stream: OpenStream, upto: int, error: OSError | StorageError | None) -> None:
-        owner, name = self.owner, stream.name
+        owner, syncs, name = self.owner, self._syncs, stream.name
         stream.syncing = False
         if error is not None:
             self._sync_failed(stream, error)
         else:
-            owner.failed_syncs.mended(name)
+            syncs.failed.mended(name)
             if stream.log.sync_failed_seq is not None:  # it was marked meanwhile
-                owner.failed_syncs.found(name)
+                syncs.failed.found(name)
         owner.batches_synced(stream, upto, error)
         owner.events.on_held(name)
         if stream.waiting:
             self._ask_for(stream)
-        elif name in owner.dirty:  # it was appended to meanwhile
-            owner.sync_due_s = min(owner.sync_due_s, stream.sync_due_s)
+        elif name in syncs.dirty:  # it was appended to meanwhile
+            syncs.due_s = min(syncs.due_s, stream.sync_due_s)
         elif error is None and not stream.sync_due_s:
-            owner.unsynced.discard(name)
+            syncs.unsynced.discard(name)
 
     def _sync_failed(self, stream: OpenStream, error: OSError | StorageError) -> None:
-        failed = self.owner.failed_syncs
+        failed = self._syncs.failed
         if isinstance(error, StorageError):  # some of its messages are unreadable: opening it anew cuts them off
             failed.mended(stream.name)
             failed.found(stream.name)
@@ -309,7 +306,7 @@ class Upkeep:
         """A worker before this one may have left streams whose sync has failed, and nobody may ask for them."""
         try:
             if is_sync_failed(self.owner.shard_path(name), text):
-                self.owner.failed_syncs.found(name)
+                self._syncs.failed.found(name)
         except OSError as error:
             log.warning("cannot see whether a sync of stream %r has failed: %s", text, error)
 
@@ -363,7 +360,7 @@ class Upkeep:
     def _mark_closed(self, pause: Callable[[], None]) -> None:
         """Say of what was closed and not synced that it is on the disk now."""
         end_s = time.monotonic() + CLEAN_MARK_S
-        for name in self.owner.unsynced:
+        for name in self._syncs.unsynced:
             try:
                 mark_closed_synced(self.owner.shard_path(name), name.decode(), boot_id=self.owner.boot_id)
             except OSError as error:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from tailrace.broker.process.metrics import WorkerMetrics
-from tailrace.broker.process.settings import Durability, Settings, StreamPolicy
+from tailrace.broker.process.settings import Durability, Settings
 from tailrace.broker.replication.downstream.replicas import Replicas
 from tailrace.broker.replication.roles.internal_streams import Companions, is_companion, own_part, with_role_of
 from tailrace.broker.replication.roles.node_file import NodeFile, note_configured, read_node_file, write_node_file
@@ -25,12 +25,12 @@ from tailrace.broker.replication.roles.rules import Rules, configured
 from tailrace.broker.routing.batch import Batch, Frames
 from tailrace.broker.streams.collaborators import OwnerContext, OwnerEvents
 from tailrace.broker.streams.deduplication import Admitted, Numbered
-from tailrace.broker.streams.failed_syncs import FailedSyncs
 from tailrace.broker.streams.full_disk import FullDiskLog
 from tailrace.broker.streams.open_stream import Grown as Grown
 from tailrace.broker.streams.open_stream import Growth as Growth
 from tailrace.broker.streams.open_stream import OpenStream as OpenStream
 from tailrace.broker.streams.refused import Refused as Refused
+from tailrace.broker.streams.sync_schedule import SyncSchedule
 from tailrace.protocol.errors import Code
 from tailrace.shard.catalog import stream_names
 from tailrace.shard.directory import DataDirectory
@@ -92,20 +92,13 @@ class Owner:
         self.metas: dict[bytes, StreamMeta] = {}  # only of streams that differ from the default
         self.damaged: dict[bytes, StreamDamaged] = {}
         self.open: OrderedDict[bytes, OpenStream] = OrderedDict()
-        self.urgent: list[OpenStream] = []  # appended to under `always` in this turn
-        self.dirty: dict[bytes, OpenStream] = {}  # appended to since the last sync
-        self.sync_due_s = self.unsynced_due_s = float("inf")  # no stream of `dirty`; all that were closed unsynced
-        self.unsynced: set[bytes] = set()  # closed before they were synced; what a clean stop still has to mark
-        self.whole_synced_s = float("-inf")  # when that was begun last: what was appended before needs it no more
-        self.failed_syncs = FailedSyncs()
+        self.syncs = SyncSchedule(settings.async_sync_s)
         self.full_disk = FullDiskLog(directory.path)
-        self.cuts: list[tuple[bytes, int]] = []  # ends that were lost, found on opening: for `OwnerEvents.on_cut`
         self.reborn: set[bytes] = set()  # opened first in this boot, and whether a term begins is not settled yet
         self.grown: Grown = {}  # since the last `take_grown`
         self.replicas = Replicas(
             settings.replication_timeout_s, lambda name: context.subscribers(name), lambda name: events.on_held(name)
         )
-        self.holders = self.replicas.streams
         self.uproutes: dict[bytes, Route] = {}  # of the slaved streams: the way of their publishes to the master
         self.peers = Peers(settings.replication_peers)
         self.confirmed: dict[bytes, Confirmed] = {}
@@ -136,7 +129,7 @@ class Owner:
             self._read_metas(path)
         self.companions.note(self.names)
         self.owning = True
-        self.unsynced_due_s = 0.0  # what a predecessor left unsynced has nobody else to sync it
+        self.syncs.unsynced_due_s = 0.0  # what a predecessor left unsynced has nobody else to sync it
 
     def read_rules(self) -> None:
         """Raises DirectoryError."""
@@ -192,7 +185,7 @@ class Owner:
                 return
             if batch.replicas and self.replicas.full(batch.name):
                 raise Refused(Code.OVERLOADED, REPLICAS_FULL_TEXT)
-            if self.failed_syncs:
+            if self.syncs.failed:
                 self._require_sound(stream, batch.sync, now_s)
             frames = batch.take_frames()
             first_seq = stream.log.append(frames, batch.count, self.clock_us(), stream.epoch)
@@ -208,12 +201,13 @@ class Owner:
             batch.refused(Code.UNAVAILABLE, f"the disk refused this: {error.strerror}; nothing of it was logged")
             return
         self.grown[batch.name] = Growth(first_seq, first_seq + batch.count, stream.log.end_offset, frames)
-        self._schedule_sync(stream, now_s)
+        if not stream.sync_due_s:
+            self.syncs.add(stream, now_s)
         if stream.producers is not None:
             self.numbered.grew(stream)
         if batch.sync or stream.policy.durability is Durability.ALWAYS:
             stream.waiting.append((batch, first_seq))
-            self.urgent.append(stream)
+            self.syncs.urgent.append(stream)
         elif batch.parts:
             self._logged(batch, first_seq)
 
@@ -267,7 +261,7 @@ class Owner:
         if batch.replicas and self.replicas.full(batch.name):
             batch.refused(Code.OVERLOADED, REPLICAS_FULL_TEXT)
             return ()
-        if self.failed_syncs:
+        if self.syncs.failed:
             try:
                 self._require_sound(stream, batch.sync, now_s)
             except Refused as refused:
@@ -280,7 +274,7 @@ class Owner:
     def _require_sound(self, stream: OpenStream, to_sync: bool, now_s: float) -> None:
         """Raises Refused if a failed sync of the stream keeps it from taking this."""
         to_sync = to_sync or stream.policy.durability is Durability.ALWAYS
-        if text := self.failed_syncs.refusal(stream.name, to_sync, now_s):
+        if text := self.syncs.failed.refusal(stream.name, to_sync, now_s):
             raise Refused(Code.UNAVAILABLE, text)
 
     def _write(
@@ -298,7 +292,8 @@ class Owner:
             log.error("cannot append to stream %r: %s", stream.name, error)
             return Refused(Code.UNAVAILABLE, f"the disk refused this: {error.strerror}; nothing of it was logged")
         self.grown[stream.name] = Growth(first_seq, first_seq + messages, stream.log.end_offset, frames)
-        self._schedule_sync(stream, now_s)
+        if not stream.sync_due_s:
+            self.syncs.add(stream, now_s)
         self.numbered.grew(stream)
         return None
 
@@ -307,7 +302,7 @@ class Owner:
         to_sync = batch.sync or stream.policy.durability is Durability.ALWAYS
         if to_sync and first_seq + batch.count > stream.log.synced_seq:
             stream.waiting.append((batch, first_seq))
-            self.urgent.append(stream)
+            self.syncs.urgent.append(stream)
         elif batch.parts:
             self._logged(batch, first_seq)
 
@@ -342,7 +337,7 @@ class Owner:
         stream = self.stream(name)
         if stream.unwritten and self.role(name) is not Role.SLAVE:
             raise Refused(Code.UNAVAILABLE, UNWRITTEN_TEXT)
-        if self.failed_syncs and (text := self.failed_syncs.refusal(name, False, now_s)):
+        if self.syncs.failed and (text := self.syncs.failed.refusal(name, False, now_s)):
             raise Refused(Code.UNAVAILABLE, text)
         first_seq, start_offset = stream.log.next_seq, stream.log.end_offset
         try:
@@ -367,26 +362,14 @@ class Owner:
             self.grown[stream.name] = Growth(first_seq, next_seq, end_offset, bytearray().join(taken))
         else:
             self.grown[stream.name] = Growth(next_seq, next_seq, end_offset, bytearray())
-        self._schedule_sync(stream, now_s)
+        if not stream.sync_due_s:
+            self.syncs.add(stream, now_s)
         self.numbered.took(stream, taken, self.clock_us())
         self.numbered.grew(stream)
         if stream.policy.durability is Durability.ALWAYS:
-            self.urgent.append(stream)
+            self.syncs.urgent.append(stream)
         self.metrics.appended_messages += next_seq - first_seq
         self.metrics.appended_bytes += size
-
-    def _schedule_sync(self, stream: OpenStream, now_s: float) -> None:
-        if stream.sync_due_s:
-            return
-        stream.sync_due_s = due_s = now_s + self._sync_delay_s(stream.policy)
-        self.dirty[stream.name] = stream
-        if now_s < due_s < self.sync_due_s:  # what is due at once is requested at the end of the turn
-            self.sync_due_s = due_s
-
-    def _sync_delay_s(self, policy: StreamPolicy) -> float:
-        if policy.durability is Durability.ASYNC:
-            return self.settings.async_sync_s
-        return policy.interval_ms / 1000 if policy.durability is Durability.INTERVAL else 0.0
 
     def open_for(self, batch: Batch) -> bool:
         """Open the stream of a batch, or make it; the batch was refused where this is False."""
@@ -603,13 +586,13 @@ class Owner:
 
     def _opened_unsound(self, stream: OpenStream) -> None:
         """A sync of it has failed, here or in a worker before this one."""
-        self.failed_syncs.found(stream.name)
+        self.syncs.failed.found(stream.name)
         if stream.log.lost_messages:
             text = (
                 "stream %r lost %d messages from %d on: a failed sync left them unreadable, %d bytes are in its .torn"
             )
             log.error(text, stream.log.name, stream.log.lost_messages, stream.log.next_seq, stream.log.torn_bytes)
-            self.cuts.append((stream.name, stream.log.next_seq))
+            self.syncs.lost_ends.append((stream.name, stream.log.next_seq))
 
     def _begin(self, stream: OpenStream) -> None:
         """See to what must be on the disk before a message is taken. Raises Refused."""
@@ -648,10 +631,7 @@ class Owner:
                 self._close(stream)
 
     def _close(self, stream: OpenStream) -> None:
-        if self.dirty.pop(stream.name, None) is not None:
-            self.unsynced.add(stream.name)
-            due_s = max(stream.sync_due_s, self.whole_synced_s + self._sync_delay_s(stream.policy))
-            self.unsynced_due_s = min(self.unsynced_due_s, due_s)
+        self.syncs.remove(stream)
         self.numbered.save(stream)
         self.numbered.forget(stream)
         try:

@@ -100,7 +100,7 @@ def stat(owner: Owner, args: Args) -> dict[str, int | str]:
         "durability": stream.policy.durability.value,
         "shard": owner.directory.shard_of(name.decode()),
         **owner.context.stat_upstream(stream),
-        **stat_of_slaves(stream, owner.holders.get(name), owner.clock_us()),
+        **stat_of_slaves(stream, owner.replicas.streams.get(name), owner.clock_us()),
     }
 
 

@@ -399,7 +399,7 @@ def quiet_for(worker: Worker, seconds: float) -> float:
 def at_rest(world: World) -> Worker:
     """A worker with nothing to do, its start's sync included."""
     worker = world.worker
-    worker.owner.unsynced_due_s = float("inf")
+    worker.owner.syncs.unsynced_due_s = float("inf")
     assert quiet_for(worker, REST_AFTER_S) == REST_S > IDLE_S
     assert quiet_for(worker, REST_AFTER_S - 0.1) == IDLE_S
     return worker
@@ -417,7 +417,7 @@ def test_a_worker_rests_when_nothing_goes_on(make: Callable[..., World]) -> None
 
 def test_a_worker_that_rests_never_looks_hung(make: Callable[..., World]) -> None:
     worker = make(beat_timeout_s=2.0).worker
-    worker.owner.unsynced_due_s = float("inf")
+    worker.owner.syncs.unsynced_due_s = float("inf")
     assert quiet_for(worker, REST_AFTER_S) == 0.5
 
 
@@ -427,14 +427,14 @@ def test_what_goes_by_the_clock_is_looked_after(make: Callable[..., World]) -> N
     with world.connect() as client:
         for line in b"ack on", b"pub s |x":
             world.ask(client, line)
-        worker.owner.unsynced_due_s = float("inf")
+        worker.owner.syncs.unsynced_due_s = float("inf")
         assert quiet_for(worker, REST_AFTER_S) < IDLE_S, "it wakes when the stream is to be synced"
-        world.turn_until(lambda: not worker.owner.dirty)
+        world.turn_until(lambda: not worker.owner.syncs.dirty)
         at_rest(world)
         for line in b"consume s c new", b"get s c 60000":
             client.sendall(line + b"\r\n")
         world.turn_until(lambda: worker.desk.waiters.count)
-        world.turn_until(lambda: not worker.owner.dirty)
+        world.turn_until(lambda: not worker.owner.syncs.dirty)
         assert quiet_for(worker, REST_AFTER_S) < REST_S, "a get waits"
     world.turn_until(lambda: not worker.clients)
     world.tell("drain")

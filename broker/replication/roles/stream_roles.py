@@ -117,7 +117,7 @@ def promote(owner: Owner, args: Args) -> int:
     meta = owner.meta(name)
     if meta.role is Role.MASTER and wanted in (0, meta.epoch):
         return meta.epoch
-    if unasked and (meta.role is Role.SLAVE or owner.peers.nodes or name in owner.holders):
+    if unasked and (meta.role is Role.SLAVE or owner.peers.nodes or name in owner.replicas.streams):
         return 0
     known = term(meta, history_of(owner, stream))
     if wanted:

@@ -55,7 +55,7 @@ class Survey:
     def _walk(self) -> Iterator[None]:
         """One stream a step, and the round's sums at its end."""
         found = _Round({}, Counter())
-        for name, holders in list(self._owner.holders.items()):
+        for name, holders in list(self._owner.replicas.streams.items()):
             self._look_at_slaves(name, holders, found.slaves)
             yield
         for uplink in list(self._uplinks):

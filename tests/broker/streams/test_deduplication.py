@@ -157,7 +157,7 @@ def test_a_repeat_waits_for_the_disk_as_the_first_one_did(tmp_path: Path) -> Non
     owner.append_row([run(0, b"a", sink=first)], 0.0)
     owner.append_row([run(0, b"a", sink=second)], 0.0)
     stream = owner.open[b"s"]
-    assert (first.published_at, second.published_at, len(owner.urgent)) == ({}, {}, 2)
+    assert (first.published_at, second.published_at, len(owner.syncs.urgent)) == ({}, {}, 2)
     owner.batches_synced(stream, stream.log.sync(), None)
     assert (first.published_at, second.published_at) == ({0: 0}, {0: 0})
     assert send(owner, run(0, b"a")) == [0]

@@ -299,21 +299,21 @@ def test_a_sweep_takes_no_more_than_its_slice(tmp_path: Path) -> None:
 
 def test_the_loop_knows_when_the_next_sync_is_due_and_those_that_follow_closely_go_with_it(tmp_path: Path) -> None:
     world = settled(tmp_path, streams=policies(Durability.INTERVAL, interval_ms=10))
-    assert world.owner.sync_due_s == float("inf")
+    assert world.owner.syncs.due_s == float("inf")
     began_s = world.clock.now_s
     for number, later_s in enumerate((0.0, 0.004, 0.004)):
         world.clock.now_s += later_s
         world.publish(b"s%d" % number)
-    assert world.owner.sync_due_s == pytest.approx(began_s + 0.010)
+    assert world.owner.syncs.due_s == pytest.approx(began_s + 0.010)
     world.clock.now_s = began_s + 0.010
     assert world.tick() == ["s0", "s1"]
     assert world.syncer.urgent == ["s0", "s1"]
-    assert world.owner.sync_due_s == pytest.approx(began_s + 0.018)
+    assert world.owner.syncs.due_s == pytest.approx(began_s + 0.018)
     world.publish(b"s0")
     world.tick(0.020)
-    assert world.owner.sync_due_s == float("inf"), "s0 is being synced: its outcome comes first"
+    assert world.owner.syncs.due_s == float("inf"), "s0 is being synced: its outcome comes first"
     world.work()
-    assert world.owner.sync_due_s == pytest.approx(began_s + 0.020)
+    assert world.owner.syncs.due_s == pytest.approx(began_s + 0.020)
     assert world.tick() == ["s0"]
     world.owner.release()
 
@@ -338,14 +338,14 @@ def fail_sync(world: World, name: bytes, patch: pytest.MonkeyPatch) -> Sink:
 def test_a_failed_sync_is_tried_again_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world = settled(tmp_path, streams=policies(Durability.ALWAYS))
     assert fail_sync(world, b"s", monkeypatch).refusals[0][0] is Code.UNAVAILABLE
-    assert (world.owner.metrics.sync_failures, len(world.owner.failed_syncs)) == (1, 1)
+    assert (world.owner.metrics.sync_failures, len(world.owner.syncs.failed)) == (1, 1)
     refused = world.publish(b"s")
     assert refused.refusals[0][0] is Code.UNAVAILABLE and "nothing was appended" in refused.refusals[0][1]
     assert world.owner.stream(b"s").log.next_seq == 1
     assert world.tick(1.5) == ["s"], "its time has come"
     assert "being written again" in world.publish(b"s").refusals[0][1]
     world.work()
-    assert (world.synced_seq(b"s"), len(world.owner.failed_syncs)) == (1, 0)
+    assert (world.synced_seq(b"s"), len(world.owner.syncs.failed)) == (1, 0)
     done = world.publish(b"s")
     world.upkeep.sync_urgent()
     world.work()
@@ -363,7 +363,7 @@ def test_a_new_owner_finds_the_streams_whose_sync_has_failed(tmp_path: Path, mon
         world.upkeep.sweep()
     assert world.tick() == ["s"]
     world.work()
-    assert world.synced_seq(b"s") == 1 and not world.owner.failed_syncs
+    assert world.synced_seq(b"s") == 1 and not world.owner.syncs.failed
     world.owner.release()
 
 
@@ -382,7 +382,7 @@ def test_what_a_failed_sync_left_unreadable_is_cut_and_told(tmp_path: Path, monk
     world.tick()
     assert cuts == [(b"s", 0)]
     world.work()
-    assert not world.owner.failed_syncs
+    assert not world.owner.syncs.failed
     world.owner.release()
 
 
@@ -401,13 +401,13 @@ def test_an_error_of_the_whole_file_system_marks_what_was_closed_unsynced(
         assert WHOLE in world.tick(6.0)
         world.syncer.asked = deque(asked for asked in world.syncer.asked if asked[0].name == WHOLE)
         world.work()
-    assert len(world.owner.failed_syncs) == 20
+    assert len(world.owner.syncs.failed) == 20
     for stream in world.owner.open.values():
         stream.syncing = False
     for _ in range(6):
         world.tick()
         world.work()
-    assert not world.owner.failed_syncs
+    assert not world.owner.syncs.failed
     assert {world.synced_seq(b"s%d" % number) for number in range(20)} == {1}
     world.owner.release()
 

@@ -183,24 +183,24 @@ def test_a_disk_that_refuses_is_an_answer(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_what_is_closed_before_its_sync_is_remembered_until_then(tmp_path: Path) -> None:
     owner = make_owner(tmp_path / "data", max_open_streams=8, async_sync_s=30.0)
-    assert owner.unsynced_due_s == 0.0, "what a predecessor left is due at once"
-    owner.unsynced_due_s, owner.whole_synced_s = float("inf"), 100.0
+    assert owner.syncs.unsynced_due_s == 0.0, "what a predecessor left is due at once"
+    owner.syncs.unsynced_due_s, owner.syncs.whole_synced_s = float("inf"), 100.0
     for number in range(9):
         publish(owner, b"s%d" % number, now_s=90.0 + number)
-    assert owner.unsynced == {b"s0"}
-    assert owner.unsynced_due_s == 130.0, "appended at 90, but on the disk with all else since 100"
+    assert owner.syncs.unsynced == {b"s0"}
+    assert owner.syncs.unsynced_due_s == 130.0, "appended at 90, but on the disk with all else since 100"
     publish(owner, b"later", now_s=150.0)
-    assert owner.unsynced_due_s == 130.0
+    assert owner.syncs.unsynced_due_s == 130.0
     owner.release()
 
 
 def test_interval_closed_streams_keep_their_promise(tmp_path: Path) -> None:
     streams = policies(Durability.INTERVAL, interval_ms=200)
     owner = make_owner(tmp_path / "data", max_open_streams=8, streams=streams)
-    owner.unsynced_due_s = float("inf")
+    owner.syncs.unsynced_due_s = float("inf")
     for number in range(9):
         publish(owner, b"s%d" % number, now_s=100.0)
-    assert owner.unsynced_due_s == pytest.approx(100.2)
+    assert owner.syncs.unsynced_due_s == pytest.approx(100.2)
     assert isinstance(owner.open[b"s8"], OpenStream)
     owner.release()
 
@@ -235,7 +235,7 @@ def test_frames_of_the_master_are_appended_as_they_are(tmp_path: Path, original:
     growth = owner.take_grown()[b"s"]
     assert (growth.first_seq, growth.next_seq, growth.end_offset) == (0, 3, stream.log.end_offset)
     assert bytes(growth.frames) == bytes(frames) and growth.frames is not frames
-    assert owner.dirty == {b"s": stream} and not owner.urgent
+    assert owner.syncs.dirty == {b"s": stream} and not owner.syncs.urgent
 
 
 def test_only_a_small_run_is_kept_for_who_waits_for_it(tmp_path: Path, original: Original) -> None:
@@ -270,7 +270,7 @@ def test_pieces_before_a_wrong_one_are_announced_as_ever(tmp_path: Path, origina
         assert grown == {b"s": Growth(0, end_seq, owner.open[b"s"].log.end_offset, original.frames(0, end_seq))}
     else:
         assert not grown
-    assert (b"s" in owner.dirty) == (wrong > 0)
+    assert (b"s" in owner.syncs.dirty) == (wrong > 0)
 
 
 def test_frames_that_do_not_come_next_change_nothing(tmp_path: Path, original: Original) -> None:
@@ -278,7 +278,7 @@ def test_frames_that_do_not_come_next_change_nothing(tmp_path: Path, original: O
     follow(owner)
     with pytest.raises(FramesRefused):
         owner.take_frames(b"s", [original.frames(1, 2)], 1_000.0)
-    assert not owner.grown and not owner.dirty and owner.metrics.appended_messages == 0
+    assert not owner.grown and not owner.syncs.dirty and owner.metrics.appended_messages == 0
     with pytest.raises(Refused) as refused:
         owner.take_frames(b"unknown", [original.frames(0, 1)], 1_000.0)
     assert refused.value.code is Code.UNKNOWN
@@ -293,7 +293,7 @@ def test_a_copy_is_synced_as_its_policy_says(
     owner = make_owner(tmp_path / "data", streams=policies(durability), async_sync_s=30.0)
     follow(owner)
     stream = owner.take_frames(b"s", [original.frames(0, 1)], 1_000.0)
-    assert stream.sync_due_s == due_s and owner.urgent == ([stream] if urgent else [])
+    assert stream.sync_due_s == due_s and owner.syncs.urgent == ([stream] if urgent else [])
     owner.take_frames(b"s", [original.frames(1, 2)], 1_000.5)
     assert stream.sync_due_s == due_s, "counted from the first that is not synced"
 
@@ -370,7 +370,7 @@ def test_a_stream_that_is_forgotten_is_opened_anew(tmp_path: Path) -> None:
     publish(owner, b"s", b"a")
     before = owner.open[b"s"]
     owner.forget(before)
-    assert before.log.closed and owner.stream(b"s") is not before and b"s" in owner.unsynced
+    assert before.log.closed and owner.stream(b"s") is not before and b"s" in owner.syncs.unsynced
     owner.forget(before)
     assert not owner.stream(b"s").log.closed, "of the one that is open now nobody spoke"
 

@@ -523,7 +523,7 @@ def test_under_always_what_came_is_to_be_synced_at_once(tmp_path: Path) -> None:
     slave = Slave(tmp_path, streams=policies(Durability.ALWAYS))
     slave.be(State.FOLLOWING)
     slave.chunk(10, 12)
-    assert [stream.name for stream in slave.owner.urgent] == [S] and S in slave.owner.dirty
+    assert [stream.name for stream in slave.owner.syncs.urgent] == [S] and S in slave.owner.syncs.dirty
 
 
 def test_a_promoted_copy_takes_publishes_in_a_term_of_its_own(slave: Slave) -> None:
