@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help setup leaves run test packages lint format bench clean
+.PHONY: help setup leaves run test suite packages lint format bench clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -64,9 +64,13 @@ format: setup  ## let ruff lay out the code, sort the imports and mend simple fa
 packages:
 	scripts/install-system-packages
 
-# The steps before the tests wait for the network, or keep one core busy: side by side.
-test:  ## everything: lint, then the whole suite, compiled and interpreted side by side
-	@$(MAKE) --no-print-directory --jobs=3 packages lint setup
+# The steps before the tests wait for the network, or keep one core busy: side by side. mypy needs a minute of one core,
+# and the tests do not need its result.
+test:  ## everything: lint, and the whole suite, compiled and interpreted side by side
+	@$(MAKE) --no-print-directory --jobs=2 packages setup
+	@$(MAKE) --no-print-directory --jobs=2 lint suite
+
+suite:
 	@if [ "$$($(BIN)/python -c 'from tailrace.shard.leaves import build; print(build())')" = compiled ]; then \
 		scripts/test-both-builds $(PYTEST); \
 	else \

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from tailrace.shard.leaves import interpreted_wanted
 # Each of the thousands of processes would compile all that it loads: that takes longer than all else a node does.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+
+gc.disable()  # until all tests are collected: the objects made meanwhile stay
 
 # No deadline: the machine is shared, and a slow moment is not a fault. A failing example prints how to run it again.
 settings.register_profile("tailrace", deadline=None, print_blob=True)
@@ -44,7 +47,6 @@ ONCE = {
         "tests/system/test_binary_faults.py",
         "tests/system/test_binary_moving.py",
         "tests/system/test_client_failover.py",
-        "tests/system/test_client_survival.py",
         "tests/system/test_clock.py",
         "tests/system/test_disk.py",
         "tests/system/test_exactly_once.py",
@@ -68,6 +70,7 @@ ONCE = {
         "tests/system/test_faults.py",
     ),
     "trees": (
+        "tests/system/test_client_survival.py",
         "tests/system/test_nemesis.py",
         "tests/system/test_nursery.py",
         "tests/system/test_promotion",
@@ -76,6 +79,7 @@ ONCE = {
         "tests/system/test_tree",
         "tests/system/test_vanished_master.py",
         "tests/system/test_workers.py",
+        "tests/tidy/",
     ),
     "bench": (
         "tests/bench/",
@@ -104,7 +108,6 @@ ONCE = {
         "tests/protocol/test_telnet.py",
         "tests/scripts/",
         "tests/supervisor/",
-        "tests/tidy/",
     ),
     "spark": ("tests/spark/",),
 }
@@ -114,6 +117,12 @@ BOTH = (
     "tests/broker/consumers/edge/test_line.py",
     "tests/tidy/test_build.py",
 )
+
+
+def pytest_collection_finish() -> None:
+    """Collected tests live until the end: the garbage collector need not look at them again."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path) -> bool | None:

@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 STREAMS = ["s0", "s1"]
 CONSUMERS = ["billing", "audit", "search"]
-PUBLISHERS = 8
+PUBLISHERS = 4
 LENGTH_S = 5.0
 PAUSE_S = 0.1  # of each publisher, so that the books keep up on a small machine
 CALL_S = 60.0

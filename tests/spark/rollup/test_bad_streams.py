@@ -121,7 +121,7 @@ def trimming_slowly(node: Node) -> Iterator[None]:
             for step in range(1, KEPT):
                 for name in NAMES:
                     assert client.ask(f"trim {name} #{step}").startswith("ok trim")
-                if stop.wait(0.02):
+                if stop.wait(0.1):
                     return
 
     with ThreadPoolExecutor(1) as pool:
