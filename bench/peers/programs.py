@@ -1,5 +1,8 @@
-"""Finding the peers' servers: beside this interpreter (the wheels put them there), on the path, or in sbin; and running
-modules of ours, or several programs, as one server.
+"""Servers as programs: finding them, running several as one, and running one on a disk with slow flushes.
+
+They are beside this interpreter (wheels put them there), on the path, or in sbin. The disk of a virtual machine often
+answers a flush at once, since its host keeps writes in memory. On such a machine a sync costs processor time only,
+unlike on a disk that must write its cache; so slow flushes are emulated.
 """
 
 from __future__ import annotations
@@ -16,6 +19,8 @@ from types import MappingProxyType
 from bench.peers.base import Site, Unavailable
 
 VERSION_TIMEOUT_S = 10.0
+_SLOW_FLUSH = Path(__file__).resolve().parent.parent / "slow_flush.c"
+_COMPILE_TIMEOUT_S = 60.0
 OWN_MODULES: Mapping[str, str] = MappingProxyType({"PYTHONPATH": str(Path(__file__).resolve().parent.parent.parent)})
 """The environment in which `python -m bench.…` works, whatever directory a server is started in."""
 
@@ -44,3 +49,24 @@ def run_together(site: Site, commands: Sequence[Sequence[str]]) -> list[str]:
     file = site.directory / "commands.json"
     file.write_text(json.dumps(commands))
     return [sys.executable, "-m", "bench.load.together", str(file)]
+
+
+def under_slow_flush(command: list[str], directory: Path, flush_ms: int) -> list[str]:
+    """The command, run so that fsync, fdatasync, syncfs and msync take `flush_ms` longer. Several calls wait at once.
+
+    The library for it is compiled into `directory`. Raises Unavailable without a C compiler.
+    """
+    library = directory / "slow_flush.so"
+    compiler = shutil.which("cc")
+    if compiler is None:
+        raise Unavailable("a slow flush is emulated by a small library in C, and there is no C compiler (cc)")
+    built = subprocess.run(
+        [compiler, "-O2", "-shared", "-fPIC", "-o", str(library), str(_SLOW_FLUSH), "-ldl"],
+        capture_output=True,
+        text=True,
+        timeout=_COMPILE_TIMEOUT_S,
+        check=False,
+    )
+    if built.returncode:
+        raise Unavailable(f"the library that emulates a slow flush cannot be compiled: {built.stderr.strip()}")
+    return ["env", f"LD_PRELOAD={library}", f"SLOW_FLUSH_US={1_000 * flush_ms}", *command]

@@ -92,77 +92,79 @@ class RedisPubSub(Redis):
         return messages * len(_command(b"message", name.encode(), bytes(payload_bytes)))
 
 
-class RedisPuller(Puller):
+class _RedisReplies(Puller):
+    """Collects one reply with entries, however it is cut."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name.encode()
+        self._reply = bytearray()
+        self._seen = 0  # entries of the reply that is coming in
+
+    def _add(self, data: bytes) -> int:
+        """Add received data; return the number of new entries."""
+        found = data.count(PAYLOAD_MARK)
+        self._reply += data
+        self._seen += found
+        return found
+
+    def _is_whole(self) -> bool:
+        head = _REPLY_HEAD.match(self._reply)
+        return head is not None and self._seen >= int(head[1]) and self._reply.endswith(b"\r\n")
+
+    def _clear(self) -> None:
+        self._reply.clear()
+        self._seen = 0
+
+
+class RedisPuller(_RedisReplies):
     """XREAD again and again, each from the last entry of the answer before it."""
 
     def __init__(self, name: str, *, block: bool) -> None:
-        self._name = name.encode()
+        super().__init__(name)
         self._options = [b"BLOCK", b"0"] if block else [b"COUNT", b"%d" % READ_COUNT]
-        self._reply = bytearray()
-        self._wanted = 0  # entries of the reply that is coming in; 0 while its head is not known
-        self._seen = 0
 
     def open(self) -> bytes:
         return self._request(b"0-0")
 
     def feed(self, data: bytes) -> bytes:
-        self._reply += data
-        found = data.count(PAYLOAD_MARK)
-        self._seen += found
-        self.messages += found
-        if not self._wanted:
-            head = _REPLY_HEAD.match(self._reply)
-            self._wanted = int(head[1]) if head else 0
-        if not self._wanted or self._seen < self._wanted or not self._reply.endswith(b"\r\n"):
+        self.messages += self._add(data)
+        if not self._is_whole():
             return b""
-        return self._next()
-
-    def _next(self) -> bytes:
         fields = self._reply.rfind(_ENTRY_FIELDS)
         last = bytes(self._reply[self._reply.rfind(b"\n", 0, fields) + 1 : fields])
-        self._reply.clear()
-        self._wanted = self._seen = 0
+        self._clear()
         return self._request(last)
 
     def _request(self, after: bytes) -> bytes:
         return _command(b"XREAD", *self._options, b"STREAMS", self._name, after)
 
 
-class RedisConsumer(Puller):
+class RedisConsumer(_RedisReplies):
     """XREADGROUP, and XACK with the ids of the batch before it."""
 
     def __init__(self, name: str, due: int) -> None:
-        self._name = name.encode()
-        self._due = due
-        self._got = 0
-        self._reply = bytearray()
-        self._seen = 0
+        super().__init__(name)
+        self._left = due
 
     def open(self) -> bytes:
-        return self._read(min(BATCH, self._due))
+        return self._read()
 
     def feed(self, data: bytes) -> bytes:
-        self._reply += data
-        self._seen += data.count(PAYLOAD_MARK)
+        self._add(data)
         acked = _ACKED.match(self._reply)
         if acked:
             self.messages += int(acked[1])
             del self._reply[: acked.end()]
-        head = _REPLY_HEAD.match(self._reply)
-        if not head or self._seen < int(head[1]) or not self._reply.endswith(b"\r\n"):
+        if not self._is_whole():
             return b""
         ids = _ENTRY.findall(self._reply)
-        self._reply.clear()
-        self._got += len(ids)
-        self._seen = 0
-        left = self._due - self._got
-        ack = _command(b"XACK", self._name, b"g", *ids)
-        return ack + (self._read(min(BATCH, left)) if left else b"")
+        self._clear()
+        self._left -= len(ids)
+        return _command(b"XACK", self._name, b"g", *ids) + (self._read() if self._left else b"")
 
-    def _read(self, count: int) -> bytes:
-        return _command(
-            b"XREADGROUP", b"GROUP", b"g", MEMBER, b"COUNT", b"%d" % count, b"STREAMS", self._name, b">"
-        )
+    def _read(self) -> bytes:
+        count = b"%d" % min(BATCH, self._left)
+        return _command(b"XREADGROUP", b"GROUP", b"g", MEMBER, b"COUNT", count, b"STREAMS", self._name, b">")
 
 
 def _command(*words: bytes) -> bytes:

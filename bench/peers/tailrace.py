@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Self
 
 from bench.peers.base import Peer, Site, Step, digits_total, shares
-from bench.slow_flush import under_slow_flush
+from bench.peers.programs import under_slow_flush
 from tailrace.shard.leaves import INTERPRETED_VARIABLE
 
 # What stands around the name, sequence number and payload of a delivered message; the time has 16 digits until 2286.
@@ -20,29 +20,17 @@ _MESSAGE_AROUND = len(b"msg   ") + 16 + len(b"  |\r\n")
 _PING = Step(b"ping\r\n", b"ok pong\r\n")
 
 
-class Tailrace(Peer):
-    title = "tailrace"
-    kinds = frozenset(
-        {
-            "ingest",
-            "turns",
-            "fanout",
-            "replay",
-            "latency",
-            "connections",
-            "neighbour",
-            "flooded",
-            "round-robin",
-            "streams",
-            "durability",
-        }
-    )
+_PUBLISHED = frozenset({"ingest", "turns"})
+_DELIVERED = frozenset({"fanout", "replay", "latency", "connections", "neighbour", "flooded"})
+_STORED = frozenset({"round-robin", "streams", "durability"})
 
+
+class Tailrace(Peer):
     def __init__(self, *, acked: bool = False, interpreted: bool = False, workers: int = 2) -> None:
         self.acked = acked
         self.name = "tailrace-acks" if acked else "tailrace"
         self.title = "tailrace, acks" if acked else "tailrace"
-        self.kinds = frozenset({"ingest", "turns"}) if acked else Tailrace.kinds
+        self.kinds = _PUBLISHED if acked else _PUBLISHED | _DELIVERED | _STORED
         self.interpreted = interpreted
         self.workers = workers
         self.config = ""

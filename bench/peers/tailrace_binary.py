@@ -42,6 +42,9 @@ _HELLO = pack(Hello(VERSION, (), "bench"))
 _PRODUCER = b"sixteen bytes id"
 _mark_run = load("tailrace.shard.run_cy").mark_run
 _PUBLISHED_BYTES = len(pack(Published(0, ((0, 0, 0),))))
+_BOTH = frozenset({"ingest", "turns", "fanout", "latency", "round-robin"})
+_ACKED = frozenset({"idempotence", "consume", "consumers", "beside-rollup", "spark-live"})
+_SILENT = frozenset({"replay", "connections", "neighbour"})
 
 
 class TailraceBinary(Tailrace):
@@ -53,15 +56,7 @@ class TailraceBinary(Tailrace):
         super().__init__(acked=acked, interpreted=interpreted, workers=workers)
         self.name = "tailrace-binary-acks" if acked else "tailrace-binary"
         self.title = "tailrace binary, acks" if acked else "tailrace binary"
-        kinds = {"ingest", "turns", "fanout", "latency", "round-robin"}
-        self.kinds = frozenset(
-            kinds
-            | (
-                {"idempotence", "consume", "consumers", "beside-rollup", "spark-live"}
-                if acked
-                else {"replay", "connections", "neighbour"}
-            )
-        )
+        self.kinds = _BOTH | (_ACKED if acked else _SILENT)
 
     def ready(self) -> list[Step]:
         return [Step(_HELLO + pack(Ping()), pack(Pong()))]
@@ -118,14 +113,11 @@ class TailraceBinary(Tailrace):
     def consumers(self, name: str, consumers: Sequence[bytes]) -> list[Step]:
         """Many of one stream, on one connection, made one by one."""
         hello = pack(Hello(VERSION, (CONSUMERS_FEATURE,), "bench")) + pack(Ping())
-        made = [
-            Step(
-                pack(Consume(number, "create", name.encode(), consumer, From("seq", 0))),
-                pack(Consumed(number, next_seq=0, created=True)),
-            )
-            for number, consumer in enumerate(consumers)
-        ]
-        return [Step(hello, pack(Pong())), *made]
+        steps = [Step(hello, pack(Pong()))]
+        for number, consumer in enumerate(consumers):
+            consume = Consume(number, "create", name.encode(), consumer, From("seq", 0))
+            steps.append(Step(pack(consume), pack(Consumed(number, next_seq=0, created=True))))
+        return steps
 
     def consuming_puller(self, name: str, client: int, messages: int) -> Puller:
         return TailraceConsumers(name, [b"c%d" % client], messages)
