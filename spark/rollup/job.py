@@ -131,7 +131,7 @@ def run_locked(store: Store, job: Job, choose: ChooseEngine, show: Show) -> Outc
     for each in plan.contradictory:
         outcome.add(Note(each.stream, each.cause, True))
     for pattern in find_idle(job.streams, [*plan.first_seqs, *(bad.stream for bad in plan.bad)]):
-        outcome.add(Note(pattern, "no stream has this name, or is like this", True))
+        outcome.add(Note(pattern, "no stream has this name, or matches this pattern", True))
     run = store.begin()
     try:
         _Run(job, store, run, plan, outcome, choose, show).stage()

@@ -66,7 +66,7 @@ def test_yesterday_is_the_default(tmp_path: Path) -> None:
         (["--from", "2026-11-01", "--day", "2026-11-02"], "without --day and --catch-up"),
         (["--from", "2026-11-01", "--catch-up"], "without --day and --catch-up"),
         (["--engine", "local", "--master", "spark://host:7077"], "--master, --py-files and --conf are for --engine"),
-        (["--cores", "some"], "--cores 'some' is no number of processors"),
+        (["--cores", "some"], "--cores 'some' is not a number of processors"),
         (["--conf", "x=1"], "--conf 'x=1': give a setting of Spark as spark.NAME=VALUE"),
         (["--verify", "--brokers"], "--verify reads the files"),
         (["--config", "/nonexistent/tailrace.toml"], "cannot be read"),
@@ -100,9 +100,9 @@ def test_a_url_is_no_folder(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["a", "b"], "several nodes need a name each"),
-        (["n=a", "b"], "several nodes need a name each"),
-        (["n=a", "n=b"], "several nodes need a name each"),
+        (["a", "b"], "several nodes need names"),
+        (["n=a", "b"], "several nodes need names"),
+        (["n=a", "n=b"], "several nodes need names"),
         (["n=a", "s=b", "--replace"], "--replace removes rows of other nodes"),
         (["n=a", "s=s3://b"], "DATA is 's3://b', a URL"),
     ],
@@ -118,7 +118,7 @@ def test_nodes_that_cannot_be_told_apart(tmp_path: Path, capsys: Captured, words
         (b"north=a\nb\n", "line 2: 'b' must be NODE=DATA"),
         (b"north=\n", "line 1: 'north=' must be NODE=DATA"),
         (b"sou th=a\n", "line 1: 'sou th=a' must be NODE=DATA"),
-        (b"north=a\nnorth=b\n", "several nodes need a name each"),
+        (b"north=a\nnorth=b\n", "several nodes need names"),
         (b"# nothing\n\n", "has no nodes"),
         (b"\xff=a", "byte 0 is not UTF-8"),
         (b"n=" + b"a" * 1_000_000, "longer than 1,000,000 bytes"),
@@ -272,8 +272,8 @@ def test_what_is_told(capsys: Captured) -> None:
     out, err = capsys.readouterr()
     assert err.count("tailrace: c: damaged\n") == NOTES_SHOWN
     assert "and 1 more of that kind" in err
-    assert "rows of them are kept: a, b\n" in out
-    assert "2026-11-20 has no messages any more" in out
+    assert "whose rows are kept: a, b\n" in out
+    assert "2026-11-20 no longer has messages" in out
     assert out.endswith("2026-11-20: 5 messages, 2 streams; rows: 3 minutes\n")
 
 
