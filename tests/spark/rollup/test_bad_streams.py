@@ -300,7 +300,7 @@ def test_a_stream_that_was_made_anew_leaves_the_rows_of_the_former_one(
     capsys.readouterr()
     assert command() == OK
     said = capsys.readouterr().out
-    assert "rows of them are kept: b\n" in said
+    assert "whose rows are kept: b\n" in said
     assert "(--replace removes them): a\n" in said
     expected = [(data.node_id, "a", 7), (data.node_id, "a", COUNT), (data.node_id, "b", COUNT)]
     assert rows_of(tmp_path / "out", "days") == rows_of(tmp_path / "out", "hours") == expected
