@@ -1,6 +1,6 @@
 """A plain client of the binary protocol for the system tests: a blocking socket and the codec, nothing clever.
 
-What comes is kept apart: the messages of subscriptions by their ids, everything else in one row.
+Received messages are kept apart: those of subscriptions by their ids, everything else in one list.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from tailrace.shard.leaves import load
 from tests.system.node import PATIENCE_S, RECEIVE_BYTES, Node, rows
 
 FROM_START = From("seq", 0)
-HANDLES_FROM = 1 << 31  # what `handle` opens is not told among the answers
+HANDLES_FROM = 1 << 31  # streams opened by `handle` are not among the answers
 HELLO = Hello(VERSION, (), "test/1")
 
 _parse = load("tailrace.shard.frame_cy").parse
@@ -73,7 +73,7 @@ class BinaryPeer:
         host: str = "127.0.0.1",
         receive_buffer_bytes: int = 0,
     ) -> None:
-        """`hello` is said and its answer awaited; with None nothing is. `receive_buffer_bytes`: of the socket."""
+        """Sends `hello` and awaits its answer, unless it is None. `receive_buffer_bytes`: of the socket."""
         self.sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
         if receive_buffer_bytes:
             self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
@@ -93,7 +93,7 @@ class BinaryPeer:
         if hello is not None:
             self.welcome = self.ask(hello, Welcome)
 
-    # --- saying -----------------------------------------------------------------------------------------------------
+    # --- sending ----------------------------------------------------------------------------------------------------
 
     def say(self, *messages: Message) -> None:
         self.send_raw(b"".join(map(pack, messages)))
@@ -102,7 +102,7 @@ class BinaryPeer:
         self.sock.sendall(data)
 
     def handle(self, stream: str) -> int:
-        """The handle of a stream, opened where that was not done yet, without waiting."""
+        """The handle of a stream, opened if needed, without waiting."""
         if stream not in self._handles:
             self._handles[stream] = HANDLES_FROM + len(self._handles)
             self.say(Open(self._handles[stream], stream.encode()))
@@ -122,7 +122,7 @@ class BinaryPeer:
     # --- asking -----------------------------------------------------------------------------------------------------
 
     def ask(self, message: Message, kind: type[Kind]) -> Kind:
-        """Say something, and return the next answer, which must be of this kind."""
+        """Sends a message, and returns the next answer, which must be of this kind."""
         before = len(self.answers)
         self.say(message)
         return self.next_answer(kind, before)
@@ -199,12 +199,12 @@ class BinaryPeer:
         return [each for each in self.answers if isinstance(each, Failed)]
 
     def settle(self) -> None:
-        """Until everything that was said before is done and answered: a PING's answer comes behind a chunk at least."""
+        """Waits until all earlier messages are answered: a PING's answer follows a chunk at least."""
         before = sum(isinstance(each, Pong) for each in self.answers)
         self.say(Ping())
         self.read_until(lambda: sum(isinstance(each, Pong) for each in self.answers) > before)
 
-    # --- hearing ----------------------------------------------------------------------------------------------------
+    # --- receiving --------------------------------------------------------------------------------------------------
 
     def read_until(self, condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
         deadline_s = time.monotonic() + patience_s
@@ -216,7 +216,7 @@ class BinaryPeer:
                 raise ConnectionError(f"the broker closed; {self._state()}")
 
     def read_once(self, patience_s: float = PATIENCE_S, nbytes: int = RECEIVE_BYTES) -> int:
-        """Take what comes within the time: at most `nbytes` of it; how many those were. -1 for a time-out."""
+        """Reads at most `nbytes` within the time; returns how many were read, -1 for a time-out."""
         self.sock.settimeout(patience_s)
         try:
             data = self.sock.recv(nbytes)

@@ -14,7 +14,7 @@ DELAY_MOST_S = 0.02
 
 
 class Victim(Enum):
-    """CUT: connections are closed at both ends; SILENT: nothing goes through them either way, and nobody is told."""
+    """CUT: connections are closed at both ends; SILENT: they pass nothing either way, without notice."""
 
     PUBLISHER = "publisher"
     SUBSCRIBER = "subscriber"

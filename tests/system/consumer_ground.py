@@ -73,14 +73,14 @@ class Ground:
             os.killpg(self.master.process.pid, signal.SIGSTOP)
 
     def fall(self, victim: Victim) -> None:
-        """At once, and nobody is told."""
+        """At once, without notice."""
         if victim is Victim.WORKER:
             os.kill(worker_pid(self.master, OWNER), signal.SIGKILL)
         else:
             self.master.kill()
 
     def mend(self, victim: Victim) -> None:
-        """As whoever operates it would: start it again, or let the slave be the master."""
+        """As an operator would: start it again, or promote the slave."""
         if victim is Victim.NODE:
             self.master.start()
         elif victim is Victim.MASTER:

@@ -1,4 +1,4 @@
-"""What durable consumers have done, held against what is in the log: each message's effect is there once.
+"""Compares the work of durable consumers with the log: each message's effect is there once.
 
 A consumer's effects are rows in a database of SQLite, written in the transaction that notes the message as finished.
 The rows stand in the order in which they were committed.
@@ -55,7 +55,7 @@ def effect_of(seq: int, payload: bytes, member: str, deliveries: int) -> Effect:
 
 
 def read(path: Path, stream: str, consumer: str) -> list[Effect]:
-    """In the order they were committed; none where there are no books yet."""
+    """In the order they were committed; none without books yet."""
     if not path.exists():
         return []
     with closing(sqlite3.connect(path, timeout=BUSY_S)) as database:

@@ -1,4 +1,4 @@
-"""Members of a consumer, each a process that does what it is given until it is told to end, or dies."""
+"""Members of a consumer, each a process that handles its messages until it is stopped, or dies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Members:
             self.kill(name)
 
     def begin(self, name: str) -> None:
-        """Start it, and wait until it is connected; it goes on where it was."""
+        """Starts it, and waits until it is connected; it resumes where it was."""
         process = self._processes[name] = Process(self._run, self._specs[name])
         expect(process, READY)
 
@@ -53,16 +53,16 @@ class Members:
     def pause(self, name: str) -> None:
         process = self._processes[name]
         if process.exit_code is not None:
-            expect(process, READY)  # tells why it has ended
+            expect(process, READY)  # gives the reason of its end
         process.pause()
 
     def resume(self, name: str) -> None:
         self._processes[name].resume()
 
     def leave(self, name: str) -> None:
-        """It ends well: what it has done is told before."""
+        """It ends well: its work is reported before."""
         process = self._processes.pop(name)
-        with contextlib.suppress(BrokenPipeError):  # it has ended, and said why
+        with contextlib.suppress(BrokenPipeError):  # it has ended, with its reason
             process.pipe.send(None)
         expect(process, ENDED)
         process.close()
@@ -90,7 +90,7 @@ class Members:
 
 
 def expect(process: Process, told: str) -> None:
-    """Wait until a member says this."""
+    """Waits until a member prints this."""
     assert process.pipe.poll(END_S), f"a member does not say that it is {told}"
     heard = process.pipe.recv()
     assert heard == told, heard

@@ -26,13 +26,13 @@ from tests.system.node import PATIENCE_S
 
 END_S = 30.0
 RETRY_S = 0.05
-LINGER_S = 600.0  # a party tells nothing by itself
+LINGER_S = 600.0  # a party sends nothing by itself
 _forks = multiprocessing.get_context("forkserver")
 _forks.set_forkserver_preload(["__main__", __name__, "tailrace.client", "tailrace.consumer", "tailrace.once"])
 
 
 class Died(Exception):
-    """The program was killed before it said how its call had ended."""
+    """The program was killed before it reported the end of its call."""
 
 
 class Told(NamedTuple):
@@ -99,7 +99,7 @@ class Process:
         self._process.close()
 
 
-# --- a program that does what it is told, one call at a time ----------------------------------------------------------
+# --- a program that executes commands, one call at a time -------------------------------------------------------------
 
 
 class Party(Process):
@@ -193,7 +193,7 @@ class Program:
         self._do(self._held.pop(consumer))
 
     def ack(self, consumer: str) -> None:
-        """Tell the broker what is finished."""
+        """Sends the acknowledgements to the broker."""
         self._consumers[consumer].flush()
 
     def drain(self, consumer: str, last_seq: int) -> None:

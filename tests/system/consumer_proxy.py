@@ -109,7 +109,7 @@ class Line:
         self._proxy.do(close_all())
 
     def silence(self, *, for_good: bool = False) -> None:
-        """Nothing more goes through the connections there are, either way, and neither end is told.
+        """The open connections pass nothing more, either way, and neither end is notified.
 
         `for_good`: nor through later ones.
         """

@@ -1,4 +1,4 @@
-"""What the members of consumers run: each in a process of its own, until it is told to end."""
+"""The programs that members of consumers run: each in a process of its own, until it is stopped."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def work(pipe: Connection, spec: Spec) -> None:
 
 
 def _told(pipe: Connection, spec: Spec, make: Make) -> None:
-    """Say how it ended."""
+    """Reports how it ended."""
     try:
         _run(pipe, spec, make)
     except (tailrace.TailraceError, sqlite3.Error) as error:

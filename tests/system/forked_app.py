@@ -13,7 +13,7 @@ inherited = client
 
 
 def app(environ: dict[str, str], start_response: Callable[..., object]) -> Iterable[bytes]:
-    """Publishes the path; answers with its seq, the payload, and what the inherited client said."""
+    """Publishes the path; answers with its seq, the payload, and the inherited client's error."""
     global client
     payload = environ["PATH_INFO"].removeprefix("/")
     said = "nothing"

@@ -1,7 +1,7 @@
-"""A disk whose writes fail, and whose flushes take time, when a test says so: one file, served by way of FUSE.
+"""A disk whose writes fail, and whose flushes take time, on a test's command: one file, served by way of FUSE.
 
-A loop device over the file is a block device with the same faults. Run as a program: MOUNTPOINT IMAGE CONTROL. IMAGE is
-where the bytes are; CONTROL says which writes fail and how long a flush takes. A write fails that contains a marker, so
+A loop device over the file is a block device with the same faults. Run as a program: MOUNTPOINT IMAGE CONTROL. IMAGE
+holds the bytes; CONTROL selects the writes that fail and the time of a flush. A write fails that contains a marker, so
 that a test can spare the file system's own metadata, which many file systems do not survive the loss of.
 """
 
@@ -59,7 +59,7 @@ class FaultyDisk:
         self.mount()
 
     def set(self, *, fail_marker: bytes = b"", flush_ms: int = 0) -> None:
-        """From now on writes that contain these bytes fail with EIO, and a flush takes so long."""
+        """From now on writes that contain these bytes fail with EIO, and a flush takes `flush_s`."""
         self._control.write_bytes(CONTROL.pack(flush_ms, fail_marker))
 
 

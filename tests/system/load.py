@@ -1,4 +1,4 @@
-"""Publishers and subscribers that outlive the workers they talk to, and what must be true of what they saw.
+"""Publishers and subscribers that outlive the workers they talk to, and the conditions on their results.
 
 A publisher sends each message once and never again, with acknowledgements on. So each message it sent is in the end
 exactly one of: acknowledged (it must be in the log, at that seq), refused with the promise that nothing of it was
@@ -27,7 +27,7 @@ SILENCE_S = 60.0  # without a message; the publishers never pause that long
 
 @dataclass
 class Fates:
-    """What became of each message a publisher sent; `sent` is in the order of sending, by connection."""
+    """The result of each message a publisher sent; `sent` is in the order of sending, by connection."""
 
     acknowledged: dict[tuple[str, int], str] = field(default_factory=dict)
     refused: list[str] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Fates:
 
 
 class Peer(threading.Thread):
-    """A thread with one connection at a time, and another when that is lost, until told to end."""
+    """A thread with one connection at a time, and another when that is lost, until stopped."""
 
     def __init__(self, node: Node, name: str) -> None:
         super().__init__(name=name, daemon=True)

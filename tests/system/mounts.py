@@ -13,7 +13,7 @@ from tests.system.node import wait_for
 
 
 class CannotMount(Exception):
-    """Not root, or the kernel said no; the text says which."""
+    """Not root, or the kernel refused; the text gives the reason."""
 
 
 def mount(path: Path, options: str) -> None:

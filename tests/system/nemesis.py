@@ -15,8 +15,8 @@ phase everything is healed. Then, as the documents promise:
 - all copies are equal, byte for byte, and `tailrace check` finds nothing;
 - every node stops cleanly, and its log has no traceback.
 
-The seed of round k is the first seed and k. It exits with 1 where a promise was broken; the plans and logs of such
-rounds are kept in the folder.
+The seed of round k is the first seed and k. It exits with 1 if a promise was broken; the plans and logs of such rounds
+are kept in the folder.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Say = Callable[[str], None]
 
 
 class Broken(Exception):
-    """A promise that was not kept; the text says which."""
+    """A broken promise; the text names it."""
 
 
 class Outcome(NamedTuple):
@@ -86,7 +86,7 @@ class Round:
         self._say = say
 
     def run(self) -> list[Sent]:
-        """All phases under load, and what became of each message. Raises Broken."""
+        """All phases under load, and the result of each message. Raises Broken."""
         addresses = [node.address for node in self.place.tree.nodes.values()]
         options = {"ack": Ack.REPLICATED, "replicas": self.plan.replicas}
         publishers = {f"p{number}": addresses for number in range(len(KINDS))}
@@ -184,7 +184,7 @@ class Round:
         self._settle()
 
     def _not_settled(self) -> str:
-        """The streams that do not have one master and else slaves; "" if there is none."""
+        """The streams without exactly one master and else slaves; "" if all are right."""
         try:
             roles = {name: self.operator.roles(name) for name in self.place.names}
         except Failed as error:
@@ -198,7 +198,7 @@ class Round:
 
 
 def check_logs(plan: Plan, place: Ground, sent: Sequence[Sent]) -> None:
-    """Whether the copies are equal, and have what was acknowledged. Raises Broken."""
+    """Whether the copies are equal, and have all acknowledged messages. Raises Broken."""
     data = place.tree.data()
     deadline_s = time.monotonic() + EQUAL_S
     while found := differences(data, place.names[0]):

@@ -1,4 +1,4 @@
-"""The nodes that a nemesis works on, each with a disk of its own, and what is wrong with them now."""
+"""The nodes that a nemesis works on, each with a disk of its own, and their present faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An operator who does what docs/operations.md says, and sees only the nodes that can be reached from one of them."""
+"""An operator who follows docs/operations.md, and sees only the nodes that can be reached from one of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PATH_MAX = 8  # nodes from a slave up to its master
 
 
 class Failed(Exception):
-    """A command was refused, or had no answer in time; the text says which."""
+    """A command was refused, or had no answer in time; the text gives the reason."""
 
 
 class Copy(NamedTuple):
@@ -30,7 +30,7 @@ NOTHING = Copy(0, 0, 0)
 
 
 class Operator:
-    """`replicas`: how many slaves have what was acknowledged as replicated."""
+    """`replicas`: the number of slaves that have messages acknowledged as replicated."""
 
     def __init__(self, tree: Tree, streams: Sequence[str], replicas: int) -> None:
         self.tree = tree
@@ -43,7 +43,7 @@ class Operator:
         self._has_fence: bool | None = None
 
     def sees_enough(self, reached: Sequence[str]) -> bool:
-        """Whether one of these nodes has everything that was acknowledged as replicated, whoever is away."""
+        """Whether one of these nodes has everything that was acknowledged as replicated, with any others away."""
         return len(reached) >= self._needed
 
     def fail_over(self, reached: Sequence[str]) -> str:
@@ -112,7 +112,7 @@ class Operator:
         return False
 
     def look(self, name: str, stream: str) -> Copy:
-        """What `stat` says; NOTHING if the node does not know the stream."""
+        """The output of `stat`; NOTHING if the node does not know the stream."""
         answer = self._ask(name, f"stat {stream}")
         if answer[0].startswith("err unknown"):
             return NOTHING

@@ -11,7 +11,7 @@ import pytest
 
 
 def in_namespace(script: str) -> subprocess.CompletedProcess[str]:
-    """Run a Python script where loopback is down and no other interface is; skip the test where that may not be."""
+    """Runs a Python script with loopback down and no other interface; skips the test without permission."""
     unshare = ["unshare", "--net"] if os.geteuid() == 0 else ["unshare", "--net", "--map-root-user"]
     if shutil.which("unshare") is None or shutil.which("ip") is None:
         pytest.skip("needs unshare (util-linux) and ip (iproute2)")

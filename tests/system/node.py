@@ -46,7 +46,7 @@ class Message(NamedTuple):
 
 
 class LineClient:
-    """A client of the line protocol that keeps what it got apart: answers in one row, messages in another."""
+    """A client of the line protocol that keeps input apart: answers in one list, messages in another."""
 
     def __init__(self, port: int, host: str = "127.0.0.1") -> None:
         self.sock = socket.create_connection((host, port), timeout=PATIENCE_S)

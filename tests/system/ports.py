@@ -46,7 +46,7 @@ class Ports:
         return self.do(listen())
 
     def do(self, work: Coroutine[Any, Any, Value]) -> Value:
-        """Run it on the loop, and give what it gives."""
+        """Runs it on the loop, and returns its result."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(PATIENCE_S)
 
     def close(self) -> None:

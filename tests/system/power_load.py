@@ -1,4 +1,4 @@
-"""Publishers that go on until the power is lost, and what was acknowledged to them."""
+"""Publishers that continue until the power is lost, and the messages acknowledged to them."""
 
 from __future__ import annotations
 

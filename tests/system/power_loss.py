@@ -70,7 +70,7 @@ class Machine:
         self._node.log_path = volume.path.parent / "node.log"
 
     def round(self, what: str) -> None:
-        """Start the node, see what it kept, load it, and take its power away."""
+        """Starts the node, checks what it kept, loads it, and takes its power away."""
         self.start(what)
         try:
             self._load(what)
@@ -118,7 +118,7 @@ class Machine:
             publisher.start()
         time.sleep(self._rng.uniform(*LOAD_S))
         self._write_some_back()
-        over.append(True)  # before it is true: what is refused from now on is no fault
+        over.append(True)  # before it is true: later refusals are not a fault
         self._volume.lose_power()
         self._node.kill()
         for publisher in publishers:

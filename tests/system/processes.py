@@ -1,4 +1,4 @@
-"""What the system says about a node's processes, seen from outside: who they are, what they hold."""
+"""The system's view of a node's processes, from outside: their names, pids and descriptors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def worker_pid(node: Node, slot: int) -> int:
 
 
 def only(pids: list[int]) -> int | None:
-    """The pid where there is one; None where there are more, or none."""
+    """The pid if there is exactly one; None otherwise."""
     return pids[0] if len(pids) == 1 else None
 
 

@@ -1,4 +1,4 @@
-"""A network that breaks where a test wants it to: a TCP proxy that cuts its first connection after so many bytes."""
+"""A network that breaks on a test's command: a TCP proxy that cuts its first connection after a number of bytes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Proxy(Ports):
         """Connections of `cutting_port` that are over."""
 
     def route(self, way: Way = Way.TO_CLIENT, after_bytes: int = 1 << 62, cut: Cut = Cut.END) -> Route:
-        """A new port. Its first connection is cut when so many bytes have gone that way: they arrive, and no more."""
+        """A new port. Its first connection is cut after `nbytes` in that direction: they arrive, and no more."""
         made = Route(0, way, after_bytes, cut)
         made.port = self.open(lambda reader, writer: self._serve(made, reader, writer))
         return made

@@ -81,7 +81,7 @@ def streams_of(node: Node) -> list[str]:
 
 
 def followed(number: int, start_seq: int, **fields: object) -> bytes:
-    """A FOLLOWED with whatever in it."""
+    """A FOLLOWED with any fields."""
     body = {
         "id": number, "state": "following", "start_seq": start_seq, "first_seq": 0, "next_seq": start_seq,
         "role": "master", "history": [[1, 0, EVIL]], "path": [EVIL],
@@ -100,7 +100,7 @@ class Upstream:
         self._codec = ServerCodec(MAX_FRAME_BYTES, MESSAGE_MAX_BYTES)
         self._buffer = bytearray(RECEIVE_BYTES)
 
-    # --- saying -----------------------------------------------------------------------------------------------------
+    # --- sending ----------------------------------------------------------------------------------------------------
 
     def say(self, *messages: Message) -> None:
         self.send(b"".join(map(pack, messages)))
@@ -132,7 +132,7 @@ class Upstream:
             assert not thread.is_alive(), f"after {poured} bytes the slave takes no more"
 
     def welcome(self, node: str = EVIL, features: tuple[str, ...] = (FEATURE,)) -> Hello:
-        """Hear HELLO and answer it."""
+        """Receives HELLO and answers it."""
         hello = self.next(Hello)
         self._codec.features = frozenset({FEATURE})
         self.say(Welcome(VERSION, features, "evil/1", node, 0, {}))
@@ -159,7 +159,7 @@ class Upstream:
         start = asked.next_seq if start_seq is None else start_seq
         self.say(Followed(asked.id, state, start, 0, start, "master", history, path))  # type: ignore[arg-type]
 
-    # --- hearing ----------------------------------------------------------------------------------------------------
+    # --- receiving --------------------------------------------------------------------------------------------------
 
     def next(self, kind: type[Kind]) -> Kind:
         """The next message of this kind; others before it are forgotten."""

@@ -6,7 +6,7 @@ Publishers write to 50 streams. Subscribers and members of durable consumers com
 that are cut half-way, and others drop their connections in the middle of a line. In the first half of the time the node
 is reloaded every `--reload-every` seconds, in the second half never. The streams keep `--keep` bytes each.
 
-It prints what it found, writes it and the samples of memory to a folder, and exits with 1 where a promise was broken.
+It prints what it found, writes it and the samples of memory to a folder, and exits with 1 if a promise was broken.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ GROWTH_MAX_PERCENT = 1.0
 LEVELS = re.compile(r" (WARNING|ERROR|CRITICAL) +\[\d+\] ")
 LOG_LINES = 10
 PROGRESS_S = 1.0
-PROGRESS_PLAIN_S = 30.0  # where there is no terminal
+PROGRESS_PLAIN_S = 30.0  # without a terminal
 
 # A small cache is full within seconds. One with room takes a burst of chunks at some time, and what the allocator got
 # for the largest burst stays: a late one would look like a growth.
@@ -95,7 +95,7 @@ class Client:
             known = len(texts)
 
     def end(self, ends: dict[str, int]) -> None:
-        """Tell it to read to these ends and leave."""
+        """Makes it read to these ends and leave."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(ends) + "\n")
         self.process.stdin.flush()

@@ -297,7 +297,7 @@ async def play(role: Role) -> None:
 
 
 def main() -> None:
-    """One role, as the JSON object in the argument says."""
+    """Runs one role, given by the JSON object in the argument."""
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("spec", type=json.loads)
     spec = parser.parse_args().spec

@@ -233,7 +233,7 @@ def test_metrics_agree_with_what_was_done(tmp_path: Path) -> None:
 
 
 def differences(node: Node, expected: dict[str, float]) -> dict[str, float]:
-    """Those metrics that are not as expected, with what they are."""
+    """Those metrics that are not as expected, with their values."""
     samples = node.get("/metrics")[1].splitlines()
     found = dict.fromkeys(expected, 0.0)
     for line in samples:

@@ -168,7 +168,7 @@ def test_a_publish_is_answered_with_its_place(node: Node, slot: int, owner: int)
 
 
 def test_one_request_for_several_streams(node: Node) -> None:
-    """The same messages to each, whoever owns it, and the results in the order of the request."""
+    """The same messages to each, with any owner, and the results in the order of the request."""
     names = [*names_of(0, WORKERS, 3, "several"), *names_of(1, WORKERS, 3, "several")]
     first_seqs = [0] * len(names)
     for slot in range(WORKERS):
@@ -375,7 +375,7 @@ def test_many_streams_on_one_connection(client: BinaryPeer) -> None:
 
 
 def test_a_node_that_stops_says_so(tmp_path: Path) -> None:
-    """What was published before is answered, then comes the reason, then the end."""
+    """Earlier publishes are answered, then comes the reason, then the end."""
     with running(tmp_path / "data", workers=WORKERS) as node:
         clients = [peer_of(node, slot) for slot in range(WORKERS)]
         for client in clients:

@@ -1,6 +1,6 @@
-"""What binary peers do wrong, on a real node: each error and its code, what lives on and what is closed; the bounds.
+"""Misbehaving binary peers on a real node: each error and its code, which connections survive; the bounds.
 
-Whatever they send, no worker ends and memory stays where it was.
+For all their input, no worker ends and memory stays flat.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def envelope(opcode: int, fields: object) -> bytes:
 
 
 def publish_body(request: int, ack: int, replicas: int, handles: list[int], frames: bytes, streams: int = -1) -> bytes:
-    """A PUBLISH of whatever parts; `streams` as told, by default as many as there are handles."""
+    """A PUBLISH of any parts; `streams` as given, by default as many as there are handles."""
     head = PUBLISH_HEAD.pack(request, ack, replicas, len(handles) if streams < 0 else streams)
     return pack_envelope(Op.PUBLISH, head + struct.pack(f"<{len(handles)}I", *handles) + frames)
 
@@ -223,7 +223,7 @@ def test_errors_that_a_connection_survives(node: Node) -> None:
         )
 
 
-# What is said first, or after HELLO, and the code of the error. The connection is closed behind it.
+# The first message, or the first after HELLO, and the code of the error. The connection is closed after it.
 FIRST: dict[str, tuple[bytes, str]] = {
     "another version": (pack(Hello(2, (), "")), "unsupported"),
     "no map": (pack_envelope(Op.HELLO, b"\x01"), "usage"),
@@ -324,7 +324,7 @@ def test_streams_of_a_connection(node: Node, slot: int) -> None:
 
 
 def test_envelopes_that_have_begun_are_bounded_over_all_connections(node: Node) -> None:
-    """The one that passes the bound is told and closed, and gives its memory back at once."""
+    """The one that exceeds the bound is notified and closed, and gives its memory back at once."""
     with contextlib.ExitStack() as held:
         clients = [held.enter_context(peer(node)) for _ in range(20)]
         before = node.metric("tailrace_refused_commands_total")
@@ -436,7 +436,7 @@ def test_requests_with_flipped_bytes(node: Node) -> None:
 
 
 def test_requests_that_are_cut_off(node: Node) -> None:
-    """At every place within each; the peer that only stops sending hears that something is incomplete."""
+    """At every place within each; a peer that only stops sending receives the error about incomplete input."""
     chance = random.Random(seed())
     for said in SAYINGS[:12]:
         for length in range(1, min(len(said), 60), 5):

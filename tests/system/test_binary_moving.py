@@ -38,7 +38,7 @@ def chance() -> random.Random:
 
 
 class Party(threading.Thread):
-    """A thread with one connection, until told to end."""
+    """A thread with one connection, until stopped."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -88,7 +88,7 @@ class PipeliningPublisher(Party):
         client.close()
 
     def check(self, logs: dict[str, list[bytes]]) -> None:
-        """Every request was answered once; its messages are where it was told they are, in the order of sending."""
+        """Every request was answered once; its messages have the seqs of the answer, in the order of sending."""
         answers = self._client.answers[1:]
         assert not self._client.errors(), self._client.errors()[:3]
         results = {each.request: each.results for each in answers if isinstance(each, Published)}

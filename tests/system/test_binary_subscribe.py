@@ -59,7 +59,7 @@ def fill(node: Node, name: str, count: int, nbytes: int = 1_000) -> list[bytes]:
 
 
 def read(node: Node, number: int, name: str, start: From, **how: object) -> tuple[BinaryPeer, int]:
-    """A subscription read to its end, by default to what is there now; and the seq after it."""
+    """A subscription read to its end, by default the present end; and the seq after it."""
     with peer(node) as client:
         client.subscribe(number, name, start, **{"end": ("now", 0), **how})  # type: ignore[arg-type]
         end = client.wait_ended(number)
@@ -192,7 +192,7 @@ def test_subscriptions_share_a_connection_fairly(node: Node, client: BinaryPeer)
 
 
 def test_unsubscribe_within_a_backlog(node: Node, client: BinaryPeer) -> None:
-    """No chunk comes after ENDED, which says where to go on."""
+    """No chunk comes after ENDED, which has the seq to continue from."""
     fill(node, "unsubbed", 20_000)
     client.subscribe(5, "unsubbed")
     client.read_messages(5, 100)
@@ -373,7 +373,7 @@ def test_a_place_that_was_trimmed_is_the_first_that_is_kept(node: Node, client: 
 
 
 def test_readers_in_the_middle_of_a_chunk_that_is_trimmed(node: Node) -> None:
-    """The chunk that is half out comes whole; then the reader is told, and goes on with what is kept."""
+    """The partly sent chunk comes whole; then the reader is notified, and continues with the oldest kept message."""
     cases = [(slot, nbytes) for slot in range(WORKERS) for nbytes in (1_000, 300_000)]
     names = [name_of(0, WORKERS, f"cut{slot}-{nbytes}-") for slot, nbytes in cases]
     logs = [fill(node, name, 24 * MIB // nbytes, nbytes) for name, (_slot, nbytes) in zip(names, cases, strict=True)]
@@ -422,7 +422,7 @@ def test_one_that_waits_for_credit_is_told_of_a_trim_too(node: Node, slot: int) 
 
 
 def test_an_end_that_was_trimmed(node: Node, client: BinaryPeer) -> None:
-    """Nothing of what was asked for is there any more: it ends, and does not wait for ever."""
+    """No requested message exists any more: it ends, and does not wait for ever."""
     fill(node, "gone", 1_000)
     client.subscribe(1, "gone", end=("seq", 100), credit=1_032)
     client.read_messages(1, 1)

@@ -1,4 +1,4 @@
-"""A node whose clock has jumped: what is kept by age stays until the jump has lasted, whoever is started meanwhile."""
+"""A node whose clock has jumped: retention by age waits until the jump has lasted, across restarts of workers."""
 
 from __future__ import annotations
 

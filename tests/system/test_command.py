@@ -121,7 +121,7 @@ def test_a_large_text_through_three_publishers_and_many_tails(node: Node, reques
 
 
 def check_places(node: Node, name: str, lines: list[bytes]) -> None:
-    """From a seq and from a time, against what a plain client is told."""
+    """From a seq and from a time, compared with a plain client."""
     with node.client() as client:
         client.send(f"sub {name} #{TEXT_LINES - 20_000}", f"unsub {name}")
         client.send(f"sub {name} #{TEXT_LINES // 3}")

@@ -1,4 +1,4 @@
-"""Whoever dies, at whatever point of whichever call: a message that was put is processed once by each consumer.
+"""Any party dies, at any point of any call: a message that was put is processed once by each consumer.
 
 Every cell of {who dies} x {when} x {during which call} is a test. All cells of one victim are played together, on a
 stream of their own each: one fall comes over them all. TAILRACE_CRASH_ROUNDS=20 plays as many rounds at random points
@@ -57,7 +57,7 @@ class Stage:
         return made
 
     def scene(self, cell: Cell) -> Scene:
-        """What became of a cell of the matrix."""
+        """The result of a cell of the matrix."""
         victim = cell.victim
         if victim not in self._played:
             scenes = play(self.ground_of(victim), matrix([victim]), self.folder(victim.name.lower()))
@@ -211,7 +211,7 @@ def test_communication_channel_fails(case: Case, fail: Callable[[Line], None]) -
 
 @pytest.mark.parametrize("how", ["killed", "silent"])
 def test_no_call_hangs_past_its_time_out(case: Case, how: str) -> None:
-    """Where the server dies and stays dead, every call says so in time."""
+    """If the server dies and stays dead, every call reports that in time."""
     case.put("one")
     calls = [("put", b"two|"), ("get", BILLING), ("ack", BILLING), ("create", "other"), ("delete", BILLING)]
     client = case.start(timeout_s=SHORT_S)

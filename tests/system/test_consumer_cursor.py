@@ -29,7 +29,7 @@ HELLO = Hello(VERSION, (CONSUMERS,), "test/1")
 AT_ONCE = 200  # requests on their way
 CURSOR = cursor_name(b"s").decode()
 ON_DISK_MAX_BYTES = 10_000_000
-OPENED_MAX_S = 30.0  # generous: a machine that is busy is no fault
+OPENED_MAX_S = 30.0  # generous: a busy machine is not a fault
 
 
 def disk_bytes(node: Node) -> int:

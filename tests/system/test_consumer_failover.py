@@ -68,7 +68,7 @@ def connect(*nodes: Node) -> Client:
 
 
 def listed(node: Node, prefix: str = "") -> dict[str, str]:
-    """The role of each stream, as the command tells."""
+    """The role of each stream, as the command shows."""
     with node.client() as client:
         return {row["stream"]: row["role"] for row in rows(client.ask_table(f"streams {prefix}".strip()))}
 
@@ -108,14 +108,14 @@ def test_a_consumer_on_a_slave_of_a_slave(tree: tuple[Node, Node, Node]) -> None
 
 
 class Reader:
-    """A member that finishes what it gets, in the order in which it gets it."""
+    """A member that acknowledges its messages, in the order of their delivery."""
 
     def __init__(self, consumer: Consumer) -> None:
         self.consumer = consumer
         self.finished: list[int] = []
 
     def read_to(self, count: int) -> None:
-        """Until so many are finished, and the broker has heard so."""
+        """Until this many are acknowledged, and the broker has stored that."""
         while len(self.finished) < count:
             message = self.consumer.receive(PATIENCE_S)
             assert message is not None
@@ -127,8 +127,8 @@ class Reader:
 
 
 def test_a_consumer_goes_on_at_a_slave_that_is_promoted(tree: tuple[Node, Node, Node]) -> None:
-    """The master is killed. What was finished and is held by a slave stays finished; the rest comes, each once. The
-    former master follows when it is back, and takes the consumers as they are now.
+    """The master is killed. Acknowledged messages whose acknowledgement a slave holds stay so; the rest comes, each
+    once. The former master follows when it is back, and takes the present state of the consumers.
     """
     top, middle, bottom = tree
     with connect(middle, bottom) as client, connect(top) as publisher:

@@ -34,7 +34,7 @@ class Pair:
         self.top, self.middle, self.gate = top, middle, gate
 
     def lose(self) -> None:
-        """The slave has neither 3 and 4, nor what was done with them."""
+        """The slave has neither 3 and 4, nor their acknowledgements."""
         wait_for(lambda: is_same(self.top, self.middle, LOG), "the slave knows of the consumer")
         self.gate.shut()
         publish(self.top, b"lost 3", b"lost 4")
@@ -139,7 +139,7 @@ def take_and_give_back(node: Node, count: int) -> None:
 
 
 def test_through_the_client_and_into_a_database(pair: Pair, tmp_path: Path) -> None:
-    """The program had the lost ones in hand: it hears that they are not its own, and does the new ones, each once."""
+    """The program held the lost ones: it learns that they are not its own, and handles the new ones, each once."""
     pair.lose()
     effects: list[bytes] = []
     addresses = f"127.0.0.1:{pair.top.port}", address(pair.middle)

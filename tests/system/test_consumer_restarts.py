@@ -39,7 +39,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
 
 
 def run(node: Node) -> tuple[int, list[str]]:
-    """Its end, and what it has done."""
+    """Its end, and its work."""
     command = [sys.executable, "-c", PROGRAM, address(node)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=3 * PATIENCE_S, check=False)
     assert not done.stderr, done.stderr

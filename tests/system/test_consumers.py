@@ -1,6 +1,6 @@
-"""Durable consumers through the client library: each message is finished, whatever is cut, killed or promoted.
+"""Durable consumers through the client library: each message is acknowledged, across cuts, kills and promotions.
 
-What nothing has happened to is given once; a database that notes what was done has each effect once, whatever happens.
+Without failures each message is delivered once; a database that records the work has each effect once, in any case.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def test_making_moving_and_ending_them(client: tailrace.Client) -> None:
 
 
 def test_wherever_the_connection_is_cut_each_is_given_once(node: Node) -> None:
-    """Answers that were not heard are given again, to the same member, and are no deliveries of their own."""
+    """Lost answers are repeated, to the same member, and are not deliveries of their own."""
     cuts = 0
     with Proxy(node.port) as proxy, tailrace.connect(address(node)) as direct:
         publish(direct, "cut", 12)
@@ -226,7 +226,7 @@ def test_what_takes_too_long_goes_to_another(client: tailrace.Client) -> None:
 
 
 def test_the_owner_is_killed_again_and_again(client: tailrace.Client, node: Node, tmp_path: Path) -> None:
-    """Before, between and after the answers of a consumer that notes in a database what it has done."""
+    """Before, between and after the answers of a consumer that records its work in a database."""
     chance, kills = random.Random(seed()), 0
     publish(client, "killed", 400)
     with contextlib.closing(sqlite3.connect(tmp_path / "effects.db")) as database:

@@ -63,7 +63,7 @@ def end_of(file: Path) -> int:
     return file.stat().st_size
 
 
-# What is done to a stream of MESSAGES messages, by the stream's name.
+# The damage to a stream of MESSAGES messages, by the stream's name.
 DAMAGE: dict[str, Callable[[Path, Path], None]] = {
     "content-magic": lambda content, _index: flip(content, 3),
     "content-name": lambda content, _index: flip(content, NAME_OFFSET),
@@ -126,7 +126,7 @@ def check(data: Path, *flags: str) -> tuple[int, str]:
 
 
 def read_all(node: Node, stream: str, count: int = MESSAGES) -> tuple[list[bytes], list[str]]:
-    """The payloads from the beginning until there are `count` or the broker says why not; its answers to `sub`."""
+    """The payloads from the beginning until there are `count` or an error; the answers to `sub`."""
     with node.client() as client:
         client.send(f"sub {stream} 0")
         client.read_until(lambda: len(client.messages) >= count or any(a.startswith("err ") for a in client.answers))
@@ -356,7 +356,7 @@ def test_a_full_disk_stops_publishers_only_and_only_while_it_is_full(disk: Path)
         taken = publish_until_full(client, streams)
         assert sum(taken.values()) * len(BIG) > (DISK_BYTES - BALLAST_BYTES) // 2
 
-        # Who asked for no acknowledgements hears of failures all the same; a new stream has no room either.
+        # A publisher without acknowledgements receives failures all the same; a new stream has no room either.
         quiet.send(*(b"pub %s |%s" % (stream.encode(), BIG) for stream in (*streams, "new-one")))
         assert all(answer.startswith("err full ") for answer in quiet.read_answers(len(streams) + 1))
         # Readers get all there is, those that come now too.

@@ -1,4 +1,4 @@
-"""Publishers that try again until they are answered: each message is in the log once, whatever dies in between."""
+"""Publishers that retry until they are answered: each message is in the log once, with any process dying in between."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ WAYS = {"singly": publish_singly, "some": publish_some, "many": publish_many_at_
 
 
 class Publisher(threading.Thread):
-    """Numbers what it publishes; `sent` counts what was acknowledged."""
+    """Numbers its publishes; `sent` counts the acknowledged ones."""
 
     def __init__(self, node: Node, stream: str, way: str) -> None:
         super().__init__(daemon=True)
@@ -136,7 +136,7 @@ def test_the_owner_is_replaced_and_the_node_started_again(tmp_path: Path) -> Non
 
 @pytest.mark.slow
 def test_the_master_dies_and_a_slave_is_promoted(tmp_path: Path) -> None:
-    """What was acknowledged as replicated is there once, what nobody answered at most once."""
+    """Messages acknowledged as replicated are there once, unanswered ones at most once."""
     options = {"ack": Ack.REPLICATED, "replicas": 1, "retry": True, "timeout_s": PATIENCE_S}
     with growing(tmp_path, CHAIN, config=CONFIG) as tree:
         follow_all(tree)

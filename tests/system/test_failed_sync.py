@@ -1,4 +1,4 @@
-"""A disk fails some writes and recovers: what is acknowledged afterwards is on it, whatever became of the worker."""
+"""A disk fails some writes and recovers: messages acknowledged afterwards are on it, also if the worker died."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def fail_some(node: Node, disk: FaultyDisk, stream: str) -> None:
 
 
 def acknowledged(node: Node, stream: str) -> dict[int, bytes]:
-    """Publish until so many are acknowledged; by seq."""
+    """Publishes until `count` are acknowledged; by seq."""
     found: dict[int, bytes] = {}
     with node.client() as client:
         client.ask("ack on")

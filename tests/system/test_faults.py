@@ -1,4 +1,4 @@
-"""Processes that are killed under load: what was acknowledged stays, what was seen stays in order."""
+"""Processes that are killed under load: acknowledged messages stay, and readers see them in order."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_a_child_that_publishes_with_its_parents_client_is_told_and_nothing_is_l
 
 
 def test_whatever_a_child_does_with_it_not_a_byte_goes_out(node: Node) -> None:
-    """Each thing that a program may have of a client raises at its next use; closing it is no error."""
+    """Each of a program's objects of a client raises at its next use; closing it is not an error."""
     with Proxy(node.port) as proxy:
         route = proxy.route()
         with tailrace.connect(f"127.0.0.1:{route.port}") as client:
@@ -111,7 +111,7 @@ def test_whatever_a_child_does_with_it_not_a_byte_goes_out(node: Node) -> None:
 
 
 def ended(client: tailrace.Client, subscription: tailrace.Subscription) -> str:
-    """Both are ended, which is no error."""
+    """Both are ended, which is not an error."""
     subscription.cancel()
     client.close()
     return "connected" if client.is_connected else "not connected"

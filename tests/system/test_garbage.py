@@ -1,4 +1,4 @@
-"""Whatever peers send, or do not read: no worker ends, nobody else notices, and memory stays where it was.
+"""Peers that send anything, or do not read: no worker ends, no other client notices, and memory stays flat.
 
 Each kind of misbehaviour is played in rounds. What the first round leaves in memory is warm-up (buffers, caches, the
 allocator's own stock); after the second the workers may hold no more than a stated margin above it. How many of the
@@ -108,7 +108,7 @@ def reset(sock: socket.socket) -> None:
 
 
 def throw(node: Node, data: bytes, pieces: random.Random | None = None) -> None:
-    """Send all, in random pieces, read whatever comes until the broker is done, whichever way it ends."""
+    """Sends all, in random pieces, reads until the broker is done, in either way."""
     with node.client() as client, contextlib.suppress(ConnectionError):
         view = memoryview(data)
         while view:

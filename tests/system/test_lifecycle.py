@@ -1,4 +1,4 @@
-"""A node's life from outside: how it starts, what it refuses, how it stops, and what it does about its children."""
+"""A node's life from outside: its start, its refusals, its stop, and its care for its children."""
 
 from __future__ import annotations
 
@@ -336,7 +336,7 @@ def test_publishes_wait_for_a_worker_that_is_down(tmp_path: Path) -> None:
         reader.read_messages(1)
         with held_down(node, 1, client):
             client.send(*(f"pub {name} |while it is down" for name in names), "ping")
-            # Others are served meanwhile, and what is in the files can be read.
+            # Others are served meanwhile, and the files can be read.
             mine = name_of(0, 2, "t")
             other.ask("ack on")
             assert other.ask(f"pub {mine} |x") == f"ok pub {mine} 0"
@@ -456,7 +456,7 @@ class Listener:
         self.heard: list[dict[str, str]] = []
 
     def wait_for(self, variable: str) -> dict[str, str]:
-        """Forget what comes before the next message with this variable; give that."""
+        """Drops input before the next message with this variable; returns that."""
         while True:
             said = dict(line.split("=", 1) for line in self.sock.recv(4096).decode().splitlines())
             if variable in said:

@@ -83,7 +83,7 @@ def test_message_and_line_sizes(client: LineClient) -> None:
 
 
 def test_lines_that_have_begun_are_bounded_over_all_connections(node: Node) -> None:
-    """The one that passes the bound is told and closed, and gives its memory back at once."""
+    """The one that exceeds the bound is notified and closed, and gives its memory back at once."""
     with contextlib.ExitStack() as held:
         clients = [held.enter_context(node.client()) for _ in range(36)]
         for client in clients:
@@ -290,7 +290,7 @@ def send_until_full(client: LineClient, data: bytes) -> int:
 
 
 def test_what_is_asked_of_an_owner_beyond_what_a_link_may_hold_is_refused(node: Node) -> None:
-    """Calls are bounded too: many for an owner that stands still hear `overloaded`, each in its place."""
+    """Calls are bounded too: many for an owner that stands still get `overloaded`, each in its place."""
     name = name_of(1, WORKERS, "overloading")
     pids = node.worker_pids()
     count = 4_000

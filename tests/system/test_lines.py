@@ -138,7 +138,7 @@ def shortened(answer: str) -> str:
 
 
 def test_a_ping_comes_after_the_errors_of_the_publishes_before_it(node: Node) -> None:
-    """The barrier of those that do not ask for acknowledgements, whoever owns the stream."""
+    """The barrier of those that do not ask for acknowledgements, with any owner of the stream."""
     names = [name_of(owner, WORKERS, "refusing") for owner in range(WORKERS)]
     with node.client() as client:
         for name in names:

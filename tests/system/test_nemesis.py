@@ -57,7 +57,7 @@ def test_an_event_reads_well() -> None:
 
 
 class Bare(Ground):
-    """Knows what is wrong, and does nothing."""
+    """Has the faults, and does nothing."""
 
     def __init__(self) -> None:
         self.names = ["n1", "n2", "n3"]

@@ -49,7 +49,7 @@ class Trio:
         return answer
 
     def rank(self, name: str) -> tuple[int, int]:
-        """What decides whom to promote."""
+        """The facts that decide whom to promote."""
         with self.nodes[name].client() as client:
             found = dict(line.split(maxsplit=1) for line in client.ask_table("stat s")[1:-1])
         return int(found["last_epoch"]), int(found["next_seq"])
@@ -58,7 +58,7 @@ class Trio:
         self.ask(name, f"slave 127.0.0.1 {self.nodes[upstream].port} s 0")
 
     def fail_over(self, epoch: int, *names: str) -> str:
-        """As the documents say: fence those that are reached, promote the best of them, let the others follow it."""
+        """By the documents: fence the reachable ones, promote the best of them, let the others follow it."""
         for name in names:
             self.ask(name, f"fence s {epoch}")
         heir = max(names, key=self.rank)

@@ -183,7 +183,7 @@ def frame_of(length: int, seq: int) -> bytes:
 Said = TypeVar("Said")
 Sending = Callable[[Follow], bytes | bytearray]
 REFUSED = "refuses these frames: message"
-# What comes after the answer to FOLLOW, and what the log says of it. The slave has messages 0 to 4.
+# The input after the answer to FOLLOW, and its line in the log. The slave has messages 0 to 4.
 WRONG_CHUNKS: dict[str, tuple[Sending, str]] = {
     "a wrong checksum": (lambda f: chunk(f.id, flipped(frames([b"x"], 5), 4)), f"{REFUSED} 5"),
     "a wrong payload": (lambda f: chunk(f.id, flipped(frames([b"x"], 5), -1)), f"{REFUSED} 5"),
@@ -237,7 +237,7 @@ def test_who_sends_what_cannot_be_is_cut_off(scenes: Scenes) -> None:
 def all_cut_off(
     scenes: Scenes, prefix: str, table: Mapping[str, tuple[Said, str]], play: Callable[[Upstream, Said], None]
 ) -> None:
-    """Play what the table says, each to another connection: it is closed, and the log says why and of whom."""
+    """Plays the table, each row to another connection: it is closed, and the log has the reason and the peer."""
     played = dict(zip(table, scenes.make(*(f"{prefix}{number}" for number in range(len(table)))), strict=True))
     for scene in played.values():
         scene.gate.shut()
@@ -258,7 +258,7 @@ def all_cut_off(
     assert not wrong, "\n".join(wrong)
 
 
-# What comes for an answer to FOLLOW, and what the log says of it. The slave's next message is 5.
+# The input for an answer to FOLLOW, and its line in the log. The slave's next message is 5.
 WRONG_ANSWERS: dict[str, tuple[Sending, str]] = {
     "frames before it": (lambda f: chunk(f.id, frames([b"x"], 5)), "before it answered FOLLOW"),
     "a start within": (lambda f: followed(f.id, 4), "it starts at 4, where 5 comes next"),
@@ -288,7 +288,7 @@ def test_who_answers_what_cannot_be_is_cut_off(scenes: Scenes) -> None:
     all_cut_off(scenes, "answered", WRONG_ANSWERS, play)
 
 
-# What comes for an answer to a call for the list of consumers, and what the log says of it.
+# The input for an answer to a call for the list of consumers, and its line in the log.
 NO_ANSWER = "bytes that are no answer to consume"
 WRONG_VALUES: dict[str, tuple[Callable[[Call], bytes], str]] = {
     "no msgpack": (lambda call: pack(Returned(call.id, b"\xc1")), NO_ANSWER),
@@ -306,7 +306,7 @@ def value(call: Call, content: object) -> bytes:
 
 
 def test_who_gives_what_was_not_asked_is_cut_off(scenes: Scenes) -> None:
-    """Whoever asked hears that nobody knows."""
+    """The client receives that the result is unknown."""
 
     def play(upstream: Upstream, said: Callable[[Call], bytes]) -> None:
         stream = upstream.follow().stream.decode()
@@ -318,7 +318,7 @@ def test_who_gives_what_was_not_asked_is_cut_off(scenes: Scenes) -> None:
     all_cut_off(scenes, "called", WRONG_VALUES, play)
 
 
-# What comes instead of an answer to HELLO, and what the log says of it.
+# The input instead of an answer to HELLO, and its line in the log.
 WRONG_BEGINNINGS: dict[str, tuple[Callable[[str], bytes], str]] = {
     "text": (lambda _: b"err unknown command\r\n", "what it sent is no binary protocol"),
     "HTTP": (lambda _: b"HTTP/1.1 400 Bad Request\r\n\r\n", "what it sent is no binary protocol"),
