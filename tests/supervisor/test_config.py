@@ -88,7 +88,7 @@ port = "5050"
 max_age = 3
 """
     assert faults(file, text, workers="900") == [
-        "--workers: must be 0 (one a processor) or from 1 to 256, not 900",
+        "--workers: must be 0 (one per processor) or from 1 to 256, not 900",
         ":1: port: stands outside any section; it belongs in [listen] or [metrics]",
         ":3: [node] workrs: no such key; did you mean workers?",
         ":4: [node] shards: must be from 1 to 4,096, not 0",
