@@ -1,19 +1,133 @@
-"""What the parts of one worker share. The worker makes it; nobody but the supervisor knows the worker itself."""
+"""What the parts of one worker share. The worker makes it; nobody but the supervisor knows the worker itself.
+
+`Services` is what every connection needs, whatever it speaks. What one protocol or one command needs besides comes by
+the constructor of its class.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+import mmap
+import select
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from tailrace.broker.delivery.fanout import FanOut
+from tailrace.broker.delivery.readers import Readers
+from tailrace.broker.process.metrics import WorkerMetrics
+from tailrace.broker.process.poller import Poller
+from tailrace.broker.process.scoreboard import Board
+from tailrace.broker.process.settings import Settings
+from tailrace.broker.routing.router import Router
+
+if TYPE_CHECKING:
+    from tailrace.broker.connection.base import Connection
+
+RECEIVE_BUFFER_BYTES = 4 << 20  # the largest read of any connection
 
 
-class Clock(Protocol):
-    """The time of this turn of the loop, in seconds of the monotonic clock: read once when events have come."""
+class HeldGets(Protocol):
+    """The gets of one connection, some of which cannot be answered yet."""
 
     @property
-    def now_s(self) -> float: ...
+    def holds(self) -> bool: ...
+
+    def look(self) -> None: ...
 
 
-class SlotCalls(Protocol):
-    """Calls of the worker that owns a slot, in this process or over its link."""
+class Services:
+    """The collaborators of one worker's connections, the connections themselves, and the sums over all of them.
 
-    def call_slot(self, slot: int, verb: str, args: list[Any], done: Callable[[Any], None]) -> None: ...
+    now_s: the monotonic time of this turn of the loop, read once when events have come.
+    cells: where the number of connections is shown. The slot on the board belongs to its owner; a worker that stands by
+    or is retired writes to cells that nobody reads.
+    """
+
+    __slots__ = (
+        "answered",
+        "answered_bytes",
+        "cells",
+        "clients",
+        "fanout",
+        "held_gets",
+        "lingering",
+        "metrics",
+        "now_s",
+        "partial_bytes",
+        "poller",
+        "pongs",
+        "readers",
+        "receive_buffer",
+        "receive_view",
+        "router",
+        "settings",
+        "unsent_bytes",
+    )
+
+    def __init__(
+        self,
+        settings: Settings,
+        metrics: WorkerMetrics,
+        poller: Poller,
+        router: Router,
+        readers: Readers,
+        fanout: FanOut,
+    ) -> None:
+        self.settings = settings
+        self.metrics = metrics
+        self.poller = poller
+        self.router = router
+        self.readers = readers
+        self.fanout = fanout
+        self.cells = Board(1).slot(0)
+        self.now_s = time.monotonic()
+        # A mapping, which is memory only where it was written to: few workers ever read that much at once.
+        self.receive_buffer = mmap.mmap(-1, RECEIVE_BUFFER_BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        self.receive_view = memoryview(self.receive_buffer)
+        self.partial_bytes = 0  # of unfinished requests
+        self.unsent_bytes = 0  # of answers
+        self.answered_bytes = 0  # in this turn
+        self.pongs = 0  # events of this turn that were answers to pings and nothing else
+        self.clients: dict[int, Connection] = {}  # by descriptor
+        self.lingering: dict[Connection, None] = {}
+        self.answered: dict[Connection, None] = {}  # in this turn
+        self.held_gets: dict[HeldGets, None] = {}
+
+    def add_client(self, client: Connection) -> None:
+        self.clients[client.fd] = client
+        self.poller.register(client.fd, select.EPOLLIN, client.on_event)
+        self.cells.connections = len(self.clients)
+
+    def replace_client(self, client: Connection) -> None:
+        """A newcomer has shown what it speaks: this is what it has become."""
+        newcomer = self.clients[client.fd]
+        self.clients[client.fd] = client
+        self.answered.pop(newcomer, None)
+        self.poller.handlers[client.fd] = client.on_event
+
+    def client_closed(self, client: Connection, reason: str) -> None:
+        """The client has closed itself, for `reason`; forget it."""
+        if self.clients.pop(client.fd, None) is None:
+            return
+        self.poller.unregister(client.fd)
+        self.lingering.pop(client, None)
+        self.answered.pop(client, None)
+        self.metrics.dropped.add(reason)
+        self.cells.connections = len(self.clients)
+
+    def note_answered(self, client: Connection) -> None:
+        """There may be something to send to this connection at the end of the turn."""
+        self.answered[client] = None
+
+    def note_lingering(self, client: Connection) -> None:
+        self.lingering[client] = None
+
+    def is_remote(self, name: bytes) -> bool:
+        """Whether a stream belongs to another worker."""
+        return self.router.slot_of(name) in self.router.routes
+
+    def look_at_held_gets(self) -> None:
+        """Once a turn: answer the gets that had to wait, as far as they can be."""
+        for held in list(self.held_gets):
+            held.look()
+            if not held.holds:
+                del self.held_gets[held]

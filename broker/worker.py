@@ -9,7 +9,6 @@ from __future__ import annotations
 import faulthandler
 import gc
 import logging
-import mmap
 import select
 import signal
 import socket
@@ -24,15 +23,16 @@ from typing import Any
 import setproctitle
 
 from tailrace.broker.connection.accept import Acceptor
-from tailrace.broker.connection.base import Connection
-from tailrace.broker.connection.client import READ_BYTES_SCATTERED_MAX
+from tailrace.broker.connection.binary import BinaryClient, BinaryServices
 from tailrace.broker.connection.commands import Commands
+from tailrace.broker.connection.detect import Protocols
 from tailrace.broker.connection.heartbeat import TICKS_AN_INTERVAL, Heartbeats
+from tailrace.broker.connection.line import LineClient, LineServices
 from tailrace.broker.connection.migration import Movers
 from tailrace.broker.consumers.coordinator import verbs
 from tailrace.broker.consumers.coordinator.coordinator import Desk
 from tailrace.broker.consumers.coordinator.lag_scanner import Patrol
-from tailrace.broker.consumers.edge.session import HELD_LOOK_S, Serving, look_at_held
+from tailrace.broker.consumers.edge.session import HELD_LOOK_S
 from tailrace.broker.delivery.chunk_cache import DROP_EVERY_S
 from tailrace.broker.delivery.fanout import FanOut
 from tailrace.broker.delivery.frame_chunks import FrameChunks
@@ -44,13 +44,14 @@ from tailrace.broker.process.control import ControlChannel, ControlClosed, Contr
 from tailrace.broker.process.memory import keep_freed_memory
 from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.poller import Poller
-from tailrace.broker.process.scoreboard import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
+from tailrace.broker.process.scoreboard import STATE_DRAINING, STATE_READY, STATE_STARTING, Board, SlotView
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.process.timers import Timers, now_us
 from tailrace.broker.process.work import Work
 from tailrace.broker.replication.downstream import ack_handover
 from tailrace.broker.replication.downstream.catalog import Catalog
 from tailrace.broker.replication.downstream.registry import Followers
+from tailrace.broker.replication.downstream.session import NodeServices
 from tailrace.broker.replication.roles.apply_rules import obey
 from tailrace.broker.replication.roles.promotion_check import Scouts
 from tailrace.broker.replication.roles.role_writer import RoleWriter
@@ -66,6 +67,7 @@ from tailrace.broker.routing.calls import WorkerCalls
 from tailrace.broker.routing.link_table import LinkTable
 from tailrace.broker.routing.router import Router
 from tailrace.broker.routing.worker_links import PARTLY_S, Siblings
+from tailrace.broker.services import Services
 from tailrace.broker.streams.aging import SAVE_S, AgingClock
 from tailrace.broker.streams.maintenance import Upkeep
 from tailrace.broker.streams.open_stream import OpenStream
@@ -133,26 +135,13 @@ class Worker:
         self.settings = boot.settings
         self.node_id = boot.directory.node_id
         self.slot, self.slots, self.generation = boot.slot, boot.slots, boot.generation
-        self.board, self.board_ready = boot.board, STATE_READY
+        self.board = boot.board
         self.control = boot.control
         self.metrics = boot.metrics
         self.phase = Phase.STANDBY
-        self.now_s = self.stirred_s = time.monotonic()
         self._rest_s = min(REST_S, boot.settings.beat_timeout_s / RESTS_A_BEAT_TIMEOUT)
         self.drain_began_s = self.drain_deadline_s = float("inf")
-        # A mapping, which is memory only where it was written to: few workers ever read that much at once.
-        self.receive_buffer = mmap.mmap(-1, READ_BYTES_SCATTERED_MAX, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self.receive_view = memoryview(self.receive_buffer)
-        self.partial_bytes = 0
-        self.unsent_bytes = 0
-        self.answered_bytes = 0  # in this turn
-        self.pongs = 0  # events of this turn that were answers to pings and nothing else
-        self.clients: dict[int, Connection] = {}
-        self.lingering: dict[Connection, None] = {}
-        self._answered: dict[Connection, None] = {}
-        self.held_gets: dict[Serving, None] = {}  # connections with gets that cannot be answered yet
         self._slot = boot.board.slot(boot.slot)
-        self._beat = Board(1).slot(0)  # the board's slot is its owner's: neither a successor's nor a retired worker's
         self._build(boot)
 
     def _build(self, boot: WorkerBoot) -> None:
@@ -199,12 +188,13 @@ class Worker:
         cache_bytes, fresh = settings.chunk_cache_bytes, self.fanout.fresh
         self.renderings = Renderings(self.readers, settings.chunk_bytes, cache_bytes, fresh)
         self.frame_chunks = FrameChunks(self.readers, settings.chunk_bytes, cache_bytes, fresh)
-        self.subscribing = Subscribing(self)
         self.heartbeats = Heartbeats(settings.heartbeat_s, settings.heartbeats_max, time.monotonic)
-        self.commands = Commands(self)
-        self.acceptor = Acceptor(self, boot.listener)
-        self.movers = Movers(self)
+        self.services = Services(settings, self.metrics, self.poller, self.router, self.readers, self.fanout)
+        self.stirred_s = self.services.now_s
+        self._set_cells(self.services.cells)
+        self.movers = Movers(self.services, self.links, self.board)
         self.router.on_away = self.movers.consider
+        self.subscribing = Subscribing(self.services, self.work, self.movers.consider_subscriber)
         self.aging = AgingClock(boot.directory.path, boot.slot, boot.boot_id, settings.clock_jump_wait_s, now_us)
         self.patrol = Patrol(self.desk)
         self.upkeep = Upkeep(
@@ -216,18 +206,39 @@ class Worker:
             spared_seq=self.patrol.spared_seq,
         )
         self._build_replication(boot)
+        self._build_connections(boot)
         self.fanout.on_cut = self._forget_chunks
         self.timers = Timers(time.monotonic)
 
     def _build_replication(self, boot: WorkerBoot) -> None:
-        """What speaks with other workers and with other nodes."""
+        """What speaks with other nodes, and what says how replication stands."""
+        owner, services = self.owner, self.services
         self.address = boot.settings.advertise or f":{boot.listener.getsockname()[1]}"
-        self.uplinks = Uplinks(
-            self.owner, self.router, self.work, self.syncer, self.poller, self.metrics, self, self.address
-        )
-        self.followers = Followers(self.owner, self.router, self.links, boot.generation, self)
-        own_calls: dict[str, Callable[..., Any]] = {"conns": partial(drain.connections, self), "links": self._links_of}
+        self.uplinks = Uplinks(owner, services, self.work, self.syncer, self.address)
+        self.followers = Followers(owner, services, self.links, boot.generation)
+        own_calls: dict[str, Callable[..., Any]] = {
+            "conns": lambda: drain.connections(services, boot.slot),
+            "links": lambda name: links.of_worker(owner, self.uplinks, self.followers.nodes, self.readers, name),
+        }
         self.calls = WorkerCalls(self.router, boot.slot, own_calls)
+        self.catalog = Catalog(boot.board, self.router)
+        self.status = NodeStatus(self.calls, boot.slots, self.node_id, self.address)
+        outside = Outside(self.poller, self.uplinks.resolve, boot.settings.token or None)
+        self.scouts = Scouts(owner, self.status, outside, services)
+        self.survey = Survey(owner, self.uplinks, self.metrics)
+
+    def _build_connections(self, boot: WorkerBoot) -> None:
+        """What clients and other nodes are served by, and the links over which siblings hand them over."""
+        services, subscribing = self.services, self.subscribing
+        commands = Commands(services, subscribing, self.calls, self.scouts, boot.board, self._ask_to_quit)
+        line = LineServices(self.renderings, commands, subscribing)
+        node = NodeServices(self.node_id, self.owner, self.followers, self.catalog, subscribing, self.status.gather)
+        binary = BinaryServices(self.frame_chunks, self.heartbeats, subscribing, node, boot.slot)
+        protocols: Protocols = {
+            LineClient.protocol: partial(LineClient, services, line),
+            BinaryClient.protocol: partial(BinaryClient, services, binary),
+        }
+        self.acceptor = Acceptor(services, protocols, boot.listener, boot.board, boot.slot, self.links)
         self.siblings = Siblings(
             self.links,
             self.owner,
@@ -240,17 +251,12 @@ class Worker:
             boot.slot,
             self.acceptor.adopt,
         )
-        self.catalog = Catalog(boot.board, self.router)
-        self.status = NodeStatus(self.calls, boot.slots, self.node_id, self.address)
-        outside = Outside(self.poller, self.uplinks.resolve, boot.settings.token or None)
-        self.scouts = Scouts(self.owner, self.status, outside, self)
-        self.survey = Survey(self.owner, self.uplinks, self.metrics)
 
     # --- life -------------------------------------------------------------------------------------------------------
 
     def start(self, *, own: bool) -> None:
         if own:
-            self._beat = self._slot
+            self._set_cells(self._slot)
             self._beat.state = STATE_STARTING
             self._beat.beat()
         self.poller.register(self.control.fileno(), select.EPOLLIN, lambda _mask: self._on_control())
@@ -271,14 +277,15 @@ class Worker:
         self._leave()
 
     def turn(self) -> None:
-        busy = self._answered or self.work.busy or self._is_busy()
+        services = self.services
+        busy = services.answered or self.work.busy or self._is_busy()
         self.work.begin_turn()
         events = self.poller.poll(0 if busy else self._wait_s())
         self._handle(events)
-        if self.pongs:
+        if services.pongs:
             self._gather_pongs(events)
         elif events:
-            self.stirred_s = self.now_s
+            self.stirred_s = services.now_s
         router = self.router
         rounds = 1
         while router.scattered and rounds < GATHER_ROUNDS_MAX and self._under(GATHERED_MAX_BYTES):
@@ -287,7 +294,7 @@ class Worker:
                 break
             self._handle(events)
             rounds += 1
-        self.answered_bytes = 0
+        services.answered_bytes = 0
         router.flush()
         if self.owner.grown:
             self._announce()
@@ -297,13 +304,13 @@ class Worker:
                 self._announce()
         if self.owner.syncs.urgent:
             self.upkeep.sync_urgent()
-        if self.owner.syncs.due_s <= self.now_s:
+        if self.owner.syncs.due_s <= services.now_s:
             self.upkeep.request_syncs()
         self.siblings.flush()
         self.uplinks.flush()
-        if self.held_gets:
-            look_at_held(self)
-        if self._answered:
+        if services.held_gets:
+            services.look_at_held_gets()
+        if services.answered:
             self._answer()
         if self.movers:
             self.movers.step()
@@ -314,7 +321,7 @@ class Worker:
             self.catalog.work()
         if self.work.waiting:
             self.work.run()
-        self.timers.run_due(self.now_s)
+        self.timers.run_due(services.now_s)
         self.role_writer.flush()
         self._beat.beat()
 
@@ -330,11 +337,12 @@ class Worker:
         """How long to wait for events at most."""
         if self.siblings.owes_news:
             return PARTLY_S
-        if self.held_gets:
+        if self.services.held_gets:
             return min(IDLE_S, HELD_LOOK_S)
-        if self.owner.syncs.due_s - self.now_s < IDLE_S:
-            return max(self.owner.syncs.due_s - self.now_s, 0.0)
-        if self.now_s - self.stirred_s < REST_AFTER_S or self._restless():
+        now_s = self.services.now_s
+        if self.owner.syncs.due_s - now_s < IDLE_S:
+            return max(self.owner.syncs.due_s - now_s, 0.0)
+        if now_s - self.stirred_s < REST_AFTER_S or self._restless():
             return IDLE_S
         return self._rest_s
 
@@ -354,24 +362,26 @@ class Worker:
         )
 
     def _handle(self, events: list[tuple[int, int]]) -> None:
-        self.now_s = time.monotonic()
-        handlers, router = self.poller.handlers, self.router
+        services, router = self.services, self.router
+        services.now_s = time.monotonic()
+        handlers = self.poller.handlers
         for fd, mask in events:
             handler = handlers.get(fd)
             if handler is not None:
                 handler(mask)
-                if router.staged_bytes + self.answered_bytes > STAGED_MAX_BYTES:
+                if router.staged_bytes + services.answered_bytes > STAGED_MAX_BYTES:
                     break
 
     def _gather_pongs(self, events: list[tuple[int, int]]) -> None:
         """While nothing but answers to pings comes, wait a little for the next of them: they follow one another as fast
         as the peers answer, and with very many peers a turn for each costs more than they do.
         """
+        services = self.services
         for _ in range(PONG_PAUSES_MAX):
-            only, self.pongs = 0 < self.pongs == len(events), 0
+            only, services.pongs = 0 < services.pongs == len(events), 0
             if not only:
                 if events:
-                    self.stirred_s = self.now_s
+                    self.stirred_s = services.now_s
                 return
             time.sleep(PONG_PAUSE_S)
             events = self.poller.poll(0)
@@ -379,7 +389,7 @@ class Worker:
 
     def _under(self, bytes_max: int) -> bool:
         """Whether so much has not been published and answered in this turn yet."""
-        return self.router.staged_bytes + self.answered_bytes < bytes_max
+        return self.router.staged_bytes + self.services.answered_bytes < bytes_max
 
     def _announce(self) -> None:
         grown = self.owner.take_grown()
@@ -397,7 +407,7 @@ class Worker:
                     self.fanout.appended(name, growth)
 
     def _answer(self) -> None:
-        answered, self._answered = self._answered, {}
+        answered, self.services.answered = self.services.answered, {}
         for client in answered:
             client.after_turn()
 
@@ -442,9 +452,9 @@ class Worker:
     def _own(self, *, asks: bool = False) -> None:
         self.owner.take()
         self.uplinks.start(asks=asks)
-        self._beat = self._slot
+        self._set_cells(self._slot)
         self._beat.streams = len(self.owner.names)
-        self._beat.connections = len(self.clients)
+        self._beat.connections = len(self.services.clients)
         gc.collect()
         gc.freeze()  # what is here now stays: no collection need look at it again
         gc.set_threshold(GC_ALLOCATIONS)  # a turn's batches live until its end, and are no cycles
@@ -471,7 +481,7 @@ class Worker:
         self.upkeep.finish_syncs(self._pause)
         ask_successor = ack_handover.hand_over(self.owner, self.router.call)
         self.owner.release()
-        self._beat = Board(1).slot(0)
+        self._set_cells(Board(1).slot(0))
         self.links.follow_successor(self.slot)
         for feed in self.fanout.feeds.values():
             feed.remote = feed.remote or self.router.slot_of(feed.name) == self.slot
@@ -497,8 +507,25 @@ class Worker:
         self.drain_began_s = time.monotonic()
         self.drain_deadline_s = self.drain_began_s + self.settings.drain_timeout_s
 
-    def ask_to_quit(self) -> None:
+    def _ask_to_quit(self) -> None:
         self.control.send("quit")
+
+    def _set_cells(self, cells: SlotView) -> None:
+        """The board's slot is its owner's: a worker that stands by or is retired writes where nobody reads."""
+        self._beat = self.services.cells = cells
+
+    def _move_on(self) -> None:
+        """A tick of retiring or draining: see whether this worker's clients have what they are owed."""
+        services = self.services
+        late = time.monotonic() > self.drain_deadline_s
+        if self.phase is Phase.RETIRED:
+            drain.hand_all_over(services, self.links, self.slot, self.drain_began_s)
+            if late or (not services.clients and self.siblings.all_switched):
+                drain.finish_all(services)
+                self.phase = Phase.LEAVING
+        elif late or drain.drained(services, self.routes, self.drain_began_s):
+            self.phase = Phase.DRAINED
+            self.control.send("drained")
 
     # --- timers -----------------------------------------------------------------------------------------------------
 
@@ -508,21 +535,21 @@ class Worker:
             self.upkeep.sweep()
         self.acceptor.tick()
         self.uplinks.tick()
-        self.scouts.tick(self.now_s)
+        self.scouts.tick(self.services.now_s)
         self.owner.replicas.expire()
         self.desk.tick()
         self.catalog.tick()
         for route in self.routes.values():
-            route.expire(self.now_s - self.settings.unavailable_timeout_s)
+            route.expire(self.services.now_s - self.settings.unavailable_timeout_s)
         if self.phase in (Phase.RETIRED, Phase.DRAINING):
-            drain.move_on(self)
+            self._move_on()
         self.siblings.flush()
 
     def _save_clock(self) -> None:
         self.syncer.request(self.aging, None)
 
     def _beat_hearts(self) -> None:
-        self.heartbeats.tick(self.now_s)
+        self.heartbeats.tick(self.services.now_s)
 
     def _seldom(self) -> None:
         if self.owner.owning:
@@ -530,50 +557,17 @@ class Worker:
             self.desk.seldom()
         self.aging.now_us()
         self.metrics.clock_ahead_s = self.aging.ahead_s
-        drain.drop_stalled(self)
+        drain.drop_stalled(self.services)
         self.fanout.keep_cut_messages()
         self.fanout.look_at_some()
-        drain.measure(self)
+        drain.measure(self.services, self.owner, self.links, self.work)
         self.followers.tell_ends()
         self.survey.tick()
         self.metrics.flush()
 
-    # --- clients ----------------------------------------------------------------------------------------------------
-
-    def add_client(self, client: Connection) -> None:
-        self.clients[client.fd] = client
-        self.poller.register(client.fd, select.EPOLLIN, client.on_event)
-        self._beat.connections = len(self.clients)
-
-    def replace_client(self, client: Connection) -> None:
-        """A newcomer has shown what it speaks: this is what it has become."""
-        newcomer = self.clients[client.fd]
-        self.clients[client.fd] = client
-        self._answered.pop(newcomer, None)
-        self.poller.handlers[client.fd] = client.on_event
-
-    def client_closed(self, client: Connection, reason: str) -> None:
-        """The client has closed itself, for `reason`; forget it."""
-        if self.clients.pop(client.fd, None) is None:
-            return
-        self.poller.unregister(client.fd)
-        self.lingering.pop(client, None)
-        self._answered.pop(client, None)
-        self.metrics.dropped.add(reason)
-        self._beat.connections = len(self.clients)
-
-    def note_answered(self, client: Connection) -> None:
-        self._answered[client] = None
-
-    def note_lingering(self, client: Connection) -> None:
-        self.lingering[client] = None
-
-    def _links_of(self, name: bytes | None) -> list[Any]:
-        return links.of_worker(self.owner, self.uplinks, self.followers.nodes, self.readers, name)
-
     def _leave(self) -> None:
         self.acceptor.stop()
-        for client in list(self.clients.values()):
+        for client in list(self.services.clients.values()):
             client.close("stopped")
         self.router.flush()
         self.work.finish(self._pause)
@@ -659,7 +653,8 @@ class OwnerWiring:
         return self._worker.uplinks.path_above(name)
 
     def stat_upstream(self, stream: OpenStream) -> dict[str, int | str]:
-        return stat_of_upstream(self._worker.uplinks, self._worker.owner, stream, now_us())
+        worker = self._worker
+        return stat_of_upstream(worker.uplinks.copy_of(stream.name), worker.owner, stream, now_us())
 
     def send_up(self, batch: Batch) -> None:
         self._worker.uplinks.send_up(batch)

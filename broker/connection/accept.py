@@ -13,16 +13,16 @@ import select
 import socket
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tailrace.broker.connection import handover
 from tailrace.broker.connection.base import Connection
-from tailrace.broker.connection.detect import CLIENTS, Newcomer
+from tailrace.broker.connection.detect import Newcomer, Protocols
+from tailrace.broker.process.scoreboard import STATE_READY, Board
 from tailrace.broker.replication.roles.peers import is_loopback
+from tailrace.broker.routing.link_table import LinkTable
+from tailrace.broker.services import Services
 from tailrace.protocol.errors import Code
-
-if TYPE_CHECKING:
-    from tailrace.broker.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -52,8 +52,20 @@ CONNECTION_GONE = frozenset(
 
 
 class Acceptor:
-    def __init__(self, worker: Worker, listener: socket.socket) -> None:
-        self.worker = worker
+    def __init__(
+        self,
+        services: Services,
+        protocols: Protocols,
+        listener: socket.socket,
+        board: Board,
+        slot: int,
+        links: LinkTable,
+    ) -> None:
+        self._services = services
+        self._protocols = protocols
+        self._board = board
+        self._slot = slot
+        self._links = links
         self._listener = listener
         self._listening = False
         self._retry_at_s = 0.0
@@ -62,13 +74,13 @@ class Acceptor:
 
     def start(self) -> None:
         self._listener.setblocking(False)
-        self.worker.poller.register(self._listener.fileno(), select.EPOLLIN, self._on_event)
+        self._services.poller.register(self._listener.fileno(), select.EPOLLIN, self._on_event)
         self._listening = True
 
     def stop(self) -> None:
         """Accept no more here. The supervisor keeps the listener open, so what is queued waits for the successor."""
         if self._listening:
-            self.worker.poller.unregister(self._listener.fileno())
+            self._services.poller.unregister(self._listener.fileno())
             self._listening = False
         self._listener.close()
 
@@ -80,11 +92,11 @@ class Acceptor:
     def tick(self) -> None:
         """From the timer: listen again after descriptors had run out; refuse who stays silent."""
         self._passed.clear()
-        while self._refused and self._refused[0].accepted_s < self.worker.now_s - SILENCE_S:
+        while self._refused and self._refused[0].accepted_s < self._services.now_s - SILENCE_S:
             self._refused.popleft().give_up()
         if self._retry_at_s and time.monotonic() >= self._retry_at_s and self._listening:
             self._retry_at_s = 0.0
-            self.worker.poller.modify(self._listener.fileno(), select.EPOLLIN)
+            self._services.poller.modify(self._listener.fileno(), select.EPOLLIN)
 
     def _on_event(self, _mask: int) -> None:
         for _ in range(ACCEPTS_A_TURN):
@@ -100,52 +112,50 @@ class Acceptor:
                     raise
                 log.error("cannot accept: %s; trying again in %s s", error.strerror, RETRY_S)
                 self._retry_at_s = time.monotonic() + RETRY_S
-                self.worker.poller.modify(self._listener.fileno(), 0)
+                self._services.poller.modify(self._listener.fileno(), 0)
                 return
             self._accepted(sock, address)
 
     def _accepted(self, sock: socket.socket, address: tuple[Any, ...]) -> None:
-        worker = self.worker
-        worker.metrics.accepted += 1
+        services = self._services
+        services.metrics.accepted += 1
         peer = format_peer(address)
         local = is_loopback(address[0])
-        limit = worker.settings.max_connections
-        if worker.board.total_connections() >= limit:
-            newcomer = Newcomer(worker, sock, peer, local)
+        limit = services.settings.max_connections
+        if self._board.total_connections() >= limit:
+            newcomer = Newcomer(services, self._protocols, sock, peer, local)
             text = f"this node has {limit} connections, which is its limit; try again later"
             newcomer.refused = Code.CONNECTIONS, text
             self._refused.append(newcomer)
             self._take_in(newcomer)
             return
         target = self._least_loaded()
-        if target is not None and (link := worker.links.link_to(target)) is not None:
-            worker.metrics.handed_over += 1
+        if target is not None and (link := self._links.link_to(target)) is not None:
+            services.metrics.handed_over += 1
             self._passed[target] = self._passed.get(target, 0) + 1
-            worker.links.hand_over(link, sock.detach(), {"peer": peer, "local": local})
+            self._links.hand_over(link, sock.detach(), {"peer": peer, "local": local})
             return
-        self._take_in(Newcomer(worker, sock, peer, local))
+        self._take_in(Newcomer(services, self._protocols, sock, peer, local))
 
     def _least_loaded(self) -> int | None:
         """A slot that should have the next connection rather than this one; None for this one."""
-        own = len(self.worker.clients)
+        own = len(self._services.clients)
         if own < SKEW_CONNECTIONS:
             return None
-        passed, board = self._passed, self.worker.board
+        passed, board = self._passed, self._board
         loads = [
-            (slot.connections + passed.get(slot.index, 0), slot.index)
-            for slot in board
-            if slot.state == self.worker.board_ready
+            (slot.connections + passed.get(slot.index, 0), slot.index) for slot in board if slot.state == STATE_READY
         ]
-        least, index = min(loads, default=(own, self.worker.slot))
-        return index if own > least * 5 // 4 + SKEW_CONNECTIONS and index != self.worker.slot else None
+        least, index = min(loads, default=(own, self._slot))
+        return index if own > least * 5 // 4 + SKEW_CONNECTIONS and index != self._slot else None
 
     def adopt(self, sock: socket.socket, state: dict[str, Any]) -> None:
         """Take a connection that a sibling handed over, where that one left it."""
         peer, local = state["peer"], state["local"]
         if "protocol" not in state:
-            self._take_in(Newcomer(self.worker, sock, peer, local))
+            self._take_in(Newcomer(self._services, self._protocols, sock, peer, local))
             return
-        client = CLIENTS[state["protocol"]](self.worker, sock, peer, local)
+        client = self._protocols[state["protocol"]](sock, peer, local)
         self._take_in(client)
         handover.restore(client, state)
 
@@ -155,7 +165,7 @@ class Acceptor:
             tune(connection.sock)
         except OSError:
             log.debug("connection from %s was gone before it was tuned", connection.peer)
-        self.worker.add_client(connection)
+        self._services.add_client(connection)
 
 
 def tune(sock: socket.socket) -> None:

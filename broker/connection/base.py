@@ -17,7 +17,7 @@ from tailrace.broker.process.metrics import Traffic
 from tailrace.protocol.errors import Code
 
 if TYPE_CHECKING:
-    from tailrace.broker.worker import Worker
+    from tailrace.broker.services import Services
 
 log = logging.getLogger(__name__)
 
@@ -55,13 +55,13 @@ class Connection(ABC):
         "paused",
         "peer",
         "progress_s",
+        "services",
         "sock",
         "traffic",
-        "worker",
     )
 
-    def __init__(self, worker: Worker, sock: socket.socket, peer: str, local: bool) -> None:
-        self.worker = worker
+    def __init__(self, services: Services, sock: socket.socket, peer: str, local: bool) -> None:
+        self.services = services
         self.sock = sock
         self.fd = sock.fileno()
         self.peer = peer
@@ -71,7 +71,7 @@ class Connection(ABC):
         self.blocked = self.closed = self.eof = False
         self.paused = Pause(0)
         self.lingering_since_s = 0.0
-        self.accepted_s = self.progress_s = worker.now_s
+        self.accepted_s = self.progress_s = services.now_s
         self._interest = _IN
         self._unsent_bytes = 0
 
@@ -146,7 +146,7 @@ class Connection(ABC):
         del self.out[:sent]
         self.traffic.bytes_out += sent
         if sent:
-            self.progress_s = self.worker.now_s
+            self.progress_s = self.services.now_s
         if self.out:
             self.block()
             return False
@@ -165,27 +165,27 @@ class Connection(ABC):
         """Stop reading from whoever does not take its answers. Keep the worker's sum of them; past its bound, end the
         connection that adds to it.
         """
-        worker = self.worker
+        services = self.services
         unsent = 0 if self.closed else len(self.out)
         if unsent > OUT_HIGH_BYTES:
             self.pause(Pause.ANSWERS)
-        worker.unsent_bytes += unsent - self._unsent_bytes
+        services.unsent_bytes += unsent - self._unsent_bytes
         grows, self._unsent_bytes = unsent > self._unsent_bytes, unsent
-        if grows and worker.unsent_bytes > worker.settings.max_unsent_bytes:
+        if grows and services.unsent_bytes > services.settings.max_unsent_bytes:
             log.warning("closing %s: its %d bytes of unread answers are more than can be held", self.peer, unsent)
-            worker.metrics.refused.add(Code.SLOW)
+            services.metrics.refused.add(Code.SLOW)
             self.close("slow")
 
     def _writable(self) -> None:
         self.blocked = False
         self._update_interest()
-        self.worker.note_answered(self)
+        self.services.note_answered(self)
 
     def block(self) -> None:
         """The socket took less than it was given."""
         if not self.blocked:
             self.blocked = True
-            self.progress_s = self.worker.now_s
+            self.progress_s = self.services.now_s
             self._update_interest()
 
     def _update_interest(self) -> None:
@@ -196,14 +196,14 @@ class Connection(ABC):
             interest |= _OUT
         if interest != self._interest:
             self._interest = interest
-            self.worker.poller.modify(self.fd, interest)
+            self.services.poller.modify(self.fd, interest)
 
     # --- the end ----------------------------------------------------------------------------------------------------
 
     def end_with(self, code: Code, text: str) -> None:
         """Tell the peer why, and end the connection once it has been told."""
         if not self.lingering_since_s and not self.closed:
-            self.worker.metrics.refused.add(code)
+            self.services.metrics.refused.add(code)
             self.tell(code, text, fatal=True)
             self.finish()
 
@@ -211,8 +211,8 @@ class Connection(ABC):
         """End this connection once what it was answered is on its way; input from here on is thrown away."""
         if self.lingering_since_s or self.closed:
             return
-        self.lingering_since_s = self.worker.now_s
-        self.worker.note_answered(self)
+        self.lingering_since_s = self.services.now_s
+        self.services.note_answered(self)
 
     @property
     def awaited(self) -> int:
@@ -238,7 +238,7 @@ class Connection(ABC):
         except OSError:  # it is gone already
             self.close("reset")
             return
-        self.worker.note_lingering(self)
+        self.services.note_lingering(self)
         self._update_interest()
 
     def close(self, reason: str) -> None:
@@ -248,7 +248,7 @@ class Connection(ABC):
         self.closed = True
         self._release()
         self.out = bytearray()
-        self.worker.client_closed(self, reason)
+        self.services.client_closed(self, reason)
         self.sock.close()
 
     def _release(self) -> None:
@@ -261,5 +261,5 @@ class Connection(ABC):
         """
         self.closed = True
         self._release()
-        self.worker.client_closed(self, "handed over")
+        self.services.client_closed(self, "handed over")
         return self.sock.detach()

@@ -10,19 +10,22 @@ import hmac
 import os
 import socket
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 from tailrace.broker.connection.client import READ_BYTES_MAX, Client
+from tailrace.broker.connection.heartbeat import Heartbeats
 from tailrace.broker.consumers.edge import binary
 from tailrace.broker.consumers.edge.session import Serving
 from tailrace.broker.delivery.cursor import Cursor
-from tailrace.broker.delivery.frame_chunks import FrameChunk, head_fields
-from tailrace.broker.delivery.subscribe import storage_refusals
+from tailrace.broker.delivery.frame_chunks import FrameChunk, FrameChunks, head_fields
+from tailrace.broker.delivery.subscribe import Subscribing, storage_refusals
 from tailrace.broker.process.timers import now_us
 from tailrace.broker.process.version import program_version
-from tailrace.broker.replication.downstream.session import Follower
+from tailrace.broker.replication.downstream.session import Follower, NodeServices
 from tailrace.broker.routing.batch import FramePublication
 from tailrace.broker.routing.route import Route
+from tailrace.broker.services import Services
 from tailrace.broker.streams.owner import Refused
 from tailrace.protocol import consuming as c
 from tailrace.protocol import messages as m
@@ -32,24 +35,33 @@ from tailrace.protocol.envelope import HEAD_BYTES
 from tailrace.protocol.errors import Code
 from tailrace.protocol.messages import CHUNK_HEAD, Ack, Op, pack
 
-if TYPE_CHECKING:
-    from tailrace.broker.worker import Worker
-
 FEATURES = frozenset({c.FEATURE, r.FEATURE, m.PRODUCERS_FEATURE})  # spoken here beyond version 1
 NODE_PENDING_MAX = 1 << 16  # answers to another node that are not known yet; it is read no more above it
 CREDIT_MAX_BYTES = 1 << 62  # of one subscription; more is as good as none
 
 
+@dataclass(frozen=True, slots=True)
+class BinaryServices:
+    """What connections that speak the binary protocol need beyond what all need."""
+
+    chunks: FrameChunks
+    heartbeats: Heartbeats
+    subscribing: Subscribing
+    node: NodeServices
+    slot: int
+
+
 class BinaryClient(Client):
     protocol = "binary"
 
-    __slots__ = ("asked", "codec", "follower", "handles", "last_word", "leaving", "pings", "under_way")
+    __slots__ = ("asked", "binary", "codec", "follower", "handles", "last_word", "leaving", "pings", "under_way")
 
-    def __init__(self, worker: Worker, sock: socket.socket, peer: str, local: bool) -> None:
-        super().__init__(worker, sock, peer, local)
-        self.delivery = worker.frame_chunks
-        self.traffic = worker.metrics.binary
-        self.codec = ServerCodec(worker.settings.max_envelope_bytes, worker.settings.max_message_bytes)
+    def __init__(self, services: Services, binary: BinaryServices, sock: socket.socket, peer: str, local: bool) -> None:
+        super().__init__(services, sock, peer, local)
+        self.binary = binary
+        self.delivery = binary.chunks
+        self.traffic = services.metrics.binary
+        self.codec = ServerCodec(services.settings.max_envelope_bytes, services.settings.max_message_bytes)
         self.handles: dict[int, bytes] = {}
         self.follower: Follower | None = None  # when the peer is a node, or speaks as nodes do
         self.asked: dict[int, m.Subscribe | r.Follow] = {}  # those whose stream's owner has not answered yet
@@ -57,16 +69,16 @@ class BinaryClient(Client):
         self.last_word = b""  # a fatal error, which comes after every answer
         self.leaving = False  # publishes are given back to the node that sends them
         self.pings = 0  # the heartbeat's
-        worker.heartbeats.add(self)
+        binary.heartbeats.add(self)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def take(self, count: int) -> None:
         if count == HEAD_BYTES and self._is_pong():
-            self.worker.pongs += 1
+            self.services.pongs += 1
             return
         published = False
-        for message in self.codec.feed(self.worker.receive_view, count):
+        for message in self.codec.feed(self.services.receive_view, count):
             published = type(message) is m.Publish
             if type(message) is m.Publish:
                 self._publish(message)
@@ -81,7 +93,7 @@ class BinaryClient(Client):
 
     def _execute(self, message: object) -> None:
         """Anything but a publish, after everything this connection published before it."""
-        self.worker.router.flush()
+        self.services.router.flush()
         self.read_less()
         _HANDLERS[type(message)](self, message)
 
@@ -107,15 +119,15 @@ class BinaryClient(Client):
     @property
     def consumers(self) -> Serving:
         if self._serving is None:
-            self._serving = Serving(self)
+            self._serving = Serving(self, self.binary.subscribing)
         return self._serving
 
     # --- saying -----------------------------------------------------------------------------------------------------
 
     def say(self, envelope: bytes) -> None:
-        self.worker.answered_bytes += len(envelope)
+        self.services.answered_bytes += len(envelope)
         self.out += envelope
-        self.worker.note_answered(self)
+        self.services.note_answered(self)
 
     def tell(self, code: Code, text: str, *, fatal: bool = False) -> None:
         self._fail(m.Failed(code, text, fatal))
@@ -130,13 +142,13 @@ class BinaryClient(Client):
             self.say(pack(failed))
 
     def refuse_request(self, op: int, number: int, code: Code, text: str) -> None:
-        self.worker.metrics.refused.add(code)
+        self.services.metrics.refused.add(code)
         self.say(pack(m.Failed(code, text, False, op, number)))
 
     # --- the beginning ----------------------------------------------------------------------------------------------
 
     def hello(self, message: m.Hello) -> None:
-        settings = self.worker.settings
+        settings = self.services.settings
         if settings.token and not self.local and not _same(settings.token, message.token):
             self.end_with(Code.DENIED, "this broker wants its token in HELLO; this one is missing or wrong")
         else:
@@ -147,7 +159,7 @@ class BinaryClient(Client):
             self.say(pack(self._welcome(features)))
 
     def _replicate(self, node: str, address: str, knows_token: bool) -> None:
-        self.follower = Follower(self, node, address, knows_token)
+        self.follower = Follower(self, self.binary.node, node, address, knows_token)
 
     @property
     def bound(self) -> bool:
@@ -180,8 +192,7 @@ class BinaryClient(Client):
         return self.bound or super().may_create()
 
     def _welcome(self, features: frozenset[str]) -> m.Welcome:
-        worker = self.worker
-        settings = worker.settings
+        settings = self.services.settings
         limits = {
             "max_message_bytes": settings.max_message_bytes,
             "max_envelope_bytes": settings.max_envelope_bytes,
@@ -189,10 +200,12 @@ class BinaryClient(Client):
             "max_subscriptions": settings.max_subscriptions,
         }
         software = f"tailrace/{program_version()}"
-        return m.Welcome(m.VERSION, tuple(sorted(features)), software, worker.node_id, worker.slot, limits)
+        return m.Welcome(
+            m.VERSION, tuple(sorted(features)), software, self.binary.node.node_id, self.binary.slot, limits
+        )
 
     def malformed(self, message: m.Malformed) -> None:
-        self.worker.metrics.refused.add(message.error.code)
+        self.services.metrics.refused.add(message.error.code)
         self._fail(message.answer())
         if message.error.fatal:
             self.finish()
@@ -209,7 +222,7 @@ class BinaryClient(Client):
     # --- publishing -------------------------------------------------------------------------------------------------
 
     def open(self, message: m.Open) -> None:
-        settings = self.worker.settings
+        settings = self.services.settings
         limit = settings.max_streams if self.bound else settings.max_handles
         if message.id in self.handles:
             self.refuse_request(Op.OPEN, message.id, Code.USAGE, f"handle {message.id} is in use; choose another")
@@ -235,7 +248,9 @@ class BinaryClient(Client):
         frames = message.frames if message.owned and len(names) == 1 else bytearray(message.frames)
         self.under_way += 1
         publication = FramePublication(self, message.request, message.ack != Ack.NONE, names, message.count)
-        self.worker.router.publish_frames(self, publication, names, frames, message.ack == Ack.SYNCED, message.replicas)
+        self.services.router.publish_frames(
+            self, publication, names, frames, message.ack == Ack.SYNCED, message.replicas
+        )
         self.note_awaited()
 
     def publish_done(self, publication: FramePublication) -> None:
@@ -245,7 +260,7 @@ class BinaryClient(Client):
             return
         if publication.refusals:
             for code, _text in publication.refusals.values():
-                self.worker.metrics.refused.add(code, publication.count)
+                self.services.metrics.refused.add(code, publication.count)
             self.say(pack(_failed_publish(publication)))
         elif publication.wants_answer:
             self.say(m.pack_published(publication.request, publication.results))
@@ -256,7 +271,7 @@ class BinaryClient(Client):
     # --- subscribing ------------------------------------------------------------------------------------------------
 
     def subscribe(self, message: m.Subscribe) -> None:
-        number, limit = message.id, self.worker.settings.max_subscriptions
+        number, limit = message.id, self.services.settings.max_subscriptions
         if number in self.cursors or number in self.asked:
             text = f"subscription {number} is in use; choose another id"
             self.refuse_request(Op.SUBSCRIBE, number, Code.USAGE, text)
@@ -267,7 +282,7 @@ class BinaryClient(Client):
             return
         self.asked[number] = message
         ask_end = message.start.kind == "new" or (message.end is not None and message.end[0] == "now")
-        self.worker.subscribing.ensure(
+        self.binary.subscribing.ensure(
             self, message.stream, lambda value: self._ensured(message, value), ask_end=ask_end
         )
         self.note_awaited()
@@ -282,7 +297,7 @@ class BinaryClient(Client):
             return
         try:
             first_seq, until_seq = self._bounds(message, value)
-            cursor = self.worker.subscribing.place(self, message, message.id, value)
+            cursor = self.binary.subscribing.place(self, message, message.id, value)
         except Refused as refused:
             self.refuse_request(Op.SUBSCRIBE, message.id, refused.code, refused.text)
             return
@@ -295,12 +310,12 @@ class BinaryClient(Client):
         if self.lingering_since_s:  # CLOSE has come meanwhile, and has ended the others
             self._end_subscriptions()
         else:
-            self.worker.subscribing.start(self, cursor)
+            self.binary.subscribing.start(self, cursor)
 
     def _bounds(self, message: m.Subscribe, end_seq: int) -> tuple[int, int | None]:
         """The oldest seq that is kept, and the one at which this subscription is to end. Raises Refused."""
         with storage_refusals(message.stream):
-            reader = self.worker.readers.get(message.stream)
+            reader = self.services.readers.get(message.stream)
             first_seq = reader.first_seq()
             if message.end is None:
                 return first_seq, None
@@ -324,7 +339,7 @@ class BinaryClient(Client):
             text = f"there is no subscription {number} on this connection"
             self.refuse_request(Op.UNSUBSCRIBE, number, Code.UNSUBSCRIBED, text)
             return
-        self.worker.fanout.end(cursor)
+        self.services.fanout.end(cursor)
         if self.follower is not None:
             self.follower.ended(number)
         # Behind the chunk that is half out, if there is one: it is a part of what the peer gets.
@@ -335,7 +350,7 @@ class BinaryClient(Client):
         if cursor is None:
             return  # it has ended while this was on its way
         room = CREDIT_MAX_BYTES - (cursor.credit_bytes or 0)
-        self.worker.fanout.grant(cursor, min(message.nbytes, room))
+        self.services.fanout.grant(cursor, min(message.nbytes, room))
 
     def tell_trimmed(self, cursor: Cursor, first_seq: int) -> None:
         name = cursor.feed.name.decode()
@@ -348,7 +363,7 @@ class BinaryClient(Client):
         if code is None:
             self.say(pack(m.Ended(cursor.key, cursor.seq)))
             return
-        self.worker.metrics.refused.add(code)
+        self.services.metrics.refused.add(code)
         self.say(pack(m.Ended(cursor.key, cursor.seq, code, f"{cursor.feed.name.decode()}: {text}")))
 
     def _end_subscriptions(self) -> None:
@@ -370,7 +385,7 @@ class BinaryClient(Client):
         if cursor.skip + sent < chunk.nbytes:
             self.block()
         if sent:
-            self.progress_s = self.life_s = self.worker.now_s
+            self.progress_s = self.life_s = self.services.now_s
         return sent
 
     def _send_chunk(self, cursor: Cursor, chunk: FrameChunk) -> int:
@@ -391,7 +406,7 @@ class BinaryClient(Client):
 
     def _send_file(self, cursor: Cursor, chunk: FrameChunk, done: int) -> int:
         """The frames from byte `done` on, straight from the file; 0 where the socket is full."""
-        reader = self.worker.readers.get(cursor.feed.name)
+        reader = self.services.readers.get(cursor.feed.name)
         # Where the stream was cut, other messages may have come to this place before or while it was sent.
         sent = 0
         try:
@@ -423,14 +438,14 @@ class BinaryClient(Client):
 
     def _is_pong(self) -> bool:
         """Whether a read of the length of a PONG is one, and nothing else: all there is to do then has been done."""
-        return not self._pending_bytes and self.worker.receive_buffer[:HEAD_BYTES] == _PONG
+        return not self._pending_bytes and self.services.receive_buffer[:HEAD_BYTES] == _PONG
 
     def drop_silent(self) -> None:
         self.close("silent")
 
     def _release(self) -> None:
         super()._release()
-        self.worker.heartbeats.discard(self)
+        self.binary.heartbeats.discard(self)
 
     # --- moving -----------------------------------------------------------------------------------------------------
 
@@ -451,7 +466,7 @@ class BinaryClient(Client):
             self.consumers.restore_state(state["consumers"])
 
     def lose(self, key: int, name: bytes, next_seq: int, why: str) -> None:
-        self.worker.metrics.refused.add(Code.UNAVAILABLE)
+        self.services.metrics.refused.add(Code.UNAVAILABLE)
         self.say(pack(m.Ended(key, next_seq, Code.UNAVAILABLE, f"{name.decode()}: {why}")))
 
 

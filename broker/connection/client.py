@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 from tailrace.broker.connection.base import Connection, Pause
 from tailrace.broker.delivery.cursor import Cursor, Delivery
 from tailrace.broker.routing.route import Route
+from tailrace.broker.services import RECEIVE_BUFFER_BYTES, Services
 from tailrace.protocol.errors import Code
 
 if TYPE_CHECKING:
     from tailrace.broker.consumers.edge.session import Serving
-    from tailrace.broker.worker import Worker
 
 ANSWERS_PENDING_MAX = 4_096  # answers not known yet; reading pauses above it
 # A read is small after anything but a publish, so that little input cannot ask for much output before it is noticed;
@@ -30,7 +30,7 @@ READ_BYTES_LEAST = 2 << 10
 READ_WORK_S = 0.001
 # More of what is for many streams, and is not to be answered: it is appended stream by stream, and an append costs as
 # much as a hundred messages.
-READ_BYTES_SCATTERED_MAX = 4 << 20
+READ_BYTES_SCATTERED_MAX = RECEIVE_BUFFER_BYTES
 NODE_HELD_UP_MAX = 512  # steps of another node that wait; more than it has FOLLOWs under way
 _BEFORE_A_MOVE = Pause.MOVE | Pause.LEAVING  # the connection is handed over as soon as it is answered
 STREAM_BYTES = 8 << 10  # a read that holds less for each of its streams is scattered
@@ -61,8 +61,8 @@ class Client(Connection):
         "window_slot",
     )
 
-    def __init__(self, worker: Worker, sock: socket.socket, peer: str, local: bool) -> None:
-        super().__init__(worker, sock, peer, local)
+    def __init__(self, services: Services, sock: socket.socket, peer: str, local: bool) -> None:
+        super().__init__(services, sock, peer, local)
         self.delivery: Delivery
         self.cursors: dict[Any, Cursor] = {}  # by what the peer knows them by
         self.ready: list[Cursor] = []
@@ -70,7 +70,7 @@ class Client(Connection):
         self.created = 0
         self.queued = False
         self.held_up = 0  # steps that it asked for and that wait
-        self.life_s = worker.now_s
+        self.life_s = services.now_s
         self.moved_s = float("-inf")
         self.window_slot = -1  # the sibling most published to, see `broker.connection.migration`
         self.window_messages = self.window_away = 0
@@ -128,9 +128,9 @@ class Client(Connection):
 
     def readable(self) -> None:
         """One read, and what it asks for. With 1,000 connections that send a message each this is most of the loop."""
-        worker = self.worker
+        services = self.services
         try:
-            count = self._recv_into(worker.receive_buffer, self._read_bytes)
+            count = self._recv_into(services.receive_buffer, self._read_bytes)
         except BlockingIOError:
             return
         except OSError:  # the peer reset the connection, or the network did
@@ -139,7 +139,7 @@ class Client(Connection):
         if not count or self.lingering_since_s:
             self._read_after_the_end(count)
             return
-        self.life_s = worker.now_s
+        self.life_s = services.now_s
         self.traffic.bytes_in += count
         if READ_BYTES_LEAST <= count <= READ_BYTES_MIN:
             self._take_timed(count)
@@ -173,7 +173,7 @@ class Client(Connection):
         them (0 where it ended in anything else).
         """
         pending = self.pending_bytes
-        if count == self._read_bytes and (streams or pending >= count) and not self.worker.router.makes_streams:
+        if count == self._read_bytes and (streams or pending >= count) and not self.services.router.makes_streams:
             bytes_max = READ_BYTES_SCATTERED_MAX if count < streams * STREAM_BYTES else READ_BYTES_MAX
             self._read_bytes = min(2 * count, bytes_max)
         if pending != self._pending_bytes:
@@ -187,10 +187,10 @@ class Client(Connection):
 
     def hold(self, pending_bytes: int) -> None:
         """Account for what is held of an unfinished request, over all connections of the worker."""
-        worker = self.worker
-        worker.partial_bytes += pending_bytes - self._pending_bytes
+        services = self.services
+        services.partial_bytes += pending_bytes - self._pending_bytes
         self._pending_bytes = pending_bytes
-        if worker.partial_bytes > worker.settings.max_partial_bytes and pending_bytes:
+        if services.partial_bytes > services.settings.max_partial_bytes and pending_bytes:
             self.end_with(Code.OVERLOADED, "too many unfinished requests are held here; send this one again later")
 
     def pause_for(self, route: Route) -> None:
@@ -214,7 +214,7 @@ class Client(Connection):
         self.held_up -= 1
         if self.held_up <= (NODE_HELD_UP_MAX // 2 if self.bound else 0) and not self.closed:
             self.resume(Pause.WORK)
-            self.worker.note_answered(self)
+            self.services.note_answered(self)
 
     def note_awaited(self) -> None:
         """One answer more is not known yet."""
@@ -228,11 +228,11 @@ class Client(Connection):
     def awaited(self) -> int: ...
 
     def refuse(self, code: Code, text: str) -> None:
-        self.worker.metrics.refused.add(code)
+        self.services.metrics.refused.add(code)
         self.tell(code, text)
 
     def may_create(self) -> bool:
-        return self.created < self.worker.settings.max_streams_connection
+        return self.created < self.services.settings.max_streams_connection
 
     def count_created(self) -> None:
         self.created += 1
@@ -252,24 +252,24 @@ class Client(Connection):
 
     def _writable(self) -> None:
         super()._writable()
-        self.worker.fanout.blocked.pop(self, None)
+        self.services.fanout.blocked.pop(self, None)
         if self.current is not None or self.ready:
-            self.worker.fanout.make_runnable(self)
+            self.services.fanout.make_runnable(self)
 
     def block(self) -> None:
         super().block()
-        self.worker.fanout.blocked[self] = None
+        self.services.fanout.blocked[self] = None
 
     def keep(self, text: bytes) -> None:
         """Hold the rest of a chunk that is half out, before any answer."""
         self.out[:0] = text
-        self.worker.note_answered(self)
+        self.services.note_answered(self)
 
     # --- subscriptions ----------------------------------------------------------------------------------------------
 
     def chunk_ended(self) -> None:
         """The last chunk of a subscription that was ended in the middle of it is out: what waited for that may go."""
-        self.worker.note_answered(self)
+        self.services.note_answered(self)
 
     def subscription_ended(self, cursor: Cursor, code: Code | None, text: str) -> None:
         """Fan-out has ended a subscription; where half a chunk is out, nothing sensible can follow it."""
@@ -281,7 +281,7 @@ class Client(Connection):
 
     def _end_subscriptions(self) -> None:
         for cursor in self.cursors.values():
-            self.worker.fanout.end(cursor)
+            self.services.fanout.end(cursor)
         self.cursors.clear()
         self.ready.clear()
 
@@ -333,8 +333,8 @@ class Client(Connection):
     def _release(self) -> None:
         super()._release()
         self._end_subscriptions()
-        self.worker.fanout.blocked.pop(self, None)
-        self.worker.partial_bytes -= self._pending_bytes
+        self.services.fanout.blocked.pop(self, None)
+        self.services.partial_bytes -= self._pending_bytes
         self._pending_bytes = 0
         self._serving = None  # it knows this connection, and both are to be freed now, not by a search for cycles
 
@@ -346,5 +346,5 @@ class Client(Connection):
         self.hold(self.pending_bytes)
         self._update_interest()
         if self.current is not None:
-            self.worker.fanout.make_runnable(self)
-        self.worker.note_answered(self)
+            self.services.fanout.make_runnable(self)
+        self.services.note_answered(self)

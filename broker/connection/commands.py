@@ -6,23 +6,24 @@ Publishing is not here: it never leaves the fast path (`Client`, `Router`).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tailrace.broker.connection.line import LineClient
 from tailrace.broker.consumers.edge import line
+from tailrace.broker.delivery.subscribe import Subscribing
+from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.replication.roles.apply_rules import Outcome, together
-from tailrace.broker.replication.roles.promotion_check import Findings
+from tailrace.broker.replication.roles.promotion_check import Findings, Scouts
 from tailrace.broker.replication.roles.rules import covers, is_pattern
 from tailrace.broker.routing.batch import Pending
+from tailrace.broker.routing.calls import WorkerCalls
+from tailrace.broker.services import Services
 from tailrace.broker.streams.owner import Refused
 from tailrace.protocol import answers
 from tailrace.protocol import commands as c
 from tailrace.protocol.address import join_address
 from tailrace.protocol.errors import Code
 from tailrace.shard.meta import Role
-
-if TYPE_CHECKING:
-    from tailrace.broker.worker import Worker
 
 GATHER_COLUMNS_STREAMS = ("stream", "role", "epoch")
 GATHER_COLUMNS_CONNS = ("worker", "peer", "age_s", "subscriptions", "unsent_bytes", "lag_messages")
@@ -41,10 +42,23 @@ class Turn:
 
 
 class Commands:
-    """The commands of one worker."""
+    """The commands of one worker. `ask_to_quit` asks the supervisor to stop the node."""
 
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
+    def __init__(
+        self,
+        services: Services,
+        subscribing: Subscribing,
+        calls: WorkerCalls,
+        scouts: Scouts,
+        board: Board,
+        ask_to_quit: Callable[[], None],
+    ) -> None:
+        self._services = services
+        self._subscribing = subscribing
+        self._calls = calls
+        self._scouts = scouts
+        self._board = board
+        self._ask_to_quit = ask_to_quit
         self._table: Mapping[type, Callable[[LineClient, Any], None]] = {
             c.Subscribe: self.subscribe,
             c.Unsubscribe: self.unsubscribe,
@@ -101,7 +115,7 @@ class Commands:
             turn.take = lambda: self._ensured(client, pending, command, value)
             self._take_turns(client)
 
-        self.worker.subscribing.ensure(client, name, ensured, ask_end=command.start.kind == "new")
+        self._subscribing.ensure(client, name, ensured, ask_end=command.start.kind == "new")
 
     def _take_turns(self, client: LineClient) -> None:
         turns = client.subscribing
@@ -110,7 +124,7 @@ class Commands:
             take()
 
     def _not_subscribable(self, client: LineClient, name: bytes) -> Refused | None:
-        limit = self.worker.settings.max_subscriptions
+        limit = self._services.settings.max_subscriptions
         if name in client.cursors:
             return Refused(Code.SUBSCRIBED, f"this connection is subscribed to {name.decode()} already")
         if len(client.cursors) >= limit:
@@ -129,7 +143,7 @@ class Commands:
             self._subscribe_here(client, pending, command, value if isinstance(value, int) else 0)
 
     def _subscribe_here(self, client: LineClient, pending: Pending, command: c.Subscribe, end_seq: int) -> None:
-        name, subscribing = command.stream, self.worker.subscribing
+        name, subscribing = command.stream, self._subscribing
         try:
             cursor = client.cursors[name] = subscribing.place(client, command, name, end_seq)
         except Refused as refused:
@@ -150,7 +164,7 @@ class Commands:
         if cursor is None:
             text = f"this connection is not subscribed to {name.decode()}"
             return self._refusal(Refused(Code.UNSUBSCRIBED, text))
-        self.worker.fanout.end(cursor)
+        self._services.fanout.end(cursor)
         return answers.ok_unsub(name)
 
     # --- for administrators -----------------------------------------------------------------------------------------
@@ -206,7 +220,7 @@ class Commands:
         pending = self._pend(client)
 
         def call(known: int, *, unasked: bool) -> None:
-            self.worker.router.call(name, verb, [name, epoch, known, unasked], done, client)
+            self._services.router.call(name, verb, [name, epoch, known, unasked], done, client)
 
         def done(value: int | Refused) -> None:
             if isinstance(value, Refused):
@@ -214,7 +228,7 @@ class Commands:
             elif value:
                 pending.settle(answers.ok(verb, name, value))
             else:
-                self.worker.scouts.check(name, (), checked)
+                self._scouts.check(name, (), checked)
 
         def checked(outcome: Findings | Refused) -> None:
             if self._may_promote(pending, outcome, name.decode(), epoch) and isinstance(outcome, Findings):
@@ -232,7 +246,7 @@ class Commands:
         def listed(tables: list[list[list[Any]]]) -> None:
             rows = [row for rows in tables for row in rows]
             names = [each for each, role, _epoch in rows if covers(pattern, each) and role != Role.MASTER]
-            self.worker.scouts.check(None, sorted(names), checked)
+            self._scouts.check(None, sorted(names), checked)
 
         def checked(findings: Findings | Refused) -> None:
             if self._may_promote(pending, findings):
@@ -272,7 +286,7 @@ class Commands:
 
     def quit(self, client: LineClient, _command: c.Quit) -> None:
         client.answer(answers.ok("quit"))
-        self.worker.ask_to_quit()
+        self._ask_to_quit()
 
     def workers(self, client: LineClient, _command: c.Workers) -> None:
         rows = [
@@ -286,7 +300,7 @@ class Commands:
                 slot.streams,
                 slot.restarts,
             ]
-            for slot in self.worker.board
+            for slot in self._board
         ]
         client.answer(answers.table(WORKER_COLUMNS, rows))
 
@@ -316,7 +330,7 @@ class Commands:
         def done(value: Any) -> None:
             pending.settle(self._refusal(value) if isinstance(value, Refused) else render(value))
 
-        self.worker.router.call(stream, verb, [stream, *args], done, client)
+        self._services.router.call(stream, verb, [stream, *args], done, client)
 
     def _ask_many(
         self,
@@ -353,7 +367,7 @@ class Commands:
                 else:
                     obey(before)
 
-            self.worker.calls.call_slot(RULES_SLOT, "rule", args, written)
+            self._calls.call_slot(RULES_SLOT, "rule", args, written)
 
         if upstream is NO_UPSTREAM:
             self._ask_all(place, "rules", [verb, *args], lambda outcomes: write(together(outcomes)))
@@ -371,7 +385,7 @@ class Commands:
         """Ask every worker, and go on with what all of them say; one that is down makes the answer an error, not a
         shorter list.
         """
-        waiting = set(range(self.worker.slots))
+        waiting = set(range(self._board.slots))
         values: list[Any] = []
 
         def done_by(slot: int) -> Callable[[Any], None]:
@@ -386,8 +400,8 @@ class Commands:
 
             return done
 
-        for slot in range(self.worker.slots):
-            self.worker.calls.call_slot(slot, verb, args, done_by(slot))
+        for slot in range(self._board.slots):
+            self._calls.call_slot(slot, verb, args, done_by(slot))
 
     def _pend(self, client: LineClient) -> Pending:
         """A place in the client's row of answers."""
@@ -396,7 +410,7 @@ class Commands:
         return pending
 
     def _refusal(self, refused: Refused) -> bytes:
-        self.worker.metrics.refused.add(refused.code)
+        self._services.metrics.refused.add(refused.code)
         return answers.err(refused.code, refused.text)
 
 

@@ -6,30 +6,28 @@ One that cannot be taken (the node is full) hears so in its own protocol, or, wh
 from __future__ import annotations
 
 import socket
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
 
 from tailrace.broker.connection.base import Connection
-from tailrace.broker.connection.binary import BinaryClient
 from tailrace.broker.connection.client import Client
-from tailrace.broker.connection.line import LineClient
+from tailrace.broker.services import Services
 from tailrace.protocol import answers
 from tailrace.protocol.errors import Code
 from tailrace.protocol.sniff import protocol_of, refusal
 
-if TYPE_CHECKING:
-    from tailrace.broker.worker import Worker
-
-CLIENTS: dict[str, type[Client]] = {each.protocol: each for each in (LineClient, BinaryClient)}
+Protocols = Mapping[str, Callable[[socket.socket, str, bool], Client]]
+"""By its name, what makes a connection that speaks a protocol from its socket, its peer, and whether that is local."""
 
 DISCARD_BYTES = 16 << 10  # read at once of what comes after the end
 
 
 class Newcomer(Connection):
-    __slots__ = ("refused",)
+    __slots__ = ("protocols", "refused")
 
-    def __init__(self, worker: Worker, sock: socket.socket, peer: str, local: bool) -> None:
-        super().__init__(worker, sock, peer, local)
-        self.traffic = worker.metrics.line
+    def __init__(self, services: Services, protocols: Protocols, sock: socket.socket, peer: str, local: bool) -> None:
+        super().__init__(services, sock, peer, local)
+        self.protocols = protocols
+        self.traffic = services.metrics.line
         self.refused: tuple[Code, str] | None = None
 
     def readable(self) -> None:
@@ -52,18 +50,18 @@ class Newcomer(Connection):
     def _sniff(self, first: int) -> None:
         protocol = protocol_of(first)
         if protocol is None:
-            self.worker.metrics.refused.add(Code.PROTOCOL)
+            self.services.metrics.refused.add(Code.PROTOCOL)
             self.out += refusal(first)
             self.finish()
         else:
-            self.become(CLIENTS[protocol])
+            self.become(protocol)
 
-    def become(self, kind: type[Client]) -> Client:
+    def become(self, protocol: str) -> Client:
         """What this is from here on; it has read what there was."""
-        client = kind(self.worker, self.sock, self.peer, self.local)
+        client = self.protocols[protocol](self.sock, self.peer, self.local)
         client.accepted_s = self.accepted_s
         self.closed = True  # whoever still holds this one has nothing to do with it any more
-        self.worker.replace_client(client)
+        self.services.replace_client(client)
         if self.refused is not None:
             client.end_with(*self.refused)
         elif client.admitted():
@@ -77,7 +75,7 @@ class Newcomer(Connection):
 
     def tell(self, code: Code, text: str, *, fatal: bool = False) -> None:
         self.out += answers.err(code, text)
-        self.worker.note_answered(self)
+        self.services.note_answered(self)
 
     def block(self) -> None:
         """What a fresh socket has no room for is one refusal, whose peer reads nothing: it is not waited for."""

@@ -63,7 +63,7 @@ def restore(client: Client, state: dict[str, Any]) -> None:
     """Go on with a connection where its last worker left it."""
     client.restore_state(state)
     client.created = state["created"]
-    client.moved_s = client.worker.now_s
+    client.moved_s = client.services.now_s
     client.out += state["out"]
     for cursor_state in state["cursors"]:
         _restore_cursor(client, cursor_state)
@@ -71,17 +71,16 @@ def restore(client: Client, state: dict[str, Any]) -> None:
 
 
 def _restore_cursor(client: Client, state: dict[str, Any]) -> None:
-    worker, name, key = client.worker, state["name"], state["key"]
-    remote = worker.router.slot_of(name) in worker.routes
+    services, name, key = client.services, state["name"], state["key"]
     try:
-        cursor = worker.fanout.subscribe(client, name, state["seq"], remote=remote, key=key)
+        cursor = services.fanout.subscribe(client, name, state["seq"], remote=services.is_remote(name), key=key)
     except (StorageError, OSError) as error:
         if state["skip"]:
             client.close("damaged")
         else:
             client.lose(key, name, state["seq"], str(error))
         return
-    worker.fanout.look(cursor.feed)  # what was sent of a chunk may lie beyond the end that was known here
+    services.fanout.look(cursor.feed)  # what was sent of a chunk may lie beyond the end that was known here
     cursor.offset, cursor.skip = state["offset"], state["skip"]
     cursor.cut = None if state["cut"] is None else tuple(state["cut"])
     cursor.until_seq, cursor.credit_bytes = state["until_seq"], state["credit_bytes"]
@@ -90,6 +89,6 @@ def _restore_cursor(client: Client, state: dict[str, Any]) -> None:
     if state["current"]:
         client.current = cursor
         if state["done"]:
-            worker.fanout.end(cursor)
+            services.fanout.end(cursor)
     else:
-        worker.fanout.start(cursor)
+        services.fanout.start(cursor)

@@ -8,40 +8,52 @@ from __future__ import annotations
 
 import socket
 from collections import deque
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tailrace.broker.connection.base import Pause
 from tailrace.broker.connection.client import Client
 from tailrace.broker.consumers.edge.line import LineServing
 from tailrace.broker.delivery.cursor import Cursor
-from tailrace.broker.delivery.text_chunks import Rendering
+from tailrace.broker.delivery.subscribe import Subscribing
+from tailrace.broker.delivery.text_chunks import Rendering, Renderings
 from tailrace.broker.routing.batch import Pending
+from tailrace.broker.services import Services
 from tailrace.protocol import answers
 from tailrace.protocol.commands import Close, Foreign, Invalid, Reply, Staged
 from tailrace.protocol.errors import Code
 from tailrace.protocol.line import LineCodec
 
 if TYPE_CHECKING:
-    from tailrace.broker.connection.commands import Turn
-    from tailrace.broker.worker import Worker
+    from tailrace.broker.connection.commands import Commands, Turn
+
+
+@dataclass(frozen=True, slots=True)
+class LineServices:
+    """What connections that speak lines need beyond what all need."""
+
+    chunks: Renderings
+    commands: Commands
+    subscribing: Subscribing
 
 
 class LineClient(Client):
     protocol = "line"
 
-    __slots__ = ("answers", "backlog", "codec", "subscribing")
+    __slots__ = ("answers", "backlog", "codec", "line", "subscribing")
 
-    def __init__(self, worker: Worker, sock: socket.socket, peer: str, local: bool) -> None:
-        super().__init__(worker, sock, peer, local)
-        self.delivery = worker.renderings
-        self.traffic = worker.metrics.line
-        self.codec = LineCodec(worker.settings.max_line_bytes, worker.settings.max_message_bytes)
+    def __init__(self, services: Services, line: LineServices, sock: socket.socket, peer: str, local: bool) -> None:
+        super().__init__(services, sock, peer, local)
+        self.line = line
+        self.delivery = line.chunks
+        self.traffic = services.metrics.line
+        self.codec = LineCodec(services.settings.max_line_bytes, services.settings.max_message_bytes)
         self.answers: deque[Pending] = deque()  # the first is not known yet; the others wait behind it
         self.subscribing: deque[Turn] = deque()  # the first waits for a stream's owner (`commands`)
         self.backlog: deque[object] = deque()  # the rest of a read, behind a command that waits (`broker.process.work`)
 
     def admitted(self) -> bool:
-        if not self.worker.settings.token or self.local:
+        if not self.services.settings.token or self.local:
             return True
         self.end_with(Code.DENIED, "this broker wants a token from other machines: use the binary protocol")
         return False
@@ -49,12 +61,12 @@ class LineClient(Client):
     # --- reading ----------------------------------------------------------------------------------------------------
 
     def take(self, count: int) -> None:
-        worker = self.worker
+        services = self.services
         command: object = None
-        commands = iter(self.codec.feed(worker.receive_view, count))
+        commands = iter(self.codec.feed(services.receive_view, count))
         for command in commands:
             if type(command) is Staged:
-                worker.router.publish(self, command)
+                services.router.publish(self, command)
             else:
                 self._execute(command)
                 if self.closed or self.lingering_since_s:
@@ -66,7 +78,7 @@ class LineClient(Client):
 
     def _execute(self, command: object) -> None:
         """Any command but a publish, after everything this connection published before it."""
-        self.worker.router.flush()
+        self.services.router.flush()
         self.read_less()
         if self.held_up:
             self.backlog.appendleft(command)
@@ -79,14 +91,14 @@ class LineClient(Client):
         elif type(command) is Reply:
             self.answer(command.data)
         elif type(command) is Foreign:
-            self.worker.metrics.refused.add(Code.PROTOCOL)
+            self.services.metrics.refused.add(Code.PROTOCOL)
             self.answer(command.refusal)
             self.finish()
         elif type(command) is Close:
             self.answer(answers.ok_close())
             self.finish()
         else:
-            self.worker.commands.execute(self, command)
+            self.line.commands.execute(self, command)
 
     def go_on(self) -> None:
         """What waited is done: go on with the rest of the read, up to the next command that has to wait."""
@@ -94,12 +106,12 @@ class LineClient(Client):
         while self.backlog and not self.held_up and not (self.closed or self.lingering_since_s):
             command = self.backlog.popleft()
             if type(command) is Staged:
-                self.worker.router.publish(self, command)
+                self.services.router.publish(self, command)
             else:
                 self._execute(command)
         if not self.held_up and not self.closed:
             self.resume(Pause.WORK)
-            self.worker.note_answered(self)
+            self.services.note_answered(self)
 
     @property
     def pending_bytes(self) -> int:
@@ -125,7 +137,7 @@ class LineClient(Client):
     def consumers(self) -> LineServing:
         serving = self._serving
         if not isinstance(serving, LineServing):
-            serving = self._serving = LineServing(self)
+            serving = self._serving = LineServing(self, self.line.subscribing)
         return serving
 
     # --- answers ----------------------------------------------------------------------------------------------------
@@ -136,14 +148,14 @@ class LineClient(Client):
 
     def answer(self, text: bytes) -> None:
         """Put an answer in its place: at once, or behind those that are not known yet."""
-        self.worker.answered_bytes += len(text)
+        self.services.answered_bytes += len(text)
         if not self.answers:
             self.out += text
         else:
             settled = Pending(self.answers_ready)
             settled.text = text
             self.answers.append(settled)
-        self.worker.note_answered(self)
+        self.services.note_answered(self)
 
     def pend(self, pending: Pending) -> None:
         self.answers.append(pending)
@@ -157,13 +169,13 @@ class LineClient(Client):
             self.out += text
             if pending.after is not None:
                 pending.after()
-        self.worker.note_answered(self)
+        self.services.note_answered(self)
 
     def tell(self, code: Code, text: str, *, fatal: bool = False) -> None:
         self.answer(answers.err(code, text))
 
     def publish_refused(self, name: bytes, count: int, code: Code, text: str) -> None:
-        self.worker.metrics.refused.add(code, count)
+        self.services.metrics.refused.add(code, count)
         self.answer(answers.publish_refused(name, count, code, text))
 
     def tell_trimmed(self, cursor: Cursor, first_seq: int) -> None:
@@ -189,7 +201,7 @@ class LineClient(Client):
         if skip + sent < chunk.nbytes:
             self.block()
         if sent:
-            self.progress_s = self.worker.now_s
+            self.progress_s = self.services.now_s
         return sent
 
     # --- moving -----------------------------------------------------------------------------------------------------
@@ -203,7 +215,7 @@ class LineClient(Client):
         self.codec.restore_state(state["codec"])
         if state["consumers"] is not None:
             member, members = state["consumers"]
-            self._serving = LineServing(self, member)
+            self._serving = LineServing(self, self.line.subscribing, member)
             self._serving.restore_state(members)
 
     def lose(self, key: bytes, name: bytes, next_seq: int, why: str) -> None:

@@ -7,16 +7,13 @@ The act is the same handover that balancing and replacing workers use.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tailrace.broker.connection import handover
 from tailrace.broker.connection.base import Pause
 from tailrace.broker.connection.client import Client
 from tailrace.broker.delivery.cursor import Feed
-from tailrace.broker.process.scoreboard import STATE_READY
-
-if TYPE_CHECKING:
-    from tailrace.broker.worker import Worker
+from tailrace.broker.process.scoreboard import STATE_READY, Board
+from tailrace.broker.routing.link_table import LinkTable
+from tailrace.broker.services import Services
 
 STAY_S = 10.0  # how long a connection stays where it was moved to, at least
 FEW_SUBSCRIBERS = 4  # of one stream on one worker: so many move to its owner
@@ -27,8 +24,10 @@ SKEW_CONNECTIONS = 256  # a sibling with this many more than twice our connectio
 class Movers:
     """The connections of a worker that are about to move."""
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+    def __init__(self, services: Services, links: LinkTable, board: Board) -> None:
+        self._services = services
+        self._links = links
+        self._board = board
         self._waiting: dict[Client, tuple[int, float]] = {}  # slot to go to, and until when to wait
 
     def __len__(self) -> int:
@@ -36,19 +35,19 @@ class Movers:
 
     def consider(self, client: Client, slot: int) -> None:
         """A client's window says that it belongs to `slot`: pause it, so that it moves when it is answered."""
-        worker = self._worker
-        target = worker.board.slot(slot)
-        if not worker.settings.affinity or client.lingering_since_s or worker.now_s - client.moved_s < STAY_S:
+        services = self._services
+        target = self._board.slot(slot)
+        if not services.settings.affinity or client.lingering_since_s or services.now_s - client.moved_s < STAY_S:
             return
         if client.bound:
             return
-        if any(worker.router.slot_of(cursor.feed.name) != slot for cursor in client.cursors.values()):
+        if any(services.router.slot_of(cursor.feed.name) != slot for cursor in client.cursors.values()):
             return
-        if target.state != STATE_READY or target.connections > 2 * len(worker.clients) + SKEW_CONNECTIONS:
+        if target.state != STATE_READY or target.connections > 2 * len(services.clients) + SKEW_CONNECTIONS:
             return
-        client.moved_s = worker.now_s
+        client.moved_s = services.now_s
         client.pause(Pause.MOVE)
-        self._waiting[client] = (slot, worker.now_s + PATIENCE_S)
+        self._waiting[client] = (slot, services.now_s + PATIENCE_S)
 
     def consider_subscriber(self, client: Client, feed: Feed) -> None:
         """A client has subscribed to a stream that lives elsewhere: it saves a hop there, unless it is one of many
@@ -57,20 +56,20 @@ class Movers:
         Many subscribers of one stream are better spread over the workers.
         """
         if feed.remote and feed.cursors <= FEW_SUBSCRIBERS:
-            self.consider(client, self._worker.router.slot_of(feed.name))
+            self.consider(client, self._services.router.slot_of(feed.name))
 
     def step(self) -> None:
         """Once a turn: hand over whom nothing holds back any more."""
-        worker = self._worker
+        services = self._services
         for client, (slot, until_s) in list(self._waiting.items()):
-            route = worker.routes.get(slot)
+            route = self._links.routes.get(slot)
             link = route.link if route is not None else None
             if client.closed:
                 del self._waiting[client]
             elif link is not None and handover.possible(client):
                 del self._waiting[client]
-                worker.links.hand_over(link, *handover.detach(client))
-                worker.metrics.handed_over += 1
-            elif worker.now_s > until_s:
+                self._links.hand_over(link, *handover.detach(client))
+                services.metrics.handed_over += 1
+            elif services.now_s > until_s:
                 del self._waiting[client]
                 client.resume(Pause.MOVE)

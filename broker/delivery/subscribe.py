@@ -8,18 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 from tailrace.broker.connection.client import Client
-from tailrace.broker.delivery.cursor import Cursor
+from tailrace.broker.delivery.cursor import Cursor, Feed
+from tailrace.broker.process.work import Work
+from tailrace.broker.services import Services
 from tailrace.broker.streams.owner import Refused
 from tailrace.protocol.errors import Code
 from tailrace.protocol.places import From
 from tailrace.shard.errors import StorageError, StreamDamaged, StreamMissing
 from tailrace.shard.reader import StreamReader
-
-if TYPE_CHECKING:
-    from tailrace.broker.worker import Worker
 
 
 class Wanted(Protocol):
@@ -36,10 +35,12 @@ class Wanted(Protocol):
 
 
 class Subscribing:
-    """One a worker."""
+    """One per worker. `on_started` is called with each client and its new subscription's feed."""
 
-    def __init__(self, worker: Worker) -> None:
-        self._worker = worker
+    def __init__(self, services: Services, work: Work, on_started: Callable[[Client, Feed], None]) -> None:
+        self._services = services
+        self._work = work
+        self._on_started = on_started
 
     def ensure(self, client: Client, name: bytes, done: Callable[[int | Refused], None], *, ask_end: bool) -> None:
         """Create the stream if it is missing. `done` gets the error, or an int: its end if `ask_end`.
@@ -54,7 +55,7 @@ class Subscribing:
                 ask()
 
         def ask() -> None:
-            self._worker.router.call(name, "ensure", [name, client.may_create()], answered, client)
+            self._services.router.call(name, "ensure", [name, client.may_create()], answered, client)
 
         def answered(value: Any) -> None:
             if not isinstance(value, Refused) and value < 0:  # it was made just now
@@ -69,31 +70,30 @@ class Subscribing:
 
     def after_opening(self, client: Client, name: bytes, step: Callable[[], None]) -> None:
         """Do what may have to open the stream's files to read them, now or when this worker has time for that."""
-        if name in self._worker.readers and name not in self._worker.work.waiting:
+        if name in self._services.readers and name not in self._work.waiting:
             step()
         else:
-            self._worker.work.do(name, (client,), step)
+            self._work.do(name, (client,), step)
 
     def place(self, client: Client, wanted: Wanted, key: Any, end_seq: int) -> Cursor:
         """A cursor where the subscription begins, parked until `start`. `end_seq` is `ensure`'s. Raises Refused."""
-        worker, name = self._worker, wanted.stream
+        services, name = self._services, wanted.stream
         with storage_refusals(name):
-            seq = first_seq_of(worker.readers.get(name), wanted, end_seq)
-            remote = worker.router.slot_of(name) in worker.routes
-            return worker.fanout.subscribe(client, name, seq, remote=remote, key=key)
+            seq = first_seq_of(services.readers.get(name), wanted, end_seq)
+            return services.fanout.subscribe(client, name, seq, remote=services.is_remote(name), key=key)
 
     def start(self, client: Client, cursor: Cursor) -> None:
         """The client has been told: let the cursor move."""
-        self._worker.fanout.start(cursor)
+        self._services.fanout.start(cursor)
         if not cursor.done:
-            self._worker.movers.consider_subscriber(client, cursor.feed)
+            self._on_started(client, cursor.feed)
 
     def _readable(self, name: bytes) -> bool:
         """Whether all of a stream can be read without its owner, who makes it, and opens it first after a crash of the
         machine.
         """
         try:
-            reader = self._worker.readers.get(name)
+            reader = self._services.readers.get(name)
             return reader.recovered and reader.has_place
         except (StreamMissing, StreamDamaged):
             return False  # its owner makes it, or takes up what a loss of power has left of it

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from tailrace.broker.connection import handover
 from tailrace.broker.connection.base import LINGER_S, Pause
 from tailrace.broker.connection.client import Client
 from tailrace.broker.delivery.cursor import Cursor, Park, Subscriber
+from tailrace.broker.process.work import Work
 from tailrace.broker.replication.downstream.ack_handover import PATIENCE_S
+from tailrace.broker.routing.link_table import LinkTable
+from tailrace.broker.routing.route import Route
+from tailrace.broker.services import Services
+from tailrace.broker.streams.owner import Owner
 from tailrace.protocol.errors import Code
-
-if TYPE_CHECKING:
-    from tailrace.broker.worker import Worker
 
 log = logging.getLogger(__name__)
 
@@ -30,21 +31,21 @@ DRAIN_LINGER_S = 0.5  # how long it then waits for them to see the end and close
 # --- watching ---------------------------------------------------------------------------------------------------------
 
 
-def drop_stalled(worker: Worker) -> None:
+def drop_stalled(services: Services) -> None:
     """Close what takes nothing for `stall_timeout_s`, what lingers too long, and subscribers past `max_lag_bytes`.
 
     Who is caught up, or waits for nothing, is not looked at: there may be tens of thousands of them.
     """
-    stalled_before_s = worker.now_s - worker.settings.stall_timeout_s
-    for client in _clients(worker.fanout.blocked):
+    stalled_before_s = services.now_s - services.settings.stall_timeout_s
+    for client in _clients(services.fanout.blocked):
         if client.progress_s < stalled_before_s:
-            log.info("dropping %s: it took nothing for %s s", client.peer, worker.settings.stall_timeout_s)
+            log.info("dropping %s: it took nothing for %s s", client.peer, services.settings.stall_timeout_s)
             client.close("stalled")
-    if worker.settings.max_lag_bytes:
-        for client in _clients(worker.fanout.behind()):
-            _drop_slow(worker, client)
-    for connection in list(worker.lingering):
-        if connection.lingering_since_s < worker.now_s - LINGER_S:
+    if services.settings.max_lag_bytes:
+        for client in _clients(services.fanout.behind()):
+            _drop_slow(client, services.settings.max_lag_bytes)
+    for connection in list(services.lingering):
+        if connection.lingering_since_s < services.now_s - LINGER_S:
             connection.close("lingered")
 
 
@@ -53,8 +54,7 @@ def _clients(subscribers: Iterable[Subscriber]) -> list[Client]:
     return [client for client in subscribers if isinstance(client, Client)]
 
 
-def _drop_slow(worker: Worker, client: Client) -> None:
-    limit = worker.settings.max_lag_bytes
+def _drop_slow(client: Client, limit: int) -> None:
     for cursor in () if client.bound else _sending(client):
         if lag_bytes(cursor) > limit:
             client.end_with(
@@ -77,9 +77,9 @@ def lag_bytes(cursor: Cursor) -> int:
     return max(cursor.feed.end_offset - cursor.offset, 0)
 
 
-def measure(worker: Worker) -> None:
+def measure(services: Services, owner: Owner, links: LinkTable, work: Work) -> None:
     """Write down what is so now: gauges of the metrics, cells of the board. Only who is behind is looked at."""
-    metrics, fanout = worker.metrics, worker.fanout
+    metrics, fanout = services.metrics, services.fanout
     subscriptions = caught_up = in_socket = lag_bytes_max = 0
     for feed in fanout.feeds.values():
         subscriptions += feed.cursors
@@ -97,103 +97,87 @@ def measure(worker: Worker) -> None:
     }
     metrics.subscriptions = subscriptions
     metrics.lag_bytes_max = lag_bytes_max
-    metrics.connections = len(worker.clients)
-    metrics.partial_bytes = worker.partial_bytes
-    metrics.producer_bytes = worker.owner.numbered.memory.bytes_held
-    metrics.waiting_steps = len(worker.work)
-    metrics.link_queue_bytes = worker.links.queued_bytes()
-    metrics.streams = len(worker.owner.names)
-    metrics.open_streams = len(worker.owner.open) + len(worker.readers)
-    metrics.damaged_streams = len(worker.owner.damaged)
-    metrics.sync_failed_streams = len(worker.owner.syncs.failed)
-    slot = worker.board.slot(worker.slot)
-    if worker.owner.owning:
-        slot.streams = len(worker.owner.names)
-        slot.subscriptions = subscriptions
+    metrics.connections = len(services.clients)
+    metrics.partial_bytes = services.partial_bytes
+    metrics.producer_bytes = owner.numbered.memory.bytes_held
+    metrics.waiting_steps = len(work)
+    metrics.link_queue_bytes = links.queued_bytes()
+    metrics.streams = len(owner.names)
+    metrics.open_streams = len(owner.open) + len(services.readers)
+    metrics.damaged_streams = len(owner.damaged)
+    metrics.sync_failed_streams = len(owner.syncs.failed)
+    if owner.owning:
+        services.cells.streams = len(owner.names)
+        services.cells.subscriptions = subscriptions
 
 
-def connections(worker: Worker) -> list[list[Any]]:
+def connections(services: Services, slot: int) -> list[list[Any]]:
     """A row for each connection: worker, peer, age_s, subscriptions, unsent_bytes, lag_messages (of the furthest
     behind).
     """
     rows: list[list[Any]] = []
-    for connection in worker.clients.values():
+    for connection in services.clients.values():
         cursors = connection.cursors.values() if isinstance(connection, Client) else ()
         lag = max((cursor.feed.end_seq - cursor.seq for cursor in cursors), default=0)
-        age_s = round(worker.now_s - connection.accepted_s, 1)
-        rows.append([worker.slot, connection.peer, age_s, len(cursors), len(connection.out), max(lag, 0)])
+        age_s = round(services.now_s - connection.accepted_s, 1)
+        rows.append([slot, connection.peer, age_s, len(cursors), len(connection.out), max(lag, 0)])
     return rows
 
 
 # --- leaving ----------------------------------------------------------------------------------------------------------
 
 
-def move_on(worker: Worker) -> None:
-    """A tick of retiring or draining: see whether this worker's clients have what they are owed."""
-    from tailrace.broker.worker import Phase  # the worker imports this module
-
-    late = time.monotonic() > worker.drain_deadline_s
-    if worker.phase is Phase.RETIRED:
-        hand_all_over(worker)
-        if late or (not worker.clients and worker.siblings.all_switched):
-            finish_all(worker)
-            worker.phase = Phase.LEAVING
-    elif late or drained(worker):
-        worker.phase = Phase.DRAINED
-        worker.control.send("drained")
-
-
-def drained(worker: Worker) -> bool:
+def drained(services: Services, routes: Mapping[int, Route], began_s: float) -> bool:
     """Whether every client has what it is owed: what it had sent is read and answered, and it has been told the end."""
-    read_on = worker.now_s < worker.drain_began_s + DRAIN_READ_S
-    for client in list(worker.clients.values()):
+    read_on = services.now_s < began_s + DRAIN_READ_S
+    for client in list(services.clients.values()):
         if not client.bound and not client.lingering_since_s and not (read_on and client.has_unread()):
             client.end_with(Code.CLOSING, STOPPING_TEXT)
-    let_nodes_go(worker, STOPPING_TEXT)
-    waiting_since_s = worker.now_s - DRAIN_LINGER_S
+    let_nodes_go(services, STOPPING_TEXT, began_s)
+    waiting_since_s = services.now_s - DRAIN_LINGER_S
     waiting = any(
         client.owed or client.lingering_since_s > waiting_since_s or not client.lingering_since_s
-        for client in worker.clients.values()
+        for client in services.clients.values()
     )
-    return not waiting and not any(route.bytes_held for route in worker.routes.values())
+    return not waiting and not any(route.bytes_held for route in routes.values())
 
 
-def hand_all_over(worker: Worker) -> None:
-    """Give the successor every connection that is between two answers. The others are read no more, so that they soon
-    are; they follow at a later tick.
+def hand_all_over(services: Services, links: LinkTable, slot: int, began_s: float) -> None:
+    """Give the successor in `slot` every connection that is between two answers. The others are read no more, so that
+    they soon are; they follow at a later tick.
     """
-    route = worker.routes[worker.slot]
+    route = links.routes[slot]
     link = route.link
     if link is None:
         return  # the successor does not own the shards yet
     given = 0
-    for client in list(worker.clients.values()):
+    for client in list(services.clients.values()):
         if client.bound:
             continue
         if not handover.possible(client):
             client.pause(Pause.LEAVING)
         elif given < HANDOVERS_A_TICK:
-            worker.links.hand_over(link, *handover.detach(client))
-            worker.metrics.handed_over += 1
+            links.hand_over(link, *handover.detach(client))
+            services.metrics.handed_over += 1
             given += 1
-    let_nodes_go(worker, REPLACED_TEXT)
+    let_nodes_go(services, REPLACED_TEXT, began_s)
 
 
-def let_nodes_go(worker: Worker, text: str) -> None:
+def let_nodes_go(services: Services, text: str, began_s: float) -> None:
     """Other nodes go last: what they say they hold is what publishes wait for. From now on they have their own
     publishes back, to be sent to whoever comes next; `closing` says to them that all the others are answered.
     """
-    waiting = any(not each.bound and (each.awaited or not each.lingering_since_s) for each in worker.clients.values())
-    late = worker.now_s > worker.drain_began_s + NODES_STAY_S
-    for client in list(worker.clients.values()):
+    waiting = any(not each.bound and (each.awaited or not each.lingering_since_s) for each in services.clients.values())
+    late = services.now_s > began_s + NODES_STAY_S
+    for client in list(services.clients.values()):
         if client.bound and not client.lingering_since_s:
             client.take_no_more()
             if late or not (waiting or client.awaited):
                 client.end_with(Code.UNAVAILABLE if client.awaited else Code.CLOSING, text)
 
 
-def finish_all(worker: Worker) -> None:
-    for client in list(worker.clients.values()):
+def finish_all(services: Services) -> None:
+    for client in list(services.clients.values()):
         client.end_with(Code.UNAVAILABLE if client.bound and client.awaited else Code.CLOSING, REPLACED_TEXT)
         client.after_turn()  # sends, unless a chunk is half out
         client.close("replaced")

@@ -109,7 +109,7 @@ class World:
 
     def connect(self) -> socket.socket:
         client = socket.create_connection(("127.0.0.1", self.port))
-        self.turn_until(lambda: self.worker.clients)
+        self.turn_until(lambda: self.worker.services.clients)
         return client
 
     def leave(self) -> None:
@@ -275,7 +275,7 @@ def test_a_client_that_reads_nothing_holds_a_drain_up_no_longer_than_told(make: 
         for _ in range(16):
             world.ask(client, b"pub s |" + b"x" * 1_000_000)
         reader.sendall(b"sub s 0\r\n")
-        world.turn_until(lambda: any(each.blocked for each in world.worker.clients.values()))
+        world.turn_until(lambda: any(each.blocked for each in world.worker.services.clients.values()))
         began_s = time.monotonic()
         world.tell("drain")
         world.turn_until(lambda: world.worker.phase is Phase.DRAINED)
@@ -392,7 +392,7 @@ def test_publishes_that_wait_for_replicas_of_what_was_set_aside_are_told(tmp_pat
 
 def quiet_for(worker: Worker, seconds: float) -> float:
     """How long it would wait for events, after nothing came for so long."""
-    worker.stirred_s = worker.now_s - seconds
+    worker.stirred_s = worker.services.now_s - seconds
     return worker._wait_s()
 
 
@@ -409,10 +409,10 @@ def test_a_worker_rests_when_nothing_goes_on(make: Callable[..., World]) -> None
     world = make(beat_timeout_s=15.0)
     worker = at_rest(world)
     with world.connect() as client:
-        assert worker.stirred_s == worker.now_s, "a newcomer is an event"
+        assert worker.stirred_s == worker.services.now_s, "a newcomer is an event"
         at_rest(world)
         world.ask(client, b"ping")
-        assert worker.stirred_s == worker.now_s
+        assert worker.stirred_s == worker.services.now_s
 
 
 def test_a_worker_that_rests_never_looks_hung(make: Callable[..., World]) -> None:
@@ -436,7 +436,7 @@ def test_what_goes_by_the_clock_is_looked_after(make: Callable[..., World]) -> N
         world.turn_until(lambda: worker.desk.waiters.count)
         world.turn_until(lambda: not worker.owner.syncs.dirty)
         assert quiet_for(worker, REST_AFTER_S) < REST_S, "a get waits"
-    world.turn_until(lambda: not worker.clients)
+    world.turn_until(lambda: not worker.services.clients)
     world.tell("drain")
     assert quiet_for(worker, REST_AFTER_S) == IDLE_S, "it is about to end"
 

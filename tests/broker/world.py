@@ -132,6 +132,10 @@ class World:
             siblings.add(other, other + 1, end.detach())
             siblings.owner_is(other, other + 1)
 
+    def worker_of(self, client: Connection) -> Worker:
+        """The worker that serves this connection now."""
+        return next(worker for worker in self.workers if worker.services is client.services)
+
     def connect(self, slot: int = 0, *, local: bool = True, small: bool = False) -> Peer:
         """A connection that this worker serves. `small`: with the least of buffers, so that it is soon full."""
         ours, theirs = socket.socketpair()
@@ -146,7 +150,9 @@ class World:
     def connection_of(self, peer: Peer) -> Connection:
         """The broker's side of a connection, in whatever worker it is now."""
         name = f"peer:{self.peers.index(peer) + 1}"
-        return next(client for worker in self.workers for client in worker.clients.values() if client.peer == name)
+        return next(
+            client for worker in self.workers for client in worker.services.clients.values() if client.peer == name
+        )
 
     def speaker_of(self, peer: Peer) -> Client:
         """The same of a peer that has shown what it speaks, whatever that is."""
@@ -158,7 +164,7 @@ class World:
         """The same of a peer that speaks lines, or is going to."""
         client = self.connection_of(peer)
         if isinstance(client, Newcomer):
-            client = client.become(LineClient)
+            client = client.become(LineClient.protocol)
         assert isinstance(client, LineClient)
         return client
 
@@ -166,7 +172,7 @@ class World:
         """The same of a peer that speaks the binary protocol, or is going to."""
         client = self.connection_of(peer)
         if isinstance(client, Newcomer):
-            client = client.become(BinaryClient)
+            client = client.become(BinaryClient.protocol)
         assert isinstance(client, BinaryClient)
         return client
 
@@ -217,7 +223,7 @@ class World:
         for peer in self.peers:
             peer.sock.close()
         for worker in self.workers:
-            for client in list(worker.clients.values()):
+            for client in list(worker.services.clients.values()):
                 client.close("stopped")
             worker.acceptor.stop()
             worker.uplinks.stop("stopped")
@@ -236,7 +242,7 @@ class World:
 
 
 def busy(worker: Worker) -> bool:
-    return bool(worker.fanout.runnable or worker._answered or worker.movers or worker.work.busy)
+    return bool(worker.fanout.runnable or worker.services.answered or worker.movers or worker.work.busy)
 
 
 @contextlib.contextmanager

@@ -25,6 +25,7 @@ from tailrace.shard.leaves import load
 
 if TYPE_CHECKING:
     from tailrace.broker.connection.line import LineClient
+    from tailrace.broker.delivery.subscribe import Subscribing
 
 COLUMNS: Final = (
     "consumer",
@@ -46,8 +47,8 @@ _text = load("tailrace.protocol.text_cy")
 class LineServing(Serving):
     """`member`: what the connection is called as a member of any consumer."""
 
-    def __init__(self, client: LineClient, member: bytes = b"") -> None:
-        super().__init__(client)
+    def __init__(self, client: LineClient, subscribing: Subscribing, member: bytes = b"") -> None:
+        super().__init__(client, subscribing)
         self.member = member or b"line-" + os.urandom(8).hex().encode()
         self.handed = Handed()
         self._row: deque[tuple[Pending, Callable[[Pending], None]]] = deque()
@@ -76,7 +77,7 @@ class LineServing(Serving):
             begin(pending)
         self._stepping = False
         if self.holds:
-            self.client.worker.held_gets[self] = None
+            self.client.services.held_gets[self] = None
 
     def look(self) -> None:
         super().look()
@@ -229,7 +230,7 @@ def _ok(
 
 
 def _refusal(serving: Serving, refused: Refused) -> bytes:
-    serving.client.worker.metrics.refused.add(refused.code)
+    serving.client.services.metrics.refused.add(refused.code)
     return answers.err(refused.code, refused.text)
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from tailrace.broker.connection.base import OUT_HIGH_BYTES
 from tailrace.broker.consumers.edge import fetch
-from tailrace.broker.delivery.subscribe import storage_refusals
+from tailrace.broker.delivery.subscribe import Subscribing, storage_refusals
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol import consuming as c
 from tailrace.protocol.errors import Code
@@ -23,7 +23,6 @@ from tailrace.shard.errors import StreamCut, StreamMissing, Trimmed
 
 if TYPE_CHECKING:
     from tailrace.broker.connection.client import Client
-    from tailrace.broker.worker import Worker
 
 GETS_MAX: Final = 256
 """Gets of one connection that have no answer yet."""
@@ -74,8 +73,9 @@ class Getting:
 class Serving:
     """One a connection that has asked for any of this."""
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, subscribing: Subscribing) -> None:
         self.client = client
+        self._subscribing = subscribing
         self._members: dict[Member, Asked] = {}
         self._gets: dict[Getting, None] = {}
         self._asked = 0  # anything else that has no answer yet
@@ -111,7 +111,7 @@ class Serving:
                 self._call(wanted.stream, "consume", [wanted.stream, wanted], done)
 
         if wanted.do == "create":
-            self.client.worker.subscribing.ensure(self.client, wanted.stream, ensured, ask_end=False)
+            self._subscribing.ensure(self.client, wanted.stream, ensured, ask_end=False)
         else:
             ensured(0)
 
@@ -126,7 +126,7 @@ class Serving:
             return
         if self.client.ending:  # commands that were sent behind a get that waited
             wanted = replace(wanted, wait_ms=0)
-        now_s = self.client.worker.now_s
+        now_s = self.client.services.now_s
         self._members[member] = Asked(now_s, wanted.session)
         getting = Getting(wanted, now_s + wanted.wait_ms / 1000, answer)
         self._gets[getting] = None
@@ -143,11 +143,11 @@ class Serving:
                 self._members.pop((wanted.stream, wanted.name, wanted.member), None)
             self._settle(getting, value)
             return
-        worker = self.client.worker
+        services = self.client.services
         getting.given = value
-        getting.until_s = max(getting.until_s, worker.now_s + COPY_WAIT_MIN_S)
+        getting.until_s = max(getting.until_s, services.now_s + COPY_WAIT_MIN_S)
         if not self._answer(getting):
-            worker.held_gets[self] = None
+            services.held_gets[self] = None
 
     # --- what is given ----------------------------------------------------------------------------------------------
 
@@ -168,7 +168,7 @@ class Serving:
 
     def _answer(self, getting: Getting, *, at_once: bool = False) -> bool:
         """Answer a get with what it was given, as soon as that can be read; `at_once` with what of it can be."""
-        given, late = getting.given, at_once or self.client.worker.now_s > getting.until_s
+        given, late = getting.given, at_once or self.client.services.now_s > getting.until_s
         assert given is not None
         if self.is_full and not at_once and given["runs"]:
             return False
@@ -188,7 +188,7 @@ class Serving:
         nothing = fetch.Fetched([], [], 0)
         if not runs:
             return nothing
-        readers, name = self.client.worker.readers, wanted.stream
+        readers, name = self.client.services.readers, wanted.stream
         with storage_refusals(name):
             try:
                 reader = readers.get(name)
@@ -225,7 +225,7 @@ class Serving:
         """The connection has closed: its members are away, for all that is known here."""
         members, self._members = self._members, {}
         self._gets.clear()
-        now_s = self.client.worker.now_s
+        now_s = self.client.services.now_s
         for member, asked in members.items():
             idle_ms = max(round((now_s - asked.at_s) * 1000), 0)
             self._notify(c.MemberNotice("away", *member, idle_ms, asked.session))
@@ -235,27 +235,19 @@ class Serving:
         self._call(notice.stream, "consume", [notice.stream, notice], lambda _value: None)
 
     def _call(self, stream: bytes, verb: str, args: list[Any], done: Callable[[Any], None]) -> None:
-        self.client.worker.router.call(stream, verb, args, done, self.client)
+        self.client.services.router.call(stream, verb, args, done, self.client)
 
     # --- moving -----------------------------------------------------------------------------------------------------
 
     def export_state(self) -> list[list[Any]]:
         """The members, for how many seconds each has asked for nothing, and its session; for msgpack."""
-        now_s = self.client.worker.now_s
+        now_s = self.client.services.now_s
         return [[*member, now_s - asked.at_s, asked.session] for member, asked in self._members.items()]
 
     def restore_state(self, state: list[list[Any]]) -> None:
         """Go on where `export_state` was called."""
-        now_s = self.client.worker.now_s
+        now_s = self.client.services.now_s
         self._members = {tuple(member): Asked(now_s - idle_s, session) for *member, idle_s, session in state}
-
-
-def look_at_held(worker: Worker) -> None:
-    """Once a turn: the gets that had to wait for this worker's own reasons."""
-    for serving in list(worker.held_gets):
-        serving.look()
-        if not serving.holds:
-            del worker.held_gets[serving]
 
 
 def _failed(value: Any) -> bool:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable
 from itertools import islice
 from typing import Any, Protocol
 
 from tailrace.broker.process.scoreboard import Board
-from tailrace.broker.services import SlotCalls
 from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.protocol.messages import pack
 from tailrace.protocol.replication import NAMES_MAX, Names
@@ -38,6 +38,12 @@ def names(owner: Owner, args: Args) -> list[Any]:
     if known != owner.incarnation:
         start = 0
     return [owner.incarnation, start, list(islice(owner.names, start, start + NAMES_A_CALL))]
+
+
+class SlotCalls(Protocol):
+    """Calls of the worker that owns a slot, in this process or over its link."""
+
+    def call_slot(self, slot: int, verb: str, args: Args, done: Callable[[Any], None]) -> None: ...
 
 
 class Watcher(Protocol):

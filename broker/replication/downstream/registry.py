@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from tailrace.broker.replication.downstream.session import Follower, Following
     from tailrace.broker.routing.link import Link
     from tailrace.broker.routing.link_table import LinkTable
-    from tailrace.broker.routing.router import Router
-    from tailrace.broker.services import Clock
+    from tailrace.broker.services import Services
     from tailrace.broker.streams.owner import Owner
 
 log = logging.getLogger(__name__)
@@ -46,12 +45,11 @@ DEPOSED_TEXT = "logged here, but this node is not the stream's master any more"
 class Followers:
     """One per worker."""
 
-    def __init__(self, owner: Owner, router: Router, links: LinkTable, generation: int, clock: Clock) -> None:
+    def __init__(self, owner: Owner, services: Services, links: LinkTable, generation: int) -> None:
         self._owner = owner
-        self._router = router
+        self._services = services
         self._links = links
         self._generation = generation
-        self._clock = clock
         self.nodes: dict[Follower, None] = {}
         self._complained_s = 0.0
         self._connections = count(1)
@@ -70,8 +68,8 @@ class Followers:
 
     def complain(self, what: str) -> None:
         """Log that a peer was refused, at most every COMPLAINT_S."""
-        if self._clock.now_s - self._complained_s >= COMPLAINT_S:
-            self._complained_s = self._clock.now_s
+        if self._services.now_s - self._complained_s >= COMPLAINT_S:
+            self._complained_s = self._services.now_s
             log.warning("%s", what)
 
     def _expect(self, follower: Follower) -> None:
@@ -87,7 +85,7 @@ class Followers:
                 log.error("cannot write down that other nodes follow this one: %s", value.text)
                 self._noted.discard(address)
 
-        self._router.call_slot(FOLLOWED_SLOT, "followed", list(address), written)
+        self._services.router.call_slot(FOLLOWED_SLOT, "followed", list(address), written)
 
     def add(self, following: Following) -> None:
         self._of.setdefault(following.name, {})[following] = None
@@ -166,7 +164,7 @@ class Followers:
             self._links.touch(link)
 
     def _slot_of(self, name: bytes) -> int:
-        return self._router.slot_of(name)
+        return self._services.router.slot_of(name)
 
     # --- from the owners --------------------------------------------------------------------------------------------
 

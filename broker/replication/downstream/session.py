@@ -10,17 +10,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tailrace.broker.delivery.cursor import Cursor
-from tailrace.broker.delivery.subscribe import storage_refusals
+from tailrace.broker.delivery.subscribe import Subscribing, storage_refusals
 from tailrace.broker.replication.downstream import replica_state
 from tailrace.broker.replication.downstream.calls import CALLS_MAX, MemberRequest, pack_value, read_request
+from tailrace.broker.replication.downstream.catalog import Catalog
+from tailrace.broker.replication.downstream.registry import Followers
 from tailrace.broker.replication.downstream.replica_acks import NODES_MAX
 from tailrace.broker.replication.downstream.replica_state import Lineage
 from tailrace.broker.replication.roles.peers import may_lead
-from tailrace.broker.streams.owner import Refused
+from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.protocol import replication as r
 from tailrace.protocol.address import split_address
 from tailrace.protocol.errors import Code
@@ -45,6 +48,18 @@ UNTRUSTED_TEXT = (
     " [replication] token may do this"
 )
 LEAVING_TEXT = "the worker that was asked is leaving; this may or may not be done, ask again"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeServices:
+    """What connections of other nodes need beyond what all need. gather: answers ASK once all workers have."""
+
+    node_id: str
+    owner: Owner
+    followers: Followers
+    catalog: Catalog
+    subscribing: Subscribing
+    gather: Callable[[r.Ask, Callable[[r.Told | Refused], None]], None]
 
 
 class Original(Protocol):
@@ -76,7 +91,7 @@ class Following:
 
 
 class Follower:
-    """`node` and `address` as its HELLO said; `connection` tells it from others of this worker."""
+    """`node` and `address` as its HELLO said; `connection` tells it from others of this worker. here: this node."""
 
     __slots__ = (
         "_called",
@@ -87,22 +102,24 @@ class Follower:
         "client",
         "connection",
         "followings",
+        "here",
         "node",
         "trusted",
         "watches",
     )
 
-    def __init__(self, client: BinaryClient, node: str, address: str, knows_token: bool) -> None:
+    def __init__(self, client: BinaryClient, here: NodeServices, node: str, address: str, knows_token: bool) -> None:
         """`address` may be without a host, which is then where the connection comes from.
 
         `knows_token`: it has shown the secret among nodes. `trusted`: that, or it comes from a machine of the tree.
         """
         self.client = client
+        self.here = here
         self.node = node
         self.address = f"{client.peer.rpartition(':')[0]}{address}" if address.startswith(":") else address
         self._knows_token = knows_token
-        self.trusted = knows_token or client.local or client.worker.owner.peers.admit(_host_of(client.peer))
-        self.connection = client.worker.followers.admit(self)
+        self.trusted = knows_token or client.local or here.owner.peers.admit(_host_of(client.peer))
+        self.connection = here.followers.admit(self)
         self.followings: dict[int, Following] = {}
         self._followed: set[bytes] = set()  # their streams
         self.watches: set[bytes] = set()
@@ -119,7 +136,7 @@ class Follower:
         """Whether the peer may do this; the answer is given if not."""
         if self.trusted:
             return True
-        self.client.worker.followers.complain(f"{self.client.peer} may not {op.name} here: it is not one of the peers")
+        self.here.followers.complain(f"{self.client.peer} may not {op.name} here: it is not one of the peers")
         self.client.refuse_request(op, number, Code.DENIED, UNTRUSTED_TEXT)
         return False
 
@@ -130,7 +147,7 @@ class Follower:
 
     def _may_be_followed(self) -> bool:
         """Whether the address that the peer gives may be the one that streams follow from now on."""
-        host, peers = _host_of(self.address), self.client.worker.owner.peers
+        host, peers = _host_of(self.address), self.here.owner.peers
         return self._knows_token or may_lead(peers, _host_of(self.client.peer), host)
 
     # --- following --------------------------------------------------------------------------------------------------
@@ -148,15 +165,15 @@ class Follower:
             return
         client.asked[number] = message
         args = [message.stream, message.term, message.term_master]
-        worker, name = client.worker, message.stream
+        services, name = client.services, message.stream
 
         def ask() -> None:
             with suppress(StorageError, OSError):  # it may have to be made first, and says itself what is wrong
-                worker.readers.get(name)
+                services.readers.get(name)
             # What the owner says is taken at once: news of what changes later come to those that follow.
-            worker.router.call(name, "follow", args, lambda value: self._answered(message, value), client)
+            services.router.call(name, "follow", args, lambda value: self._answered(message, value), client)
 
-        worker.subscribing.after_opening(client, name, ask)
+        self.here.subscribing.after_opening(client, name, ask)
         client.note_awaited()
 
     def _answered(self, message: r.Follow, value: Any) -> None:
@@ -177,24 +194,24 @@ class Follower:
 
     def _place(self, message: r.Follow, found: Lineage) -> None:
         """Answer, and let frames follow where they can. Raises Refused."""
-        client, worker, name = self.client, self.client.worker, message.stream
+        client, services, name = self.client, self.client.services, message.stream
         if client.lingering_since_s:
             raise Refused(Code.CLOSING, "CLOSE has come before this was answered")
         if name in self._followed:  # so that there is never more to keep than there are streams
             raise Refused(Code.USAGE, "this connection follows the stream already; end that first")
         with storage_refusals(name):
-            state, seq = compare(message, worker.readers.get(name), found.history, found.next_seq)
+            state, seq = compare(message, services.readers.get(name), found.history, found.next_seq)
             if state == "following":
-                remote = worker.router.slot_of(name) in worker.routes
-                cursor = worker.fanout.subscribe(client, name, seq, remote=remote, key=message.id)
+                remote = services.is_remote(name)
+                cursor = services.fanout.subscribe(client, name, seq, remote=remote, key=message.id)
         self._say(message.id, state, seq, found)
         if state != "following":
             return
         client.cursors[message.id] = cursor
         following = self.followings[message.id] = Following(self, message.id, name, cursor, found)
         self._followed.add(name)
-        worker.followers.add(following)
-        worker.fanout.start(cursor)
+        self.here.followers.add(following)
+        services.fanout.start(cursor)
 
     def hear_news(self, following: Following, found: Lineage) -> None:
         """The stream's role, its terms or the way to its master may be others now."""
@@ -229,7 +246,7 @@ class Follower:
         if not self.trusted:
             self.client.end_with(Code.DENIED, UNTRUSTED_TEXT)
             return
-        followers = self.client.worker.followers
+        followers = self.here.followers
         for number, node in message.gone:
             following = self.followings.get(number)
             if following is not None and following.rows.pop(node, None) is not None:
@@ -253,7 +270,7 @@ class Follower:
         if next_seq > sent_seq or synced_seq > next_seq:
             what = f"{node} held messages before {next_seq} and had those before {synced_seq} on its disk"
             return f"HELD: {name}: it says that {what}; those before {sent_seq} were sent"
-        if node == self.client.worker.node_id:
+        if node == self.here.node_id:
             return f"HELD: {name}: it says that {node}, which is this node, follows it"
         return ""
 
@@ -267,7 +284,7 @@ class Follower:
             self.client.refuse_request(Op.WATCH, message.id, Code.SUBSCRIPTIONS, text)
             return
         self.watches.add(message.prefix)
-        self.client.worker.catalog.watch(self.client, message.id, message.prefix)
+        self.here.catalog.watch(self.client, message.id, message.prefix)
 
     def claim(self, message: r.Claim) -> None:
         """The peer is the master of a stream now, or follows who is; whoever has been that gives in, and follows the
@@ -283,7 +300,7 @@ class Follower:
 
         if not self._may_be_followed():
             text = f"{self.address} is not one of the peers of this node; no stream may follow it"
-            client.worker.followers.complain(f"{client.peer} claims a stream: {text}")
+            self.here.followers.complain(f"{client.peer} claims a stream: {text}")
             client.refuse_request(Op.CLAIM, number, Code.DENIED, text)
             return
 
@@ -294,7 +311,7 @@ class Follower:
                 client.say(pack(r.Claimed(number, *value)))
 
         args = [message.stream, message.history, *split_address(self.address), message.only_related]
-        client.worker.router.call(message.stream, "claim", args, self._awaiting(answer), client)
+        client.services.router.call(message.stream, "claim", args, self._awaiting(answer), client)
 
     def fence(self, message: r.Fence) -> None:
         """The peer has begun, or is about to begin, a term of a stream: nothing is acknowledged in an earlier one."""
@@ -309,7 +326,7 @@ class Follower:
                 client.say(pack(r.Fenced(number, *value)))
 
         args = [message.stream, message.epoch]
-        client.worker.router.call(message.stream, "fence", args, self._awaiting(answer))
+        client.services.router.call(message.stream, "fence", args, self._awaiting(answer))
 
     def ask(self, message: r.Ask) -> None:
         """Every worker is asked; one that is down makes the answer an error, not one that is wrong."""
@@ -321,7 +338,7 @@ class Follower:
             else:
                 client.say(pack(outcome))
 
-        client.worker.status.gather(message, self._awaiting(answer))
+        self.here.gather(message, self._awaiting(answer))
 
     def call(self, message: r.Call) -> None:
         """What the stream's owner says is answered when it says it; until then the connection may end all the same."""
@@ -348,7 +365,7 @@ class Follower:
                 del self._called[number]
                 self._return(number, request, value)
 
-        self.client.worker.router.call(message.stream, message.verb, [message.stream, request], done, self.client)
+        self.client.services.router.call(message.stream, message.verb, [message.stream, request], done, self.client)
 
     def _return(self, number: int, request: MemberRequest, value: Any) -> None:
         if isinstance(value, Refused):  # raised here, its traceback would hold this frame, and that holds it
@@ -360,7 +377,7 @@ class Follower:
             self._return_refusal(number, refused)
 
     def _return_refusal(self, number: int, refused: Refused) -> None:
-        self.client.worker.metrics.refused.add(refused.code)
+        self.client.services.metrics.refused.add(refused.code)
         self.client.say(pack(r.Returned(number, None, refused.code, refused.text)))
 
     def end_calls(self) -> None:
@@ -387,7 +404,7 @@ class Follower:
         """This stream cannot be followed any more; its follower is told why."""
         client, cursor = self.client, following.cursor
         client.cursors.pop(following.number, None)
-        client.worker.fanout.end(cursor)
+        client.services.fanout.end(cursor)
         seq = cursor.seq if cursor.cut is None else cursor.cut[0]
         client.say(pack(Ended(following.number, seq, code, f"{following.name.decode()}: {text}")))
         self.ended(following.number)
@@ -397,7 +414,7 @@ class Follower:
         following = self.followings.pop(number, None)
         if following is not None:
             self._followed.discard(following.name)
-            self.client.worker.followers.remove(following)
+            self.here.followers.remove(following)
 
     def close(self) -> None:
         """All of them have ended."""
@@ -406,8 +423,8 @@ class Follower:
         self.end_calls()
         followings, self.followings = self.followings, {}
         self._followed.clear()
-        self.client.worker.followers.remove_all(self, list(followings.values()))
-        self.client.worker.catalog.forget(self.client)
+        self.here.followers.remove_all(self, list(followings.values()))
+        self.here.catalog.forget(self.client)
 
 
 def _host_of(address: str) -> str:

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 from tailrace.broker.replication.roles.peers import is_loopback
 from tailrace.broker.replication.status.answer import NodeStatus
 from tailrace.broker.replication.upstream.inquiry import Inquiry, Outside
-from tailrace.broker.services import Clock
+from tailrace.broker.services import Services
 from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.protocol.address import join_address, split_address
 from tailrace.protocol.errors import Code
@@ -107,7 +107,7 @@ class Scout:
         self._mine: Sequence[End] = ()
         self._number = 0
         self._findings = Findings()
-        self._deadline_s = scouts.clock.now_s + FIND_S
+        self._deadline_s = scouts.services.now_s + FIND_S
         self._busy = True  # with what must be complete before it goes on
         self.ended = False
         scouts.status.gather(Ask(0, stream), self._found_own)
@@ -167,7 +167,7 @@ class Scout:
         names = tuple(self._left[-ASKED_STREAMS_MAX:][::-1])
         del self._left[-ASKED_STREAMS_MAX:]
         self._number += 1
-        self._deadline_s = self._scouts.clock.now_s + ANSWER_S
+        self._deadline_s = self._scouts.services.now_s + ANSWER_S
         self._busy = True
         self._scouts.status.gather(Ask(0, None, names), lambda told: self._take_own(told, names, others))
 
@@ -220,11 +220,11 @@ def named_by(links: Iterable[Link], asked_host: str) -> list[Where]:
 class Scouts:
     """The checks of one worker."""
 
-    def __init__(self, owner: Owner, status: NodeStatus, outside: Outside, clock: Clock) -> None:
+    def __init__(self, owner: Owner, status: NodeStatus, outside: Outside, services: Services) -> None:
         self.owner = owner
         self.status = status
         self.outside = outside
-        self.clock = clock
+        self.services = services
         self._running: dict[Scout, None] = {}
 
     def __len__(self) -> int:

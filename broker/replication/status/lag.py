@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from tailrace.broker.replication.downstream.replica_acks import Holders
-from tailrace.broker.replication.upstream.connection import Phase
+from tailrace.broker.replication.upstream.connection import Phase, Uplink
 from tailrace.broker.streams.owner import OpenStream, Owner
 from tailrace.shard.log import StreamLog
 
 if TYPE_CHECKING:
-    from tailrace.broker.replication.upstream.manager import Uplinks
+    from tailrace.broker.replication.upstream.fetchers import Copy
 
 UP = "up"
 Field = int | str
@@ -57,12 +57,15 @@ def stat_of_slaves(stream: OpenStream, holders: Holders | None, now_us: int) -> 
     return rows
 
 
-def stat_of_upstream(uplinks: Uplinks, owner: Owner, stream: OpenStream, now_us: int) -> dict[str, Field]:
-    """The rows of `stat` on the node that this one follows; none for a master. The lag is as the upstream has told
-    last: while the link is down it may be any.
+def stat_of_upstream(
+    found: tuple[Uplink, Copy] | None, owner: Owner, stream: OpenStream, now_us: int
+) -> dict[str, Field]:
+    """The rows of `stat` on the node that this one follows; none for a master.
+
+    `found`: how the stream follows (`Uplinks.copy_of`). The lag is what the upstream sent last; while the link is down
+    the real one may be larger.
     """
     upstream = owner.meta(stream.name).upstream
-    found = uplinks.copy_of(stream.name)
     if upstream is None or found is None:
         return {}
     uplink, copy = found

@@ -11,8 +11,6 @@ import select
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from tailrace.broker.process.metrics import WorkerMetrics
-from tailrace.broker.process.poller import Poller
 from tailrace.broker.process.work import NOBODY, Work
 from tailrace.broker.replication.roles import stream_roles
 from tailrace.broker.replication.roles.rules import Rules
@@ -22,8 +20,7 @@ from tailrace.broker.replication.upstream.fetchers import Copy
 from tailrace.broker.replication.upstream.prefix_watch import Watched
 from tailrace.broker.replication.upstream.socket import Address
 from tailrace.broker.routing.batch import Batch
-from tailrace.broker.routing.router import Router
-from tailrace.broker.services import Clock
+from tailrace.broker.services import Services
 from tailrace.broker.streams.owner import OpenStream, Owner, Refused
 from tailrace.broker.streams.syncer import Job, Syncer
 from tailrace.protocol.errors import Code
@@ -77,21 +74,15 @@ class Uplinks:
     def __init__(
         self,
         owner: Owner,
-        router: Router,
+        services: Services,
         work: Work,
         syncer: Syncer,
-        poller: Poller,
-        metrics: WorkerMetrics,
-        clock: Clock,
         address: str,
     ) -> None:
         self._owner = owner
-        self._router = router
         self._work = work
         self._syncer = syncer
-        self._poller = poller
-        self._metrics = metrics
-        self._clock = clock
+        self._services = services
         self._uplinks: dict[tuple[str, int], Uplink] = {}
         self._of: dict[bytes, Uplink] = {}  # the streams that follow
         self._touched: dict[Uplink, None] = {}
@@ -104,10 +95,10 @@ class Uplinks:
         self._watched = Watched()
         self._around = Surroundings(
             owner=owner,
-            poller=poller,
+            poller=services.poller,
             settings=owner.settings,
             address=address,
-            clock=lambda: clock.now_s,
+            clock=lambda: services.now_s,
             resolve=self.resolve,
             set_aside=self._set_aside,
             later=lambda name, step: work.do(name, (NOBODY,), step, lambda: None),
@@ -127,7 +118,7 @@ class Uplinks:
         self.watch()
         nodes = dict.fromkeys((*owner.followers, *owner.peers.nodes)) if asks and owner.was_followed else {}
         if nodes:
-            self._asking = Asking(owner, [self._to(*node) for node in nodes], self._clock.now_s)
+            self._asking = Asking(owner, [self._to(*node) for node in nodes], self._services.now_s)
 
     def watch(self) -> None:
         """Hear of the streams that the rules are for, as they are made."""
@@ -160,7 +151,7 @@ class Uplinks:
 
     def tick(self) -> None:
         for uplink in list(self._uplinks.values()):
-            uplink.tick(self._clock.now_s)
+            uplink.tick(self._services.now_s)
             if uplink.is_self and uplink.claims:
                 self._selves.add((uplink.host, uplink.port))
                 uplink.claims.clear()
@@ -168,7 +159,7 @@ class Uplinks:
                 uplink.close("no stream follows it any more")
                 del self._uplinks[uplink.host, uplink.port]
         if self._asking is not None:
-            self._asking.tick(self._clock.now_s)
+            self._asking.tick(self._services.now_s)
         if self._to_make and not self._making:
             self._making = True
             self._make_next()
@@ -202,7 +193,7 @@ class Uplinks:
                 wanted.copies.add(name)
                 self._watched.join(name, (wanted.host, wanted.port))
         elif wanted is not None:
-            wanted.copies.look_at_fence(name, self._clock.now_s)
+            wanted.copies.look_at_fence(name, self._services.now_s)
         self._claim(name)
 
     def _claim(self, name: bytes) -> None:
@@ -260,7 +251,7 @@ class Uplinks:
         elif copy is not None and copy.fenced:
             done(Refused(Code.DISABLED, FENCED_TEXT))
         else:
-            uplink.calls.call(verb, args[1], done, self._clock.now_s)
+            uplink.calls.call(verb, args[1], done, self._services.now_s)
 
     def _would_follow(self, name: bytes) -> Uplink | None:
         """Where a stream comes from that the rules are for, and of which nothing is here."""
@@ -279,11 +270,11 @@ class Uplinks:
 
     def _found(self, uplink: Uplink, names: Sequence[bytes]) -> None:
         """There are such streams upstream: those that belong to this worker and are new to it are to follow."""
-        owner, router = self._owner, self._router
+        owner, services = self._owner, self._services
         for name in names:
             if len(self._to_make) >= owner.settings.max_streams:
                 return
-            if name not in owner.names and router.slot_of(name) not in router.routes:
+            if name not in owner.names and not services.is_remote(name):
                 self._to_make[name] = uplink
 
     def _make_next(self) -> None:
@@ -301,8 +292,8 @@ class Uplinks:
             try:
                 owner.create(name, by_command=True)
             except Refused as refused:
-                if self._clock.now_s - self._complained_s >= COMPLAINT_S:
-                    self._complained_s = self._clock.now_s
+                if self._services.now_s - self._complained_s >= COMPLAINT_S:
+                    self._complained_s = self._services.now_s
                     log.warning("stream %r of the upstream cannot be followed: %s", name, refused.text)
         self._make_next()
 
@@ -312,14 +303,14 @@ class Uplinks:
         """In a thread of its own: a name server may be long in answering, and whoever publishes waits for the disk."""
         if self._lookups is None:
             self._lookups = lookups = Syncer()
-            self._poller.register(lookups.fileno(), select.EPOLLIN, lambda _mask: _take_outcomes(lookups))
+            self._services.poller.register(lookups.fileno(), select.EPOLLIN, lambda _mask: _take_outcomes(lookups))
         lookup = Lookup(host, port)
         self._lookups.request(lookup, Job(lambda: done(lookup.address, lookup.wrong)))
 
     def _end_lookups(self) -> None:
         lookups, self._lookups = self._lookups, None
         if lookups is not None:
-            self._poller.unregister(lookups.fileno())
+            self._services.poller.unregister(lookups.fileno())
             lookups.abandon()
 
     def _set_aside(self, stream: OpenStream, seq: int, done: Callable[[str], None]) -> None:
@@ -334,7 +325,7 @@ class Uplinks:
                 self._owner.forget(stream)
             elif setting.kept:
                 log.warning("stream %r: %d messages from %d on were set aside", stream.name, setting.kept, seq)
-            self._metrics.diverged_messages += setting.kept
+            self._services.metrics.diverged_messages += setting.kept
             if cut:
                 self._owner.events.on_cut(stream.name, setting.cut_seq)
             done(setting.wrong)

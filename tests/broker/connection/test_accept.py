@@ -56,7 +56,7 @@ def test_connections_are_accepted_tuned_and_counted(tmp_path: Path) -> None:
         peers = [dial(node) for _ in range(5)]
         for peer in peers:
             assert node.ask(peer, "ping") == ["ok pong"]
-        clients = list(node.workers[0].clients.values())
+        clients = list(node.workers[0].services.clients.values())
         assert {client.local for client in clients} == {True}
         host, port = peers[0].sock.getsockname()
         assert clients[0].peer == f"{host}:{port}"
@@ -72,7 +72,7 @@ def test_more_connections_than_the_node_may_have_are_told(tmp_path: Path) -> Non
         late, silent = dial(node, 0), dial(node, 0)
         assert [line.split()[1] for line in node.ask(late, "ping")] == ["connections"] and late.ended
         assert silent.lines == [], "what it speaks is not known yet"
-        node.workers[0].now_s += acceptor_module.SILENCE_S + 0.1
+        node.workers[0].services.now_s += acceptor_module.SILENCE_S + 0.1
         node.workers[0].acceptor.tick()
         node.settle()
         assert [line.split()[1] for line in silent.lines] == ["connections"] and silent.ended
@@ -87,9 +87,9 @@ def test_more_connections_than_the_node_may_have_are_told(tmp_path: Path) -> Non
 def test_a_crowded_worker_passes_a_fresh_connection_on(tmp_path: Path) -> None:
     with world(tmp_path, workers=3) as node:
         crowd = [dial(node, 0) for _ in range(17)]
-        assert [len(worker.clients) for worker in node.workers] == [17, 0, 0]
+        assert [len(worker.services.clients) for worker in node.workers] == [17, 0, 0]
         passed = [dial(node, 0) for _ in range(2)]
-        assert [len(worker.clients) for worker in node.workers] == [17, 1, 1], "each time to the least crowded"
+        assert [len(worker.services.clients) for worker in node.workers] == [17, 1, 1], "each time to the least crowded"
         for peer in crowd + passed:
             assert node.ask(peer, "ping") == ["ok pong"]
         assert node.workers[0].metrics.handed_over == 2
@@ -104,7 +104,7 @@ def test_those_on_their_way_to_a_sibling_count(tmp_path: Path) -> None:
         for _ in range(100):
             node.workers[1].turn()
             node.workers[2].turn()
-        counts = [len(worker.clients) for worker in node.workers]
+        counts = [len(worker.services.clients) for worker in node.workers]
         assert sum(counts) == 100 and max(counts[1:]) - min(counts[1:]) <= 30 and counts[0] < 60, counts
         for sock in burst:
             sock.close()
@@ -116,7 +116,7 @@ def test_a_worker_that_is_not_ready_gets_none(tmp_path: Path) -> None:
             node.board.slot(slot).state = STATE_DRAINING
         for _ in range(20):
             dial(node, 0)
-        assert [len(worker.clients) for worker in node.workers] == [20, 0, 0]
+        assert [len(worker.services.clients) for worker in node.workers] == [20, 0, 0]
 
 
 def test_one_that_sent_something_already_is_passed_on_with_it(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_one_that_sent_something_already_is_passed_on_with_it(tmp_path: Path) ->
         node.peers.append(peer)
         peer.send("ack on", "pub a |x")
         node.settle()
-        assert peer.lines == ["ok ack on", "ok pub a 0"] and len(node.workers[1].clients) == 1
+        assert peer.lines == ["ok ack on", "ok pub a 0"] and len(node.workers[1].services.clients) == 1
 
 
 class FailingListener:
@@ -186,7 +186,7 @@ def test_when_descriptors_run_out_it_waits_and_tries_again(
         short = FailingListener(acceptor._listener, 2)
         acceptor._listener = short  # type: ignore[assignment]
         peer = dial(node)
-        assert node.workers[0].clients == {} and short.refusals == 1, "it does not try in a circle"
+        assert node.workers[0].services.clients == {} and short.refusals == 1, "it does not try in a circle"
         for _ in range(2):
             acceptor.tick()
             node.settle()
@@ -200,7 +200,7 @@ def test_a_worker_that_stops_accepting_leaves_the_queue_to_its_successor(tmp_pat
         node.workers[0].acceptor.stop()
         sock = socket.create_connection(node.listeners[0].getsockname())
         node.settle()
-        assert node.workers[0].clients == {}
+        assert node.workers[0].services.clients == {}
         node.listeners[0].setblocking(False)
         waiting, _address = node.listeners[0].accept()
         waiting.close()

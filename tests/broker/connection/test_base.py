@@ -31,10 +31,10 @@ def test_one_that_must_end_hears_why_and_its_input_is_thrown_away(tmp_path: Path
         peer.send_raw(b"x" * 20_000)
         node.settle()
         assert codes("binary" if kind == "binary" else "line", peer) == ["closing"] and peer.ended
-        assert node.workers[0].partial_bytes == 0
+        assert node.workers[0].services.partial_bytes == 0
         peer.close()
         node.settle()
-        assert ending.closed and not node.workers[0].clients
+        assert ending.closed and not node.workers[0].services.clients
 
 
 def test_reasons_to_pause_add_up(tmp_path: Path) -> None:
@@ -56,8 +56,8 @@ def test_answers_that_are_not_taken_count_until_the_end(tmp_path: Path) -> None:
         peer, full = connection(node, "line")
         peer.deaf = True
         full.out += bytes(3 * OUT_HIGH_BYTES)
-        node.workers[0].note_answered(full)
+        node.workers[0].services.note_answered(full)
         node.settle()
-        assert full.paused == Pause.ANSWERS and node.workers[0].unsent_bytes == len(full.out) > OUT_HIGH_BYTES
+        assert full.paused == Pause.ANSWERS and node.workers[0].services.unsent_bytes == len(full.out) > OUT_HIGH_BYTES
         full.close("stopped")
-        assert node.workers[0].unsent_bytes == 0
+        assert node.workers[0].services.unsent_bytes == 0

@@ -458,7 +458,7 @@ PONGS = 10
 def silent_for(node: World, seconds: float) -> None:
     """Let the loop see that so much time has passed."""
     for worker in node.workers:
-        worker.heartbeats.tick(worker.now_s + seconds)
+        worker.heartbeats.tick(worker.services.now_s + seconds)
 
 
 def test_a_silent_peer_is_pinged_at_once_and_dropped_in_the_end(node: World) -> None:
@@ -473,7 +473,7 @@ def test_a_silent_peer_is_pinged_at_once_and_dropped_in_the_end(node: World) -> 
         heard += peer.take()
     assert heard == [m.Ping()] * 3
     silent_for(node, 32 * 4)
-    assert client.closed and not node.workers[0].clients and not node.workers[0].fanout.feeds
+    assert client.closed and not node.workers[0].services.clients and not node.workers[0].fanout.feeds
     assert node.workers[0].metrics.dropped.counts == {"silent": 1}
 
 

@@ -55,11 +55,11 @@ def test_what_is_half_said_counts_and_is_bounded(tmp_path: Path, kind: str) -> N
         peer, _client = speak(node, kind)
         peer.send_raw(begun + b"x" * 1_000)
         node.settle()
-        assert node.workers[0].partial_bytes == len(begun) + 1_000
+        assert node.workers[0].services.partial_bytes == len(begun) + 1_000
         peer.send_raw(b"x" * 1_500)
         node.settle()
         assert codes(kind, peer) == ["overloaded"] and peer.ended
-        assert node.workers[0].partial_bytes == 0
+        assert node.workers[0].services.partial_bytes == 0
 
 
 @pytest.mark.parametrize("kind", ["line", "binary"])
@@ -69,7 +69,7 @@ def test_a_socket_that_is_full_is_known_until_it_has_room(tmp_path: Path, kind: 
         blocked = node.workers[0].fanout.blocked
         peer.deaf = True
         client.out += b"x" * 300_000
-        node.workers[0].note_answered(client)
+        node.workers[0].services.note_answered(client)
         node.settle()
         assert list(blocked) == [client]
         peer.deaf = False
@@ -77,7 +77,7 @@ def test_a_socket_that_is_full_is_known_until_it_has_room(tmp_path: Path, kind: 
         assert not blocked and len(peer.received) == 300_000
         peer.deaf = True
         client.out += b"x" * 300_000
-        node.workers[0].note_answered(client)
+        node.workers[0].services.note_answered(client)
         node.settle()
         client.close("stopped")
         assert not blocked
@@ -108,7 +108,7 @@ def test_one_that_says_no_more_and_listens_to_nothing_is_closed(tmp_path: Path, 
         peer, client = speak(node, kind)
         peer.sock.shutdown(socket.SHUT_WR)
         node.settle()
-        assert client.closed and peer.ended and not node.workers[0].clients
+        assert client.closed and peer.ended and not node.workers[0].services.clients
 
 
 @pytest.mark.parametrize("kind", ["line", "binary"])
@@ -123,6 +123,8 @@ def test_a_closed_one_leaves_nothing_behind(tmp_path: Path, kind: str) -> None:
         node.settle()
         worker = node.workers[0]
         assert client.current is not None and client in worker.fanout.blocked
-        assert worker.partial_bytes and set(worker.fanout.feeds) == {b"a"}
+        assert worker.services.partial_bytes and set(worker.fanout.feeds) == {b"a"}
         client.close("stopped")
-        assert not (worker.fanout.blocked or worker.fanout.feeds or worker.partial_bytes or worker.clients)
+        assert not (
+            worker.fanout.blocked or worker.fanout.feeds or worker.services.partial_bytes or worker.services.clients
+        )

@@ -50,7 +50,7 @@ def test_administration_is_for_this_machine_alone(node: World) -> None:
 def test_every_command_is_known_to_its_table(node: World) -> None:
     kinds = {kind for kind in vars(c).values() if isinstance(kind, type) and kind.__module__ == c.__name__}
     elsewhere = {c.From, c.Staged, c.Invalid, c.Foreign, c.Reply, c.Close}  # `broker.connection.line` does these itself
-    assert set(node.workers[0].commands._table) == kinds - elsewhere
+    assert set(node.client_of(node.connect()).line.commands._table) == kinds - elsewhere
 
 
 # --- subscriptions ----------------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ def test_a_table_with_a_worker_missing_is_an_error(tmp_path: Path) -> None:
         peer.send("streams", "conns", "ping")
         node.settle(0)
         assert peer.lines == []
-        node.workers[0].routes[1].expire(node.workers[0].now_s + 1)
+        node.workers[0].routes[1].expire(node.workers[0].services.now_s + 1)
         node.settle(0)
         assert words(peer.lines) == ["err unavailable", "err unavailable", "ok pong"]
 
@@ -339,7 +339,7 @@ def test_a_rule_with_a_worker_missing_is_an_error(tmp_path: Path) -> None:
         peer = node.connect(0)
         peer.send("promote * force", "ping")
         node.settle(0)
-        node.workers[0].routes[1].expire(node.workers[0].now_s + 1)
+        node.workers[0].routes[1].expire(node.workers[0].services.now_s + 1)
         node.settle(0)
         assert words(peer.lines) == ["err unavailable", "ok pong"]
 

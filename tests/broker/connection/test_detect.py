@@ -19,7 +19,7 @@ def test_the_first_byte_decides(tmp_path: Path) -> None:
     with world(tmp_path) as node:
         line, binary, silent = node.connect(), BinaryPeer(node, hello=False), node.connect()
         node.settle()
-        assert all(isinstance(each, Newcomer) for each in node.workers[0].clients.values())
+        assert all(isinstance(each, Newcomer) for each in node.workers[0].services.clients.values())
         line.send("ping")
         assert isinstance(binary.ask(Hello(1, (), "t"))[0], Welcome)
         kinds = [type(node.connection_of(peer)) for peer in (line, binary.peer, silent)]
@@ -46,7 +46,7 @@ def test_one_that_leaves_in_silence(tmp_path: Path, how: str) -> None:
             peer.close()
             node.settle()
             reason = "ended"
-        assert not node.workers[0].clients
+        assert not node.workers[0].services.clients
         assert node.workers[0].metrics.dropped.counts == {reason: 1}
 
 
@@ -76,7 +76,7 @@ def test_one_that_has_no_room_for_its_refusal_is_not_waited_for(tmp_path: Path) 
         newcomer.out += bytes(400_000)
         newcomer.end_with(Code.CONNECTIONS, "full")
         node.settle()
-        assert newcomer.closed and not node.workers[0].clients and not node.workers[0].unsent_bytes
+        assert newcomer.closed and not node.workers[0].services.clients and not node.workers[0].services.unsent_bytes
         assert node.workers[0].metrics.dropped.counts == {"stalled": 1}
 
 

@@ -22,16 +22,16 @@ def node(tmp_path: Path) -> Iterator[World]:
 def move(node: World, peer: Peer) -> None:
     """To the other worker, by the link between them, as value and descriptor."""
     client = node.client_of(peer)
-    source = client.worker
+    source = node.worker_of(client)
     assert handover.possible(client)
     link = source.links.link_to(1 - source.slot)
     assert link is not None
     fd, state = handover.detach(client)
     source.links.hand_over(link, fd, state)
     source.siblings.flush()
-    assert source.clients.keys().isdisjoint({client.fd}) and client.closed
+    assert source.services.clients.keys().isdisjoint({client.fd}) and client.closed
     node.workers[1 - source.slot].turn()
-    assert node.client_of(peer).worker is node.workers[1 - source.slot]
+    assert node.worker_of(node.client_of(peer)) is node.workers[1 - source.slot]
 
 
 @pytest.mark.parametrize("local", [True, False])
@@ -40,10 +40,10 @@ def test_one_that_has_said_nothing_is_a_peer_and_a_descriptor(node: World, local
     connection = node.connection_of(peer)
     assert handover.possible(connection)
     fd, state = handover.detach(connection)
-    assert state == {"peer": "peer:1", "local": local} and not node.workers[0].clients
+    assert state == {"peer": "peer:1", "local": local} and not node.workers[0].services.clients
     node.workers[1].acceptor.adopt(socket.socket(fileno=fd), state)
     assert node.ask(peer, "ping") == ["ok pong"]
-    assert node.client_of(peer).local is local and node.client_of(peer).worker is node.workers[1]
+    assert node.client_of(peer).local is local and node.worker_of(node.client_of(peer)) is node.workers[1]
 
 
 def test_everything_a_line_can_be_in_the_middle_of(node: World) -> None:
@@ -87,9 +87,9 @@ def test_partial_lines_are_counted_where_they_are(node: World) -> None:
     peer = node.connect()
     peer.send_raw(b"pub a |12345")
     node.settle()
-    assert [worker.partial_bytes for worker in node.workers] == [12, 0]
+    assert [worker.services.partial_bytes for worker in node.workers] == [12, 0]
     move(node, peer)
-    assert [worker.partial_bytes for worker in node.workers] == [0, 12]
+    assert [worker.services.partial_bytes for worker in node.workers] == [0, 12]
 
 
 def test_subscriptions_go_along_without_a_gap(node: World) -> None:
@@ -203,4 +203,4 @@ def test_a_peer_that_is_gone_meanwhile_does_no_harm(node: World) -> None:
     node.workers[0].links.hand_over(link, *handover.detach(client))
     node.settle()
     node.fill("a", [b"x", b"y"])
-    assert all(not worker.clients and not worker.fanout.feeds for worker in node.workers)
+    assert all(not worker.services.clients and not worker.fanout.feeds for worker in node.workers)

@@ -59,7 +59,12 @@ def chance() -> random.Random:
 def move(node: World, peer: Peer) -> None:
     """To the other worker, as soon as that may be; the other one need not have noticed when this returns."""
     for _ in range(TURNS_MAX):
-        found = [client for worker in node.workers for client in worker.clients.values() if is_of(node, client, peer)]
+        found = [
+            client
+            for worker in node.workers
+            for client in worker.services.clients.values()
+            if is_of(node, client, peer)
+        ]
         if found and handover.possible(found[0]):
             break
         for worker in node.workers:
@@ -67,7 +72,7 @@ def move(node: World, peer: Peer) -> None:
         for each in node.peers:
             each.read()
     (client,) = found
-    source = client.worker
+    source = node.worker_of(client)
     link = source.links.link_to(1 - source.slot)
     assert link is not None
     source.links.hand_over(link, *handover.detach(client))

@@ -99,13 +99,13 @@ def test_lines_that_have_begun_are_counted_and_forgotten(tmp_path: Path) -> None
         one.send_raw(b"pub a |12")
         two.send_raw(b"pub b |12345")
         node.settle()
-        assert worker.partial_bytes == 9 + 12
+        assert worker.services.partial_bytes == 9 + 12
         one.send_raw(b"\r\n")
         node.settle()
-        assert worker.partial_bytes == 12
+        assert worker.services.partial_bytes == 12
         two.close()
         node.settle()
-        assert worker.partial_bytes == 0
+        assert worker.services.partial_bytes == 0
 
 
 def test_whoever_passes_the_bound_of_lines_that_have_begun_is_told_and_ended(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_whoever_passes_the_bound_of_lines_that_have_begun_is_told_and_ended(tmp
         node.settle()
         assert first_words(two.lines) == ["err overloaded"] and two.ended
         assert not one.ended
-        assert node.workers[0].partial_bytes == 607, "what it held is given back before it is gone"
+        assert node.workers[0].services.partial_bytes == 607, "what it held is given back before it is gone"
         assert node.ask(one, "", "ping") == ["ok pong"]
 
 
@@ -183,11 +183,11 @@ def test_who_does_not_take_its_answers_is_not_read(tmp_path: Path) -> None:
             asked += 50
             node.settle()
         assert len(client.out) < OUT_HIGH_BYTES + READ_BYTES_MIN * 300, "a read more than the bound"
-        assert node.workers[0].unsent_bytes == len(client.out)
+        assert node.workers[0].services.unsent_bytes == len(client.out)
         peer.deaf = False
         node.settle()
         assert peer.lines.count(".") == asked
-        assert not client.paused and node.workers[0].unsent_bytes == 0
+        assert not client.paused and node.workers[0].services.unsent_bytes == 0
 
 
 def test_answers_that_nobody_takes_are_bounded_over_all(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_answers_that_nobody_takes_are_bounded_over_all(tmp_path: Path) -> None:
         peer.deaf = True
         peer.send_raw(b"help\r\n" * 2_000)
         node.settle()
-        assert node.workers[0].clients == {} and node.workers[0].unsent_bytes == 0
+        assert node.workers[0].services.clients == {} and node.workers[0].services.unsent_bytes == 0
         assert node.workers[0].metrics.dropped.counts == {"slow": 1}
 
 
@@ -231,7 +231,7 @@ def test_a_half_close_keeps_subscriptions_until_the_peer_is_gone(tmp_path: Path)
         peer.close()
         node.settle()
         node.fill("a", [b"two", b"three"])
-        assert node.workers[0].clients == {} and node.workers[0].fanout.feeds == {}
+        assert node.workers[0].services.clients == {} and node.workers[0].fanout.feeds == {}
 
 
 def test_close_ends_after_its_answer_whatever_is_still_sent(tmp_path: Path) -> None:
@@ -242,10 +242,10 @@ def test_close_ends_after_its_answer_whatever_is_still_sent(tmp_path: Path) -> N
         assert peer.lines == ["ok ack on", "ok pub a 0", "ok close"] and peer.ended
         peer.send(b"pub a |" + b"z" * 10_000)
         node.settle()
-        assert len(node.workers[0].clients) == 1, "it waits for the peer, reading and forgetting"
+        assert len(node.workers[0].services.clients) == 1, "it waits for the peer, reading and forgetting"
         peer.close()
         node.settle()
-        assert node.workers[0].clients == {}
+        assert node.workers[0].services.clients == {}
         assert "messages 1" in node.ask(node.connect(), "stat a")
 
 
@@ -279,13 +279,13 @@ def test_a_reset_closes_at_once(tmp_path: Path) -> None:
     with world(tmp_path) as node:
         sock = socket.create_connection(node.listeners[0].getsockname())
         node.settle()
-        assert len(node.workers[0].clients) == 1
+        assert len(node.workers[0].services.clients) == 1
         sock.sendall(b"sub a 0\r\n")
         node.settle()
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
         sock.close()
         node.settle()
-        assert node.workers[0].clients == {} and node.workers[0].fanout.feeds == {}
+        assert node.workers[0].services.clients == {} and node.workers[0].fanout.feeds == {}
         assert node.workers[0].metrics.dropped.counts == {"reset": 1}
 
 

@@ -22,7 +22,7 @@ def node(tmp_path: Path) -> Iterator[World]:
 
 
 def slot_of(node: World, peer: Peer) -> int:
-    return node.client_of(peer).worker.slot
+    return node.worker_of(node.client_of(peer)).slot
 
 
 def publish(node: World, peer: Peer, *names: str) -> None:
@@ -105,7 +105,7 @@ def test_one_whose_answers_are_awaited_for_long_is_read_again(node: World) -> No
     assert client.paused == Pause.MOVE and len(worker.movers) == 1
     worker.movers.step()
     assert len(worker.movers) == 1
-    worker.now_s += PATIENCE_S + 1
+    worker.services.now_s += PATIENCE_S + 1
     worker.movers.step()
     assert not client.paused and not worker.movers
     pending.settle(b"")

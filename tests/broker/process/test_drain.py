@@ -43,7 +43,7 @@ def deaf_reader(node: World, name: str, slot: int = 0) -> Peer:
 
 
 def later(worker: Worker, seconds: float) -> None:
-    worker.now_s += seconds
+    worker.services.now_s += seconds
 
 
 # --- watching ---------------------------------------------------------------------------------------------------------
@@ -54,18 +54,20 @@ def test_who_takes_nothing_for_too_long_is_dropped(node: World) -> None:
     node.fill(name, many(200))
     peer, quiet = deaf_reader(node, name), node.connect()
     later(worker, node.settings.stall_timeout_s - 1)
-    drain.drop_stalled(worker)
-    assert len(worker.clients) == 2
+    drain.drop_stalled(worker.services)
+    assert len(worker.services.clients) == 2
     peer.received += peer.sock.recv(1 << 20)
     node.client_of(peer).on_event(4)  # writable: it takes some, which counts as life
     for _ in range(3):
         worker.fanout.run(1 << 20)
     later(worker, node.settings.stall_timeout_s - 1)
-    drain.drop_stalled(worker)
-    assert len(worker.clients) == 2
+    drain.drop_stalled(worker.services)
+    assert len(worker.services.clients) == 2
     later(worker, 2)
-    drain.drop_stalled(worker)
-    assert list(worker.clients.values()) == [node.connection_of(quiet)], "who has nothing to take may be silent"
+    drain.drop_stalled(worker.services)
+    assert list(worker.services.clients.values()) == [node.connection_of(quiet)], (
+        "who has nothing to take may be silent"
+    )
     assert worker.metrics.dropped.counts == {"stalled": 1, "ended": 1}
 
 
@@ -77,11 +79,11 @@ def test_who_lags_by_more_than_it_may_is_told(tmp_path: Path) -> None:
         quick = node.connect()
         quick.send("sub a 0")
         node.settle()
-        drain.drop_stalled(worker)
+        drain.drop_stalled(worker.services)
         node.settle()
-        assert len(worker.clients) == 2
+        assert len(worker.services.clients) == 2
         node.fill("a", many(200))
-        drain.drop_stalled(worker)
+        drain.drop_stalled(worker.services)
         node.settle()
         slow.deaf = False
         node.settle()
@@ -100,7 +102,7 @@ def test_another_node_may_lag_by_any_number_of_bytes(tmp_path: Path) -> None:
         node.settle()
         client = node.connection_of(follower.peer)
         assert client.blocked
-        drain.drop_stalled(node.workers[0])
+        drain.drop_stalled(node.workers[0].services)
         assert not client.lingering_since_s
 
 
@@ -108,11 +110,11 @@ def test_who_does_not_close_after_its_end_is_closed(node: World) -> None:
     worker = node.workers[0]
     peer = node.connect()
     assert node.ask(peer, "close") == ["ok close"]
-    drain.drop_stalled(worker)
-    assert len(worker.lingering) == len(worker.clients) == 1
+    drain.drop_stalled(worker.services)
+    assert len(worker.services.lingering) == len(worker.services.clients) == 1
     later(worker, LINGER_S + 1)
-    drain.drop_stalled(worker)
-    assert worker.clients == {} and worker.lingering == {}
+    drain.drop_stalled(worker.services)
+    assert worker.services.clients == {} and worker.services.lingering == {}
     assert worker.metrics.dropped.counts == {"lingered": 1}
 
 
@@ -126,7 +128,7 @@ def test_measures(node: World) -> None:
     deaf_reader(node, names[0])
     partial.send_raw(b"pub half")
     node.settle()
-    drain.measure(worker)
+    drain.measure(worker.services, worker.owner, worker.links, worker.work)
     metrics = worker.metrics
     assert metrics.parked == {"caught_up": 2, "turn": 0, "socket": 1, "credit": 0}
     assert (metrics.connections, metrics.subscriptions, metrics.partial_bytes) == (3, 3, 8)
@@ -144,13 +146,13 @@ def test_who_waits_for_credit_or_for_its_turn_is_counted_as_that(node: World) ->
     poor.send_raw(hello + pack(Subscribe(1, b"a", From("seq", 0), credit=1)))
     rich.send_raw(hello + pack(Subscribe(1, b"a", From("seq", 0))) + pack(Subscribe(2, b"a", From("seq", 10))))
     node.settle()
-    drain.measure(worker)
+    drain.measure(worker.services, worker.owner, worker.links, worker.work)
     assert worker.metrics.parked == {"caught_up": 2, "turn": 0, "socket": 0, "credit": 1}
     for cursor in node.binary_client_of(rich).cursors.values():
         del cursor.feed.caught_up[cursor]
         cursor.client.ready.append(cursor)
         worker.fanout.make_runnable(cursor.client)
-    drain.measure(worker)
+    drain.measure(worker.services, worker.owner, worker.links, worker.work)
     assert worker.metrics.parked == {"caught_up": 0, "turn": 2, "socket": 0, "credit": 1}
     assert worker.metrics.subscriptions == 3
 
@@ -173,8 +175,8 @@ def test_quiet_connections_cost_nothing(tmp_path: Path) -> None:
         for _ in range(20):
             node.ask(node.connect(), "sub a new")
         deaf_reader(node, "a")
-        clients = worker.clients
-        worker.clients = Untouched(clients)
+        clients = worker.services.clients
+        worker.services.clients = Untouched(clients)
         later(worker, node.settings.stall_timeout_s - 1)
         worker._seldom()
         assert worker.metrics.parked == {"caught_up": 20, "turn": 0, "socket": 1, "credit": 0}
@@ -182,7 +184,7 @@ def test_quiet_connections_cost_nothing(tmp_path: Path) -> None:
         later(worker, 2)
         worker._seldom()
         assert (worker.metrics.connections, worker.metrics.subscriptions) == (20, 20)
-        worker.clients = dict(dict.items(worker.clients))
+        worker.services.clients = dict(dict.items(worker.services.clients))
 
 
 def test_rows_of_connections(node: World) -> None:
@@ -190,7 +192,7 @@ def test_rows_of_connections(node: World) -> None:
     deaf_reader(node, "a")
     idle = node.connect()
     node.ask(idle, "ping")
-    (_slot, peer, age_s, subscriptions, unsent_bytes, lag), other = drain.connections(node.workers[0])
+    (_slot, peer, age_s, subscriptions, unsent_bytes, lag), other = drain.connections(node.workers[0].services, 0)
     assert (peer, subscriptions, unsent_bytes) == ("peer:2", 1, 0)
     assert 0 <= age_s < 60 and 50 < lag <= 100
     assert other[0] == 0 and other[3:] == [0, 0, 0]
@@ -207,17 +209,17 @@ def test_a_node_that_stops_answers_what_was_sent_and_says_why_it_ends(node: Worl
     busy.send("ack on", *[f"pub {there} |x"] * 50)
     worker._drain()
     for _ in range(3):
-        assert not drain.drained(worker)
+        assert not drain.drained(worker.services, worker.routes, worker.drain_began_s)
         node.settle()
     assert busy.lines[:51] == ["ok ack on", *(f"ok pub {there} {seq}" for seq in range(50))]
     for peer in (busy, idle, reader):
         assert peer.lines[-1].startswith("err closing this node is stopping") and peer.ended
     late = node.connect()
-    drain.drained(worker)
+    drain.drained(worker.services, worker.routes, worker.drain_began_s)
     node.settle()
     assert late.lines[-1].startswith("err closing ")
     later(worker, drain.DRAIN_LINGER_S + 1)
-    assert drain.drained(worker)
+    assert drain.drained(worker.services, worker.routes, worker.drain_began_s)
 
 
 def test_a_client_that_never_stops_sending_does_not_hold_the_node(node: World) -> None:
@@ -225,9 +227,12 @@ def test_a_client_that_never_stops_sending_does_not_hold_the_node(node: World) -
     chatty = node.connect()
     worker._drain()
     chatty.send("ping")
-    assert not drain.drained(worker) and not node.client_of(chatty).lingering_since_s
+    assert (
+        not drain.drained(worker.services, worker.routes, worker.drain_began_s)
+        and not node.client_of(chatty).lingering_since_s
+    )
     later(worker, drain.DRAIN_READ_S + 1)
-    assert not drain.drained(worker)
+    assert not drain.drained(worker.services, worker.routes, worker.drain_began_s)
     assert node.client_of(chatty).lingering_since_s
 
 
@@ -236,10 +241,10 @@ def test_a_worker_that_is_late_leaves_all_the_same(node: World) -> None:
     node.fill("a", many(200))
     deaf_reader(node, "a")
     worker._drain()
-    drain.move_on(worker)
+    worker._move_on()
     phases = [worker.phase]
     worker.drain_deadline_s = 0.0
-    drain.move_on(worker)
+    worker._move_on()
     assert [*phases, worker.phase] == [Phase.DRAINING, Phase.DRAINED]
 
 
@@ -251,16 +256,16 @@ def test_a_retired_worker_hands_on_whom_it_can_and_reads_the_others_no_more(node
     pending = Pending(client.answers_ready)
     client.pend(pending)
     worker._retire()
-    drain.hand_all_over(worker)
-    assert len(worker.clients) == 2, "the successor owns nothing yet"
+    drain.hand_all_over(worker.services, worker.links, 0, worker.drain_began_s)
+    assert len(worker.services.clients) == 2, "the successor owns nothing yet"
     worker.routes[0].switch(next(iter(worker.links.open.values())))  # the other worker plays the successor
-    drain.hand_all_over(worker)
-    assert list(worker.clients.values()) == [client] and client.paused == Pause.LEAVING
+    drain.hand_all_over(worker.services, worker.links, 0, worker.drain_began_s)
+    assert list(worker.services.clients.values()) == [client] and client.paused == Pause.LEAVING
     pending.settle(b"settled\r\n")
-    drain.hand_all_over(worker)
+    drain.hand_all_over(worker.services, worker.links, 0, worker.drain_began_s)
     node.settle()
-    assert worker.clients == {} and waiting.lines == ["settled"]
-    assert node.ask(waiting, "ping") == ["ok pong"] and node.client_of(ready).worker is node.workers[1]
+    assert worker.services.clients == {} and waiting.lines == ["settled"]
+    assert node.ask(waiting, "ping") == ["ok pong"] and node.worker_of(node.client_of(ready)) is node.workers[1]
 
 
 def replicating(node: World) -> tuple[BinaryPeer, BinaryPeer]:
@@ -280,22 +285,22 @@ def test_other_nodes_go_last_and_have_their_publishes_back(node: World) -> None:
     worker = node.workers[0]
     client, follower = replicating(node)
     idle = BinaryPeer(node, node_id="node-c")
-    worker.drain_began_s = worker.now_s
-    drain.let_nodes_go(worker, "why")
+    worker.drain_began_s = worker.services.now_s
+    drain.let_nodes_go(worker.services, "why", worker.drain_began_s)
     assert not node.connection_of(idle.peer).lingering_since_s
     follower.publish(1, b"late")
     node.settle()
     (back,) = follower.take()
     assert isinstance(back, m.Failed) and (back.code, back.id, back.fatal) == ("closing", 2, False)
     assert follower.ask(r.Held(((1, "node-b", 1, 1),))) == [] and client.take() == [m.Published(1, ((0, 1, 1),))]
-    drain.let_nodes_go(worker, "why")
+    drain.let_nodes_go(worker.services, "why", worker.drain_began_s)
     assert not node.connection_of(follower.peer).lingering_since_s, "the client is not seen to yet"
     client.peer.close()
     node.settle()
-    drain.let_nodes_go(worker, "why")
+    drain.let_nodes_go(worker.services, "why", worker.drain_began_s)
     assert not node.connection_of(follower.peer).lingering_since_s, "a publish of its own is not answered yet"
     assert follower.ask(r.Held(((1, "node-b", 2, 2),))) == [m.Published(1, ((1, 1, 1),))]
-    drain.let_nodes_go(worker, "why")
+    drain.let_nodes_go(worker.services, "why", worker.drain_began_s)
     node.settle()
     (end,) = follower.take()
     assert isinstance(end, m.Failed) and (end.code, end.text, end.fatal) == ("closing", "why", True)
@@ -309,19 +314,19 @@ def test_another_node_is_not_handed_over(node: World) -> None:
     assert not handover.possible(client)
     worker._retire()
     worker.routes[0].switch(next(iter(worker.links.open.values())))  # the other worker plays the successor
-    drain.hand_all_over(worker)
-    assert client.lingering_since_s and list(worker.clients.values()) == [client]
+    drain.hand_all_over(worker.services, worker.links, 0, worker.drain_began_s)
+    assert client.lingering_since_s and list(worker.services.clients.values()) == [client]
     assert not client.paused, "what it holds is heard to the end"
 
 
 def test_a_node_that_is_awaited_too_long_hears_that_no_more_is_known(node: World) -> None:
     worker = node.workers[0]
     _client, follower = replicating(node)
-    worker.drain_began_s = worker.now_s
-    drain.let_nodes_go(worker, "why")
+    worker.drain_began_s = worker.services.now_s
+    drain.let_nodes_go(worker.services, "why", worker.drain_began_s)
     assert not node.connection_of(follower.peer).lingering_since_s
-    worker.drain_began_s = worker.now_s - drain.NODES_STAY_S - 1
-    drain.let_nodes_go(worker, "why")
+    worker.drain_began_s = worker.services.now_s - drain.NODES_STAY_S - 1
+    drain.let_nodes_go(worker.services, "why", worker.drain_began_s)
     node.settle()
     (end,) = follower.take()
     assert isinstance(end, m.Failed) and (end.code, end.fatal) == ("unavailable", True)
@@ -330,7 +335,7 @@ def test_a_node_that_is_awaited_too_long_hears_that_no_more_is_known(node: World
 def test_when_there_is_no_successor_clients_hear_why_they_are_closed(node: World) -> None:
     peer = node.connect()
     node.ask(peer, "sub a 0")
-    drain.finish_all(node.workers[0])
+    drain.finish_all(node.workers[0].services)
     peer.read()
     assert peer.lines[-1].startswith("err closing this worker is being replaced") and peer.ended
 
@@ -338,10 +343,10 @@ def test_when_there_is_no_successor_clients_hear_why_they_are_closed(node: World
 def test_one_that_cannot_be_handed_on_in_time_hears_why(node: World) -> None:
     peer = node.connect()
     node.ask(peer, "ping")
-    drain.finish_all(node.workers[0])
+    drain.finish_all(node.workers[0].services)
     node.settle()
     assert peer.lines[-1].startswith("err closing this worker is being replaced") and peer.ended
-    assert not node.workers[0].clients
+    assert not node.workers[0].services.clients
 
 
 def test_one_in_the_middle_of_a_chunk_does_not_get_the_reason_in_it(tmp_path: Path) -> None:
@@ -352,7 +357,7 @@ def test_one_in_the_middle_of_a_chunk_does_not_get_the_reason_in_it(tmp_path: Pa
         peer.received += peer.sock.recv(1 << 20)
         client.on_event(select.EPOLLOUT)
         assert client.current is not None and not client.blocked, "there is room for an answer"
-        drain.finish_all(node.workers[0])
+        drain.finish_all(node.workers[0].services)
         peer.deaf = False
         node.settle()
         assert b"err" not in peer.received and peer.ended

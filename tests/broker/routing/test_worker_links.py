@@ -71,7 +71,7 @@ def test_what_grew_while_the_interest_was_on_its_way_is_not_missed(node: World) 
     owner = node.workers[2]
     batch = Batch(name.encode(), 2)
     batch.add_quiet(node.client_of(reader), 1, bytearray(pack_frame(b"1")))
-    owner.owner.append(batch, owner.now_s)
+    owner.owner.append(batch, owner.services.now_s)
     owner._announce()  # nobody is interested yet
     node.settle()
     assert reader.messages() == [(name, 0, "0"), (name, 1, "1")]
@@ -137,7 +137,7 @@ def test_a_worker_that_owns_nothing_any_more_says_so(node: World) -> None:
     node.settle(0, 1)
     route = node.workers[0].routes[1]
     assert peer.lines == ["ok ack on"] and len(route.waiting) == 3 and not route.inflight
-    route.expire(node.workers[0].now_s + 1)
+    route.expire(node.workers[0].services.now_s + 1)
     node.settle(0, 1)
     assert [" ".join(line.split()[:2]) for line in peer.lines[1:]] == ["err unavailable"] * 3
 

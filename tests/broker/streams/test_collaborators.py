@@ -46,7 +46,7 @@ def test_a_worker_spares_what_consumers_need(node: World, how: str) -> None:
     """Nobody has looked at the metrics of consumers before."""
     worker, peer = node.workers[0], node.connect()
     for _ in range(MESSAGES):
-        worker.owner.append(batch(S, b"x" * 1000), worker.now_s)
+        worker.owner.append(batch(S, b"x" * 1000), worker.services.now_s)
     assert node.ask(peer, "consume s c #50")[0].startswith("ok")
     if how == "command":
         call(worker.owner, "trim", [S, ["seq", 100], True])

@@ -145,12 +145,12 @@ def test_a_connection_that_is_gone_is_told_and_answered_nothing(node: World) -> 
     peer.ask(get(1, "s", wait_ms=60_000), c.Consume(2, "list", b"s"))
     peer.peer.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     peer.peer.close()
-    node.workers[0].clients[next(iter(node.workers[0].clients))].close("reset")
+    node.workers[0].services.clients[next(iter(node.workers[0].services.clients))].close("reset")
     (told,) = owners.told
     assert told.do == "away" and told.idle_ms >= 0
     owners.answer(given([0, 1, 0]))
     owners.answer({"consumers": []})
-    assert not node.workers[0].clients and not node.workers[0].held_gets
+    assert not node.workers[0].services.clients and not node.workers[0].services.held_gets
 
 
 def test_who_has_not_agreed_on_it(node: World) -> None:

@@ -199,9 +199,9 @@ def test_a_connection_that_moves_knows_what_it_was_shown(node: World) -> None:
     node.fill(name, [b"x"] * 10)
     show(node, owners, peer, name, [2, 2, 0])
     client = node.client_of(peer)
-    client.worker.links.hand_over(client.worker.links.link_to(1), *handover.detach(client))  # type: ignore[arg-type]
+    node.workers[0].links.hand_over(node.workers[0].links.link_to(1), *handover.detach(client))  # type: ignore[arg-type]
     node.ask(peer, f"ack {name} n 2 3")
-    assert node.client_of(peer).worker is node.workers[1] and owners.asked[0].finished == ((2, 3, 1),)
+    assert node.worker_of(node.client_of(peer)) is node.workers[1] and owners.asked[0].finished == ((2, 3, 1),)
 
 
 def test_who_leaves_is_no_member_any_more(node: World) -> None:
@@ -286,9 +286,9 @@ def test_a_connection_that_moves_is_the_same_member(node: World) -> None:
     assert [each.do for each in owners.told] == ["wake"]
     owners.answer()
     assert peer.take() == ["ok get s n 0"]
-    client.worker.links.hand_over(client.worker.links.link_to(1), *handover.detach(client))  # type: ignore[arg-type]
+    node.workers[0].links.hand_over(node.workers[0].links.link_to(1), *handover.detach(client))  # type: ignore[arg-type]
     assert node.ask(peer, "get s n") == []
-    assert node.client_of(peer).worker is node.workers[1]
+    assert node.worker_of(node.client_of(peer)) is node.workers[1]
     assert member_of(owners) == member
     node.client_of(peer).close("reset")
     assert [each.do for each in owners.told] == ["wake", "away"]
@@ -300,7 +300,7 @@ def test_one_that_asked_for_nothing_moves_without(node: World) -> None:
     client = node.client_of(peer)
     fd, state = handover.detach(client)
     assert state["consumers"] is None
-    client.worker.links.hand_over(client.worker.links.link_to(1), fd, state)  # type: ignore[arg-type]
+    node.workers[0].links.hand_over(node.workers[0].links.link_to(1), fd, state)  # type: ignore[arg-type]
     assert node.ask(peer, "ping") == ["ok pong"]
 
 
@@ -320,7 +320,7 @@ def test_who_does_not_read_is_not_given_more(node: World) -> None:
     assert [line for line in peer.lines if line.startswith("ok")] == [
         f"ok get {name} n {count}" for count in (15, 0, 0)
     ]
-    assert not node.workers[0].held_gets
+    assert not node.workers[0].services.held_gets
 
 
 def test_every_command_is_here() -> None:

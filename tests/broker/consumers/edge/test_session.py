@@ -65,14 +65,14 @@ def test_who_does_not_read_gets_no_more_at_once(node: World) -> None:
     for _ in range(4):
         owners.answer(given([0, 15, 0]))
     assert OUT_HIGH_BYTES < len(client.out) < 2 * OUT_HIGH_BYTES, "one of them"
-    assert node.workers[0].held_gets and client.awaited == 3
+    assert node.workers[0].services.held_gets and client.awaited == 3
     answered = []
     peer.peer.deaf = False
     for _ in range(4):
         node.settle()
         answered += peer.take()
     assert [payloads(each) for each in answered] == [[large] * 15] * 4
-    assert not node.workers[0].held_gets
+    assert not node.workers[0].services.held_gets
 
 
 def test_a_list_is_not_for_who_does_not_read(node: World) -> None:
@@ -95,11 +95,11 @@ def test_messages_that_this_node_does_not_have_yet_are_waited_for(node: World) -
     peer.ask(get(1, name))
     owners.answer(given([0, 2, 0]))
     node.fill(name, [b"a"])
-    assert peer.take() == [] and node.workers[0].held_gets, "neither the stream nor all of its messages"
+    assert peer.take() == [] and node.workers[0].services.held_gets, "neither the stream nor all of its messages"
     node.fill(name, [b"b"])
     (got,) = peer.take()
     assert payloads(got) == [b"a", b"b"]
-    assert not node.workers[0].held_gets
+    assert not node.workers[0].services.held_gets
 
 
 def test_but_no_longer_than_it_may(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,8 @@ def test_but_no_longer_than_it_may(node: World, monkeypatch: pytest.MonkeyPatch)
 def _let_time_pass(node: World) -> None:
     """As if the time of what is held were over."""
     for worker in node.workers:
-        for each in worker.held_gets:
+        for each in worker.services.held_gets:
+            assert isinstance(each, session.Serving)
             for getting in each._gets:
                 getting.until_s = 0.0
     node.settle()
@@ -150,7 +151,7 @@ def test_a_copy_that_has_other_messages_does_not_give_them(node: World) -> None:
     peer.ask(get(1, name), get(2, name))
     owners.answer(given([1, 1, 0, 2]))
     owners.answer(given([0, 1, 0, 2]))
-    assert peer.take() == [] and node.workers[0].held_gets
+    assert peer.take() == [] and node.workers[0].services.held_gets
     owner = node.workers[0].owner
     owner.stream(name.encode()).log.set_aside(1)
     owner_calls.call(owner, "unmaster", [name.encode()])
@@ -227,9 +228,9 @@ def test_members_go_along_when_the_connection_is_handed_over(node: World) -> Non
     peer.ask(get(1, "s"))
     owners.answer()
     client = node.binary_client_of(peer.peer)
-    client.worker.links.hand_over(client.worker.links.link_to(1), *handover.detach(client))  # type: ignore[arg-type]
+    node.workers[0].links.hand_over(node.workers[0].links.link_to(1), *handover.detach(client))  # type: ignore[arg-type]
     node.settle()
-    assert node.binary_client_of(peer.peer).worker is node.workers[1]
+    assert node.worker_of(node.binary_client_of(peer.peer)) is node.workers[1]
     assert owners.told == []
     peer.ask(get(2, "s"))
     owners.answer()

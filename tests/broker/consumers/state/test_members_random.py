@@ -84,9 +84,10 @@ class Worker:
     def move(self) -> None:
         self.party.settle()  # so that no worker has begun to move it
         client = self.party.node.binary_client_of(self.peer.peer)
-        link = client.worker.links.link_to(1 - client.worker.slot)
+        worker = self.party.node.worker_of(client)
+        link = worker.links.link_to(1 - worker.slot)
         if handover.possible(client) and link is not None:
-            client.worker.links.hand_over(link, *handover.detach(client))
+            worker.links.hand_over(link, *handover.detach(client))
 
 
 class Party:

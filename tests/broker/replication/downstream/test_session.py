@@ -411,7 +411,7 @@ def test_a_node_stays_in_its_worker(tmp_path: Path) -> None:
         client = node.binary_client_of(peer.peer)
         node.workers[0].movers.consider(client, 1)
         node.settle()
-        assert client in node.workers[0].clients.values()
+        assert client in node.workers[0].services.clients.values()
 
 
 # --- what else nodes say ----------------------------------------------------------------------------------------------
@@ -512,7 +512,7 @@ def test_answers_that_come_too_late_are_nobodys(node: World, name: str) -> None:
     node.workers[0].turn()
     peer.peer.close()
     node.settle()
-    assert not node.workers[0].clients
+    assert not node.workers[0].services.clients
 
 
 # --- calls ------------------------------------------------------------------------------------------------------------

@@ -211,9 +211,9 @@ def test_a_node_that_does_not_answer_counts_as_gone_after_a_while(tmp_path: Path
         slaved(node, silent.getsockname()[1])
         found, scouts = check(node, S), node.workers[0].scouts
         node.settle()
-        scouts.tick(node.workers[0].now_s)
+        scouts.tick(node.workers[0].services.now_s)
         assert not found and len(scouts) == 1
-        scouts.tick(node.workers[0].now_s + scout_module.FIND_S)
+        scouts.tick(node.workers[0].services.now_s + scout_module.FIND_S)
         assert found == [Findings()] and not scouts
 
 
