@@ -453,7 +453,7 @@ class Worker:
         self.owner.take()
         self.uplinks.start(asks=asks)
         self._set_cells(self._slot)
-        self._beat.streams = len(self.owner.names)
+        self._beat.streams = len(self.owner.catalog.names)
         self._beat.connections = len(self.services.clients)
         gc.collect()
         gc.freeze()  # what is here now stays: no collection need look at it again
@@ -531,7 +531,7 @@ class Worker:
 
     def _often(self) -> None:
         self.upkeep.request_syncs()
-        if self.owner.owning:  # a retired worker knows its streams still, and must not touch them
+        if self.owner.catalog.owning:  # a retired worker knows its streams still, and must not touch them
             self.upkeep.sweep()
         self.acceptor.tick()
         self.uplinks.tick()
@@ -552,7 +552,7 @@ class Worker:
         self.heartbeats.tick(self.services.now_s)
 
     def _seldom(self) -> None:
-        if self.owner.owning:
+        if self.owner.catalog.owning:
             self.upkeep.punch_due()
             self.desk.seldom()
         self.aging.now_us()
@@ -596,7 +596,7 @@ class OwnerWiring:
 
     def on_create(self) -> None:
         """At once, since the other workers count streams too before they make one."""
-        self._worker._beat.streams = len(self._worker.owner.names)
+        self._worker._beat.streams = len(self._worker.owner.catalog.names)
 
     def on_open(self, stream: OpenStream) -> None:
         begin_after_boot(self._worker.owner, stream)

@@ -102,12 +102,12 @@ def measure(services: Services, owner: Owner, links: LinkTable, work: Work) -> N
     metrics.producer_bytes = owner.numbered.memory.bytes_held
     metrics.waiting_steps = len(work)
     metrics.link_queue_bytes = links.queued_bytes()
-    metrics.streams = len(owner.names)
-    metrics.open_streams = len(owner.open) + len(services.readers)
-    metrics.damaged_streams = len(owner.damaged)
+    metrics.streams = len(owner.catalog.names)
+    metrics.open_streams = len(owner.catalog.open) + len(services.readers)
+    metrics.damaged_streams = len(owner.catalog.damaged)
     metrics.sync_failed_streams = len(owner.syncs.failed)
-    if owner.owning:
-        services.cells.streams = len(owner.names)
+    if owner.catalog.owning:
+        services.cells.streams = len(owner.catalog.names)
         services.cells.subscriptions = subscriptions
 
 

@@ -18,8 +18,9 @@ from tailrace.broker.routing.batch import Batch, FramePublication, Frames, Pendi
 from tailrace.broker.routing.link import Link
 from tailrace.broker.routing.route import Request, Route
 from tailrace.broker.streams.deduplication import is_numbered
-from tailrace.broker.streams.owner import ROLE_UNWRITTEN_TEXT, Owner, Refused
+from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.broker.streams.owner_calls import call
+from tailrace.broker.streams.roles import ROLE_UNWRITTEN_TEXT
 from tailrace.protocol import sibling
 from tailrace.protocol.commands import Staged
 from tailrace.protocol.errors import Code
@@ -252,7 +253,7 @@ class Router:
     def _new_batch(self, name: bytes, replicas: int) -> Batch:
         slot = self.slot_of(name)
         route = self.routes.get(slot) or self.owner.uproutes.get(name)
-        if route is None and name not in self.owner.names:
+        if route is None and name not in self.owner.catalog.names:
             self._new_streams += 1
         return Batch(name, slot, route, replicas)
 
@@ -348,7 +349,7 @@ class Router:
         here = self._forward_all(staged)
         now_s = time.monotonic()
         rows: dict[bytes, list[Batch]] = {}
-        opened, waiting = self.owner.open, self._work.waiting
+        opened, waiting = self.owner.catalog.open, self._work.waiting
         messages = 0
         nbytes = 0
         for place, batch in enumerate(here, start=1):
@@ -416,7 +417,7 @@ class Router:
                 self.owner.context.send_up(each)
         elif not self.owner.open_for(batch):
             return
-        elif batch.name in self.owner.unwritten:  # its term begins, since the machine went down
+        elif batch.name in self.owner.roles.unwritten:  # its term begins, since the machine went down
             self._append_later(batch, first=True)
         else:
             self._metrics.appended_messages += batch.count
@@ -463,15 +464,15 @@ class Router:
             self._call_here(verb, args, done)
 
     def _is_work(self, verb: str, name: bytes) -> bool:
-        return verb in LONG or name not in self.owner.open or name in self._work.waiting
+        return verb in LONG or name not in self.owner.catalog.open or name in self._work.waiting
 
     def _call_step(self, verb: str, args: list[Any], done: Done, asker: Asker, give_back: Callable[[], None]) -> None:
         """A call that concerns one stream. If the stream begins a term when it is opened, the call waits for that."""
         name = args[0]
-        if verb not in LONG and name in self.owner.names and name not in self.owner.open:
+        if verb not in LONG and name in self.owner.catalog.names and name not in self.owner.catalog.open:
             with suppress(Refused):  # the call itself will say it
                 self.owner.stream(name)
-            if name in self.owner.unwritten:
+            if name in self.owner.roles.unwritten:
                 step = partial(self._call_here, verb, args, done)
                 self._work.later(name, (asker,), step, give_back, first=True)
                 return
@@ -482,20 +483,20 @@ class Router:
         if later is not None:
             later(args, done)
             return
-        roles_set = self.owner.roles_set
+        roles_set = self.owner.roles.writes
         try:
             value = call(self.owner, verb, args)
         except Refused as refused:
             done(refused)
             return
-        if self.owner.roles_set == roles_set:
+        if self.owner.roles.writes == roles_set:
             done(value)
         elif verb == "follow":  # its answer is to be the latest: whoever follows is told of what changes after that
-            self.owner.when_written(
+            self.owner.roles.when_written(
                 lambda error: done(_full(error)) if error is not None else self._call_here(verb, args, done)
             )
         else:
-            self.owner.when_written(lambda error: done(_written(value, error)))
+            self.owner.roles.when_written(lambda error: done(_written(value, error)))
 
 
 def _written(value: Any, error: OSError | None) -> Any:

@@ -336,10 +336,10 @@ class Siblings:
 
     def _forward(self, link: Link, body: memoryview) -> None:
         request_id, groups, frames = sibling.unpack_forward(body)
-        if not self._owner.owning:
+        if not self._owner.catalog.owning:
             self.say_moved(link, request_id)
             return
-        router, opened, waiting = self._router, self._owner.open, self._work.waiting
+        router, opened, waiting = self._router, self._owner.catalog.open, self._work.waiting
         forwarded = Forwarded(self, link, request_id)
         start = 0
         for name, count, nbytes, may_create, sync, replicas in groups:
@@ -399,7 +399,7 @@ class Siblings:
 
     def _call(self, link: Link, body: memoryview) -> None:
         request_id, verb, args = sibling.unpack_call(body)
-        if not self._calls.answers(verb) and not self._owner.owning:
+        if not self._calls.answers(verb) and not self._owner.catalog.owning:
             self.say_moved(link, request_id)
             return
         self._router.flush()  # what came over this link before it comes first

@@ -97,11 +97,13 @@ class Upkeep:
     ) -> None:
         """`spared_seq`: the first message that consumers of a stream still need, see `OwnerContext.spared_seq`."""
         self.owner = owner
-        self._syncs = owner.syncs
+        self._syncs, self._catalog = owner.syncs, owner.catalog
         self.syncer = syncer
         self._clock = clock
         self._clock_us = clock_us
-        self._file_system = FileSystem(owner.directory.path)  # from before anything was written: it knows of all errors
+        self._file_system = FileSystem(
+            owner.catalog.directory.path
+        )  # from before anything was written: it knows of all errors
         self._syncing_whole = False
         self._urgent: list[Request] = []  # for the helper threads, together in `_hand_over`
         self._patient: list[Request] = []
@@ -171,14 +173,14 @@ class Upkeep:
                 self._syncs.failed.failed(name, now_s)
 
     def _whole(self) -> Whole:
-        names = list(self.owner.names)
+        names = list(self._catalog.names)
         return Whole(self._file_system, lambda: self._mark_unsynced(names))
 
     def _mark_unsynced(self, names: list[bytes]) -> Iterator[bytes]:
         """In the helper thread, after the whole file system could not be synced."""
         for name in names:
             try:
-                if mark_unsynced_failed(self.owner.shard_path(name), name.decode(), boot_id=self.owner.boot_id):
+                if mark_unsynced_failed(self._catalog.shard_path(name), name.decode(), boot_id=self._catalog.boot_id):
                     yield name
             except OSError as error:
                 log.error("stream %r may not be on the disk, and cannot be marked: %s", name.decode(), error)
@@ -235,11 +237,11 @@ class Upkeep:
 
         The helper threads wait for the disk; `pause` is called meanwhile, every PAUSE_S at least.
         """
-        for stream in list(self.owner.open.values()):
+        for stream in list(self._catalog.open.values()):
             if stream.waiting:
                 self._ask_for(stream)
         self._hand_over()
-        while any(stream.waiting and stream.syncing for stream in self.owner.open.values()):
+        while any(stream.waiting and stream.syncing for stream in self._catalog.open.values()):
             self._pause(pause)
 
     def _pause(self, pause: Callable[[], None]) -> None:
@@ -282,13 +284,13 @@ class Upkeep:
         if self._clock() >= self._next_sweep_s:
             self._next_sweep_s = self._clock() + self.owner.settings.retention_interval_s
             self._swept_bytes = self._swept_tails = 0
-            self._sweep = iter(list(self.owner.names))
-            self._looks_at_what_was_left = self.owner.owning and not self._has_looked
+            self._sweep = iter(list(self._catalog.names))
+            self._looks_at_what_was_left = self._catalog.owning and not self._has_looked
             self._has_looked |= self._looks_at_what_was_left
 
     def _visit(self, name: bytes) -> None:
         text = name.decode()
-        paths = stream_paths(self.owner.shard_path(name), text)
+        paths = stream_paths(self._catalog.shard_path(name), text)
         if self._looks_at_what_was_left:
             self._look_for_mark(name, text)
             self._look_for_trimmed(name, paths)
@@ -299,13 +301,13 @@ class Upkeep:
             self._patrol.visit(name, nbytes)
             return
         policy = self.owner.settings.policy(text)
-        if (policy.max_age_s or policy.max_bytes) and name not in self.owner.damaged:
+        if (policy.max_age_s or policy.max_bytes) and name not in self._catalog.damaged:
             self._retain(name, policy)
 
     def _look_for_mark(self, name: bytes, text: str) -> None:
         """A worker before this one may have left streams whose sync has failed, and nobody may ask for them."""
         try:
-            if is_sync_failed(self.owner.shard_path(name), text):
+            if is_sync_failed(self._catalog.shard_path(name), text):
                 self._syncs.failed.found(name)
         except OSError as error:
             log.warning("cannot see whether a sync of stream %r has failed: %s", text, error)
@@ -336,8 +338,8 @@ class Upkeep:
     def close_clean(self, pause: Callable[[], None]) -> None:
         """Put everything on the disk, mark it so, and give the shards back. `pause` as for `finish_syncs`."""
         owner = self.owner
-        if owner.owning:
-            while any(stream.syncing for stream in owner.open.values()):
+        if owner.catalog.owning:
+            while any(stream.syncing for stream in owner.catalog.open.values()):
                 self._pause(pause)
             owner.close_logs()
             failure = self._wait_for_whole(pause)
@@ -362,7 +364,7 @@ class Upkeep:
         end_s = time.monotonic() + CLEAN_MARK_S
         for name in self._syncs.unsynced:
             try:
-                mark_closed_synced(self.owner.shard_path(name), name.decode(), boot_id=self.owner.boot_id)
+                mark_closed_synced(self._catalog.shard_path(name), name.decode(), boot_id=self._catalog.boot_id)
             except OSError as error:
                 log.error("stream %r will be checked when it is opened: %s", name.decode(), error)
             pause()

@@ -1,44 +1,33 @@
-"""What a worker owns: the shards of its slot, their streams' names and roles, and the logs that are open.
+"""What a worker owns: the streams of its shards, and everything that is appended to them.
 
-All streams are known by name; at most `max_open_streams` of them are open, the least recently used are closed. An idle
-stream is one dictionary entry. Opening is where damage shows: that stream then refuses with `damaged`, the others go
-on.
+At most `max_open_streams` streams are open, the least recently used are closed.
 """
 
 from __future__ import annotations
 
 import logging
-import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.settings import Durability, Settings
 from tailrace.broker.replication.downstream.replicas import Replicas
-from tailrace.broker.replication.roles.internal_streams import Companions, is_companion, own_part, with_role_of
-from tailrace.broker.replication.roles.node_file import NodeFile, note_configured, read_node_file, write_node_file
-from tailrace.broker.replication.roles.peers import Peers
-from tailrace.broker.replication.roles.rules import Rules, configured
 from tailrace.broker.routing.batch import Batch, Frames
+from tailrace.broker.streams.catalog import StreamCatalog
 from tailrace.broker.streams.collaborators import OwnerContext, OwnerEvents
 from tailrace.broker.streams.deduplication import Admitted, Numbered
-from tailrace.broker.streams.full_disk import FullDiskLog
 from tailrace.broker.streams.open_stream import Grown as Grown
 from tailrace.broker.streams.open_stream import Growth as Growth
 from tailrace.broker.streams.open_stream import OpenStream as OpenStream
 from tailrace.broker.streams.refused import Refused as Refused
+from tailrace.broker.streams.roles import StreamRoles
 from tailrace.broker.streams.sync_schedule import SyncSchedule
 from tailrace.protocol.errors import Code
-from tailrace.shard.catalog import stream_names
 from tailrace.shard.directory import DataDirectory
-from tailrace.shard.errors import MetaDamaged, StorageError, StorageFull, StreamDamaged
-from tailrace.shard.lock import ShardLock, lock_shard
-from tailrace.shard.log import StreamLog
-from tailrace.shard.meta import META_SUFFIX, Role, StreamMeta, read_meta_file, write_meta
-from tailrace.shard.names import base_of, name_of_stem, shard_of
+from tailrace.shard.errors import StorageError, StorageFull
+from tailrace.shard.meta import Role
+from tailrace.shard.names import base_of
 
 if TYPE_CHECKING:
     from tailrace.broker.replication.roles.role_writer import RoleWriter
@@ -48,20 +37,16 @@ log = logging.getLogger(__name__)
 
 REPLICAS_FULL_TEXT = "too many publishes to this stream wait for other nodes to hold them"
 UNWRITTEN_TEXT = "what this node is to the stream is being written down; nothing of this was logged, try again"
-ROLE_UNWRITTEN_TEXT = "the role could not be written down: {cause}"
-Confirmed: TypeAlias = tuple[tuple[int, str], set[tuple[str, int]]]
-"""A term, and the contacts that have confirmed it so far. It is written down when all have."""
-LOCK_PATIENCE_S = 5.0  # a predecessor that is leaving gives its locks back well within this
 FRESH_BYTES_MAX = 64 << 10  # of what came from a master: more of it is read from the file by who waits for it
 
 
 class Owner:
-    """The shards `slot`, `slot + slots`, ... of the data directory."""
+    """One per worker. Appends to the streams of its shards, with the help of the other parts.
 
-    was_followed = False  # by another node, before this worker took its shards
-    followers: tuple[tuple[str, int], ...] = ()  # where those listen that followed last
-    roles_set = 0  # how many were written down, or are on their way to the disk
-    _node_file: NodeFile | None = None  # on its way to the disk
+    catalog: locks, names, open streams. roles: what this node is to each stream. syncs: what is to be synced when.
+    replicas: what other nodes hold. numbered: publishes that their producers have numbered.
+    uproutes: of slaved streams, the route of their publishes to the master.
+    """
 
     def __init__(
         self,
@@ -79,107 +64,60 @@ class Owner:
         role_writer: RoleWriter | None = None,
     ) -> None:
         """Without `role_writer` roles are on the disk before `set_meta` returns."""
-        self.directory = directory
         self.settings = settings
         self.metrics = metrics
-        self.owning = False
+        self.clock_us = clock_us
         self.events = events
         self.context = context
-        self.incarnation = time.monotonic_ns()  # no other owner of these shards has the same, while the node lives
-        self.shards = list(range(slot, directory.shards, slots))
-        self.names: dict[bytes, None] = {}
-        self.companions = Companions()
-        self.metas: dict[bytes, StreamMeta] = {}  # only of streams that differ from the default
-        self.damaged: dict[bytes, StreamDamaged] = {}
-        self.open: OrderedDict[bytes, OpenStream] = OrderedDict()
+        self._total_streams = total_streams
+        self.catalog = StreamCatalog(directory, slot, slots, boot_id, metrics)
+        self.roles = StreamRoles(self.catalog, settings, events, role_writer)
         self.syncs = SyncSchedule(settings.async_sync_s)
-        self.full_disk = FullDiskLog(directory.path)
-        self.reborn: set[bytes] = set()  # opened first in this boot, and whether a term begins is not settled yet
-        self.grown: Grown = {}  # since the last `take_grown`
         self.replicas = Replicas(
             settings.replication_timeout_s, lambda name: context.subscribers(name), lambda name: events.on_held(name)
         )
-        self.uproutes: dict[bytes, Route] = {}  # of the slaved streams: the way of their publishes to the master
-        self.peers = Peers(settings.replication_peers)
-        self.confirmed: dict[bytes, Confirmed] = {}
-        self.rules = Rules()  # whom streams follow of which nothing else is written down
-        self.boot_id = boot_id
         self.numbered = Numbered(
-            self.shard_path, settings.producer_expiry_s, settings.max_producer_bytes, lambda: events.on_pause()
+            self.catalog.shard_path,
+            settings.producer_expiry_s,
+            settings.max_producer_bytes,
+            lambda: events.on_pause(),
         )
-        self._role_writer = role_writer
-        self.unwritten: dict[bytes, int] = {}  # streams whose role is on its way to the disk, and how many times
-        self._total_streams = total_streams
-        self.clock_us = clock_us
-        self._locks: list[ShardLock] = []
+        self.grown: Grown = {}  # since the last `take_grown`
+        self.uproutes: dict[bytes, Route] = {}
 
     # --- the shards -------------------------------------------------------------------------------------------------
 
     def take(self) -> None:
-        """Lock the shards and read their catalogs, and the node's rules.
+        """Lock the shards; read the names and roles of their streams, and the node's rules.
 
-        Raises ShardLocked when another process does not let go, DirectoryError for a damaged file of rules.
+        Raises ShardLocked if another process does not let go, DirectoryError for a damaged file of rules.
         """
-        self.read_rules()
-        deadline_s = time.monotonic() + LOCK_PATIENCE_S
-        for shard in self.shards:
-            path = self.directory.shard_path(shard)
-            self._locks.append(lock_shard(path, deadline_s))
-            self.names.update((name.encode(), None) for name in stream_names(path))
-            self._read_metas(path)
-        self.companions.note(self.names)
-        self.owning = True
+        self.roles.read_rules()
+        self.catalog.lock()
+        self.roles.read_metas()
         self.syncs.unsynced_due_s = 0.0  # what a predecessor left unsynced has nobody else to sync it
 
-    def read_rules(self) -> None:
-        """Raises DirectoryError."""
-        kept = read_node_file(self.directory.path)
-        sections = configured(self.settings.slaves)
-        patterns = [rule.pattern for rule in sections if rule.upstream is not None]
-        self.rules = Rules(kept.rules, sections, tuple(each for each in kept.configured if each not in patterns))
-        self.was_followed, self.followers = kept.followed, kept.followers
-        if self.shards[:1] == [0] and not set(patterns) <= set(kept.configured):  # one worker of all writes it down
-            note_configured(self.directory.path, kept, patterns)
-
-    def _read_metas(self, path: Path) -> None:
-        for file in path.glob(f"*{META_SUFFIX}"):
-            try:
-                meta = read_meta_file(file)
-            except MetaDamaged as damage:
-                name = name_of_stem(file.stem)
-                if name is not None:
-                    self.note_damage(name.encode(), damage)
-                continue
-            if not is_plain(meta):
-                self.metas[meta.name.encode()] = meta
-
     def close_logs(self) -> None:
-        for stream in self.open.values():
+        for stream in self.catalog.open.values():
             self._close(stream)
-        self.open.clear()
+        self.catalog.open.clear()
 
     def release(self) -> None:
-        """Close every log and give the locks back; a successor may take them at once."""
+        """Close every log and release the locks; a successor may take them at once."""
         self.replicas.refuse_all()
         self.close_logs()
-        self.owning = False
-        for lock in self._locks:
-            lock.release()
-        self._locks.clear()
-
-    def shard_path(self, name: bytes) -> Path:
-        return self.directory.shard_path(shard_of(name, self.directory.shards))
+        self.catalog.unlock()
 
     # --- publishing -------------------------------------------------------------------------------------------------
 
     def append(self, batch: Batch, now_s: float) -> None:
         """Append one batch and tell its parts; under `always` they are told when it is synced."""
         try:
-            stream = self.open.get(batch.name)
+            stream = self.catalog.open.get(batch.name)
             if stream is None:
                 stream = self._for_publish([batch])
             else:
-                self.open.move_to_end(batch.name)
+                self.catalog.open.move_to_end(batch.name)
             if stream.epoch == 0 and not self._begins_now(stream):
                 self._append_elsewhere(batch)
                 return
@@ -193,7 +131,7 @@ class Owner:
             batch.refused(refused.code, refused.text)
             return
         except StorageFull as full:
-            self.full_disk.note(full)
+            self.catalog.full_disk.note(full)
             batch.refused(Code.FULL, str(full))
             return
         except OSError as error:
@@ -239,11 +177,11 @@ class Owner:
         """Where these batches of one stream are appended; None when they were refused, or are another node's."""
         name = batches[0].name
         try:
-            stream = self.open.get(name)
+            stream = self.catalog.open.get(name)
             if stream is None:
                 stream = self._for_publish(batches)
             else:
-                self.open.move_to_end(name)
+                self.catalog.open.move_to_end(name)
             if stream.epoch != 0 or self._begins_now(stream):
                 return stream
             for batch in batches:
@@ -287,7 +225,7 @@ class Owner:
         except (StorageFull, OSError) as error:
             self.numbered.forget(stream)  # they were taken for appended
             if isinstance(error, StorageFull):
-                self.full_disk.note(error)
+                self.catalog.full_disk.note(error)
                 return Refused(Code.FULL, str(error))
             log.error("cannot append to stream %r: %s", stream.name, error)
             return Refused(Code.UNAVAILABLE, f"the disk refused this: {error.strerror}; nothing of it was logged")
@@ -309,22 +247,22 @@ class Owner:
     def _logged(self, batch: Batch, first_seq: int) -> None:
         """The batch is logged here as well as it is to be."""
         if batch.replicas:
-            meta = self.metas.get(batch.name) if batch.numbered else None
+            meta = self.roles.metas.get(batch.name) if batch.numbered else None
             self.replicas.wait(batch, first_seq, begin_seq=meta.term_seq if meta else 0)
         else:
             batch.published(first_seq, self.context.subscribers(batch.name))
 
     def _begins_now(self, stream: OpenStream) -> bool:
         """Whether a stream that took no messages when it was opened takes them now. Raises Refused."""
-        if stream.name in self.reborn:
+        if stream.name in self.roles.reborn:
             self._begin(stream)
         return stream.epoch != 0
 
     def _append_elsewhere(self, batch: Batch) -> None:
         """This node is not the stream's master, or not yet."""
-        if batch.name in self.unwritten:
+        if batch.name in self.roles.unwritten:
             raise Refused(Code.UNAVAILABLE, UNWRITTEN_TEXT)
-        if self.role(batch.name) is not Role.SLAVE:
+        if self.roles.role(batch.name) is not Role.SLAVE:
             raise Refused(Code.DISABLED, "this stream is disabled here; an administrator can make it a master")
         self.context.send_up(batch)
 
@@ -335,7 +273,7 @@ class Owner:
         The frames are the caller's; a small run of them is kept for whoever waits for it in this turn.
         """
         stream = self.stream(name)
-        if stream.unwritten and self.role(name) is not Role.SLAVE:
+        if stream.unwritten and self.roles.role(name) is not Role.SLAVE:
             raise Refused(Code.UNAVAILABLE, UNWRITTEN_TEXT)
         if self.syncs.failed and (text := self.syncs.failed.refusal(name, False, now_s)):
             raise Refused(Code.UNAVAILABLE, text)
@@ -343,7 +281,7 @@ class Owner:
         try:
             stream.log.take(*pieces)
         except StorageFull as full:
-            self.full_disk.note(full)
+            self.catalog.full_disk.note(full)
             raise
         finally:
             if stream.log.next_seq > first_seq:
@@ -383,7 +321,7 @@ class Owner:
     def _for_publish(self, batches: Sequence[Batch]) -> OpenStream:
         """Raises Refused."""
         name = batches[0].name
-        if name not in self.names:
+        if name not in self.catalog.names:
             creator = next((creator for batch in batches if (creator := batch.creator()) is not None), None)
             if creator is None:
                 limit = self.settings.max_streams_connection
@@ -397,173 +335,39 @@ class Owner:
     def create(self, name: bytes, *, by_command: bool = False) -> None:
         """Make a stream that is not known here, and the one whose companion it is. Raises Refused."""
         base = base_of(name)
-        if base != name and base not in self.names:
+        if base != name and base not in self.catalog.names:
             self.create(base, by_command=by_command)
         if not by_command and not self.settings.auto_master:
             raise Refused(Code.DISABLED, "no such stream, and this node makes none by itself; an administrator can")
         if self._total_streams() >= self.settings.max_streams:
             raise Refused(Code.NODESTREAMS, f"this node has {self.settings.max_streams} streams, which is its limit")
         self._open(name)
-        self.names[name] = None
-        self.companions.note([name])
+        self.catalog.add(name)
         self.events.on_create()
         self.events.on_role(name)
 
     def stream(self, name: bytes) -> OpenStream:
         """The open stream, opened if need be. Raises Refused (`unknown`, `damaged`, `full`, `unavailable`)."""
-        stream = self.open.get(name)
+        stream = self.catalog.open.get(name)
         if stream is not None:
-            self.open.move_to_end(name)
+            self.catalog.open.move_to_end(name)
             return stream
-        if name not in self.names:
+        if name not in self.catalog.names:
             raise Refused(Code.UNKNOWN, "no such stream here")
         return self._open(name)
 
-    def meta(self, name: bytes) -> StreamMeta:
-        """What is written down of the stream, or else what the node's rules and the defaults say."""
-        meta = self.metas.get(name)
-        if is_companion(name):
-            return with_role_of(self.meta(base_of(name)), meta or StreamMeta(name.decode()))
-        if meta is not None:
-            return meta
-        rule = self.rules.match(name)
-        if rule is None and self.rules.is_orphan(name):
-            return StreamMeta(name.decode(), Role.DISABLED)
-        if rule is None or rule.upstream is None:
-            return StreamMeta(name.decode())
-        return StreamMeta(name.decode(), Role.SLAVE, upstream=rule.upstream)
-
-    def role(self, name: bytes) -> Role:
-        return self.meta(name).role
-
-    def epoch(self, name: bytes) -> int:
-        return self.meta(name).epoch
-
-    def set_meta(self, meta: StreamMeta) -> None:
-        """Write down what a stream is from now on. Raises Refused when the disk does not take it.
-
-        It counts here at once. Where it goes to the disk later, nothing is appended to the stream before that, nobody
-        is told of it (`on_role`), and it is taken back if it cannot be written (`when_written`).
-        """
-        name = meta.name.encode()
-        meta = own_part(meta) if is_companion(name) else meta
-        try:
-            write_meta(self.shard_path(name), meta, self._role_writer)
-        except OSError as error:
-            raise Refused(Code.FULL, ROLE_UNWRITTEN_TEXT.format(cause=error.strerror)) from error
-        former, self.metas[name] = self.metas.get(name), meta
-        affected = (name, *self.companions.of(name))
-        if self._role_writer is None:
-            for each in affected:
-                self._note_role(each)
-            return
-        self.roles_set += 1
-        for each in affected:
-            self._hold(each)
-        begins = name in self.reborn
-        self._role_writer.when_written(lambda error: self._role_written(meta, former, affected, begins, error))
-
-    def node_file(self) -> NodeFile:
-        """What the node's file of rules says, or is about to. Raises DirectoryError."""
-        return self._node_file or read_node_file(self.directory.path)
-
-    def set_node_file(self, content: NodeFile) -> None:
-        """Write the node's file of rules, as `set_meta` does. Raises Refused."""
-        try:
-            write_node_file(self.directory.path, content, self._role_writer)
-        except OSError as error:
-            raise Refused(Code.FULL, f"the rule could not be written down: {error.strerror}") from error
-        if self._role_writer is None:
-            return
-        self._node_file = content
-        self.roles_set += 1
-        self._role_writer.when_written(lambda _error: self._node_file_written(content))
-
-    def _node_file_written(self, content: NodeFile) -> None:
-        if self._node_file is content:
-            self._node_file = None
-
-    def when_written(self, done: Callable[[OSError | None], None]) -> None:
-        """Call when all roles that were set until now are on the disk, or with why they could not be written."""
-        if self._role_writer is None:
-            done(None)
-        else:
-            self._role_writer.when_written(done)
-
-    def _role_written(
-        self,
-        meta: StreamMeta,
-        former: StreamMeta | None,
-        affected: Sequence[bytes],
-        begins: bool,
-        error: OSError | None,
-    ) -> None:
-        name = meta.name.encode()
-        if error is not None and self.metas.get(name) is meta:
-            if former is None:
-                del self.metas[name]
-            else:
-                self.metas[name] = former
-            if begins:  # a term that was to begin with this node's start: the next publish tries again
-                self.reborn.add(name)
-        for each in affected:
-            self._let_go(each)
-        for each in affected:
-            self._note_role(each)
-
-    def _hold(self, name: bytes) -> None:
-        self.unwritten[name] = self.unwritten.get(name, 0) + 1
-        self.events.on_unwritten(name)
-        stream = self.open.get(name)
-        if stream is not None:
-            stream.unwritten, stream.epoch = True, 0
-
-    def _let_go(self, name: bytes) -> None:
-        count = self.unwritten.pop(name) - 1
-        if count:
-            self.unwritten[name] = count
-        elif (stream := self.open.get(name)) is not None:
-            stream.unwritten = False
-        self.events.on_written(name)
-
-    def _note_role(self, name: bytes) -> None:
-        stream = self.open.get(name)
-        if stream is not None and name not in self.unwritten:
-            meta = self.meta(name)
-            stream.epoch = meta.epoch if meta.role is Role.MASTER else 0
-        self.events.on_role(name)
-
     def _open(self, name: bytes) -> OpenStream:
-        """Open or make. A stream that is known may have no files: its making was interrupted. Raises Refused."""
-        if not self.owning:
-            raise Refused(Code.UNAVAILABLE, "this worker does not own the stream; nothing of this was logged")
-        if name in self.damaged:
-            raise Refused(Code.DAMAGED, str(self.damaged[name]))
-        text = name.decode()
-        try:
-            stream_log = StreamLog.open(self.shard_path(name), text, create=True, boot_id=self.boot_id)
-        except StreamDamaged as damage:
-            self.note_damage(name, damage)
-            raise Refused(Code.DAMAGED, str(damage)) from damage
-        except StorageFull as full:
-            self.full_disk.note(full)
-            raise Refused(Code.FULL, str(full)) from full
-        except (OSError, StorageError) as error:
-            log.error("cannot open stream %r: %s", text, error)
-            raise Refused(Code.UNAVAILABLE, f"this stream cannot be opened: {error}") from error
-        self.metrics.note_losses(text, stream_log.lost_messages, stream_log.torn_bytes)
-        # Epoch 0 stands for "not the master here": one comparison on the append path tells.
-        meta = self.meta(name)
-        stream = OpenStream(name, stream_log, meta.epoch if meta.role is Role.MASTER else 0, self.settings.policy(text))
-        if name in self.unwritten:
-            stream.unwritten, stream.epoch = True, 0
-        self.open[name] = stream
+        """Open or make. Raises Refused."""
+        stream_log = self.catalog.open_log(name)
+        stream = OpenStream(name, stream_log, self.roles.open_epoch(name), self.settings.policy(name.decode()))
+        stream.unwritten = name in self.roles.unwritten
+        self.catalog.open[name] = stream
         if stream_log.new_boot:
-            self.reborn.add(name)
+            self.roles.reborn.add(name)
         if stream_log.sync_failed_seq is not None:
             self._opened_unsound(stream)
-        if meta.role is Role.MASTER and self.context.asks_first(name):
-            self._hold(name)
+        if self.roles.role(name) is Role.MASTER and self.context.asks_first(name):
+            self.roles.hold(name)
         else:
             self._try_to_begin(stream)
         self._close_least_used()
@@ -571,11 +375,11 @@ class Owner:
 
     def let_begin(self, name: bytes) -> None:
         """Other nodes were asked about a stream that `asks_first`: what this node is to it now counts."""
-        self._let_go(name)
-        stream = self.open.get(name)
+        self.roles.release(name)
+        stream = self.catalog.open.get(name)
         if stream is not None:
             self._try_to_begin(stream)
-        self._note_role(name)
+        self.roles.announce(name)
 
     def _try_to_begin(self, stream: OpenStream) -> None:
         try:
@@ -603,16 +407,9 @@ class Owner:
 
     def forget(self, stream: OpenStream) -> None:
         """Have a stream opened anew when it is needed next."""
-        if self.open.get(stream.name) is stream:
-            del self.open[stream.name]
+        if self.catalog.open.get(stream.name) is stream:
+            del self.catalog.open[stream.name]
             self._close(stream)
-
-    def note_damage(self, name: bytes, damage: StreamDamaged) -> None:
-        """Remember that a stream is damaged: it refuses until the node is restarted after a repair."""
-        if name not in self.damaged:
-            log.error("stream refused: %s", damage)
-            self.metrics.damaged_streams += 1
-            self.damaged[name] = damage
 
     def trim(self, stream: OpenStream, seq: int) -> None:
         """Drop the messages before `seq`. Raises Refused, StorageError, OSError."""
@@ -623,11 +420,11 @@ class Owner:
         self.events.on_trim(stream, dropped)
 
     def _close_least_used(self) -> None:
-        excess = len(self.open) - self.settings.max_open_streams
-        for name in list(islice(self.open, max(excess, 0))):
-            stream = self.open[name]
+        excess = len(self.catalog.open) - self.settings.max_open_streams
+        for name in list(islice(self.catalog.open, max(excess, 0))):
+            stream = self.catalog.open[name]
             if stream.idle:
-                del self.open[name]
+                del self.catalog.open[name]
                 self._close(stream)
 
     def _close(self, stream: OpenStream) -> None:
@@ -656,8 +453,3 @@ class Owner:
             else:
                 still.append((batch, first_seq))
         stream.waiting = still
-
-
-def is_plain(meta: StreamMeta) -> bool:
-    """Whether what is written down of a stream is what is taken for granted of any."""
-    return meta == StreamMeta(meta.name)

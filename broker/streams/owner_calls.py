@@ -46,7 +46,7 @@ def locate(stream: OpenStream, place: list[Any], skip: int = 0) -> int:
 def ensure(owner: Owner, args: Args) -> int:
     """[stream, whether its asker may make streams] -> next seq, -1 when the stream was made for this."""
     name, may_create = args
-    if name not in owner.names:
+    if name not in owner.catalog.names:
         if not may_create:
             raise Refused(Code.STREAMS, "this connection has made as many streams as it may")
         owner.create(name)
@@ -79,13 +79,13 @@ def stat(owner: Owner, args: Args) -> dict[str, int | str]:
     """[stream] -> the numbers an operator asks for. Sizes in bytes, times in microseconds since the epoch."""
     name = args[0]
     stream = owner.stream(name)
-    paths = stream_paths(owner.shard_path(name), name.decode())
+    paths = stream_paths(owner.catalog.shard_path(name), name.decode())
     found = stream.log
     empty = found.next_seq == found.first_seq
     return {
         "stream": name.decode(),
-        "role": owner.role(name).value,
-        "epoch": owner.epoch(name),
+        "role": owner.roles.role(name).value,
+        "epoch": owner.roles.epoch(name),
         "last_epoch": stream_ends.last_epoch(owner, stream),
         "first_seq": found.first_seq,
         "next_seq": found.next_seq,
@@ -98,7 +98,7 @@ def stat(owner: Owner, args: Args) -> dict[str, int | str]:
         "synced_seq": found.synced_seq,
         **({} if found.sync_failed_seq is None else {"sync_failed_seq": found.sync_failed_seq}),
         "durability": stream.policy.durability.value,
-        "shard": owner.directory.shard_of(name.decode()),
+        "shard": owner.catalog.directory.shard_of(name.decode()),
         **owner.context.stat_upstream(stream),
         **stat_of_slaves(stream, owner.replicas.streams.get(name), owner.clock_us()),
     }
@@ -130,10 +130,10 @@ def streams(owner: Owner, args: Args) -> list[list[Any]]:
     The broker's own are listed only where the prefix begins as they do.
     """
     prefix = args[0]
-    found = [name for name in owner.names if name.startswith(prefix) and (prefix or not is_reserved(name))]
+    found = [name for name in owner.catalog.names if name.startswith(prefix) and (prefix or not is_reserved(name))]
     if len(found) > STREAMS_ROWS_MAX:
         raise Refused(Code.OVERLOADED, f"{len(found)} streams of one worker are too many to list; give a longer prefix")
-    return [[name, owner.role(name).value, owner.epoch(name)] for name in found]
+    return [[name, owner.roles.role(name).value, owner.roles.epoch(name)] for name in found]
 
 
 CALLS: Mapping[str, Callable[[Owner, Args], Any]] = {

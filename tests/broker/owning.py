@@ -125,7 +125,7 @@ def release_all() -> None:
     """Give back the descriptors of what the test has made: the whole suite runs in one process."""
     while _made:
         owner = _made.pop()
-        if owner.owning:
+        if owner.catalog.owning:
             owner.release()
 
 

@@ -151,7 +151,7 @@ def test_a_successor_leaves_the_board_to_its_predecessor(make: Callable[..., Wor
     assert world.told() == ["ready"]
     world.worker.turn()
     cells = world.board.slot(0)
-    assert (cells.state, cells.beat_ns, world.worker.owner.owning) == (STATE_EMPTY, 0, False)
+    assert (cells.state, cells.beat_ns, world.worker.owner.catalog.owning) == (STATE_EMPTY, 0, False)
     world.tell("own")
     assert world.told() == ["owning"]
     assert (cells.state, world.worker.phase) == (STATE_READY, Phase.SERVING)
@@ -173,7 +173,7 @@ def test_a_retired_worker_touches_neither_streams_nor_board(make: Callable[..., 
         for _ in range(3):
             old.worker._seldom()
             old.worker.turn()
-        assert not old.worker.owner.open, "retention is its successor's"
+        assert not old.worker.owner.catalog.open, "retention is its successor's"
         assert (cells.beat_ns, cells.state, cells.connections) == (7, STATE_READY, 0)
         assert old.worker.phase is Phase.RETIRED, "its client has not moved yet"
 
@@ -289,7 +289,7 @@ def test_a_worker_that_is_told_to_own_while_the_node_stops_owns_and_serves_nobod
     world.tell("drain")
     world.tell("own")
     assert world.told() == ["ready", "owning"]
-    assert world.worker.owner.owning and world.worker.phase is Phase.DRAINING
+    assert world.worker.owner.catalog.owning and world.worker.phase is Phase.DRAINING
     world.turn_until(lambda: world.worker.phase is Phase.DRAINED)
 
 
@@ -299,7 +299,7 @@ def test_no_word_moves_a_worker_back(make: Callable[..., World]) -> None:
     for kind in ("drain", "retire"):
         world.tell(kind)
         assert world.worker.phase is Phase.LEAVING
-    assert world.worker.owner.owning, "its shards are given back when its logs are closed"
+    assert world.worker.owner.catalog.owning, "its shards are given back when its logs are closed"
 
 
 def test_without_its_supervisor_a_worker_leaves(make: Callable[..., World]) -> None:

@@ -38,7 +38,7 @@ class Housekeeping:
 
     def visit(self, name: bytes, nbytes: int) -> None:
         """Trim a log of consumers, whose files take so much, to its last checkpoint that is on the disk."""
-        if nbytes <= COMPACT_BYTES or name in self._owner.damaged:
+        if nbytes <= COMPACT_BYTES or name in self._owner.catalog.damaged:
             return
         try:
             stream = self._owner.stream(name)

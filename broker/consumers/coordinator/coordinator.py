@@ -304,7 +304,7 @@ class Desk:
         book = self.known(name.removeprefix(CURSOR_PREFIX))
         if book is None:
             return
-        role = self.owner.role(book.name)
+        role = self.owner.roles.role(book.name)
         if role is not Role.MASTER:
             here = (Code.UNAVAILABLE, ELSEWHERE_TEXT) if role is Role.SLAVE else (Code.DISABLED, DISABLED_TEXT)
             self.discard(book, Refused(*here))

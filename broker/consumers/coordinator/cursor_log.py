@@ -96,7 +96,7 @@ class CursorLog(Nobody):
     def load(self) -> Consumers:
         """The consumers as the log tells them; none where there is no log. Raises Refused, StreamDamaged, OSError."""
         consumers, finder = Consumers(), CheckpointFinder()
-        if self.name not in self._owner.names:
+        if self.name not in self._owner.catalog.names:
             return consumers
         stream = self._open()
         try:
@@ -104,7 +104,7 @@ class CursorLog(Nobody):
                 consumers.apply(record)
                 finder.look(seq, record)
         except BadRecord as error:
-            paths = stream_paths(self._owner.shard_path(self.name), self.name.decode())
+            paths = stream_paths(self._owner.catalog.shard_path(self.name), self.name.decode())
             raise StreamDamaged(paths.name, Path(paths.content_file), 0, f"message {seq}: {error}") from error
         self.checkpoint = finder.found
         if finder.found is not None:
@@ -137,7 +137,7 @@ class CursorLog(Nobody):
 
     def flush(self, consumers: Consumers, now_s: float) -> None:
         """Append what is staged, of which the consumers are the outcome."""
-        if self.name not in self._owner.names:  # nothing has ever happened to them: these wait for nothing
+        if self.name not in self._owner.catalog.names:  # nothing has ever happened to them: these wait for nothing
             row, self._row = self._row, []
             for batch in row:
                 batch.published(0, 0)
@@ -172,14 +172,14 @@ class CursorLog(Nobody):
 
     def _open(self) -> OpenStream:
         """Raises Refused."""
-        if self._owner.role(self.name) is not Role.MASTER:
+        if self._owner.roles.role(self.name) is not Role.MASTER:
             text = f"{self.name.decode()} is not this node's own, as its stream is; an administrator can promote it"
             raise Refused(Code.DISABLED, text)
         return self._owner.stream(self.name)
 
     def _make(self) -> None:
         """Raises Refused."""
-        if self.name not in self._owner.names:
+        if self.name not in self._owner.catalog.names:
             self._owner.create(self.name, by_command=True)
 
     def _compact(self, consumers: Consumers, now_s: float) -> None:

@@ -127,7 +127,7 @@ class Post:
             row.append(batch)
         if not row:
             return
-        if name not in owner.names:
+        if name not in owner.catalog.names:
             owner.create(name, by_command=True)
         book.posted.update(_key(letter) for letter in letters)
         owner.append_row(row, self._desk.clock())

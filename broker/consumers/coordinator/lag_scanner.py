@@ -85,7 +85,7 @@ class Patrol:
         """A log of consumers whose files take so much."""
         self._logs.visit(name, nbytes)
         stream = name.removeprefix(CURSOR_PREFIX)
-        if stream not in self._owner.names or self._owner.role(stream) is not Role.MASTER:
+        if stream not in self._owner.catalog.names or self._owner.roles.role(stream) is not Role.MASTER:
             return  # the master measures them
         try:
             with refusals("consume"):
@@ -108,7 +108,7 @@ class Patrol:
 
         On a slave as on its master: whoever is promoted serves the same consumers.
         """
-        if name.startswith(CURSOR_PREFIX) or log_name(name) not in self._owner.names:
+        if name.startswith(CURSOR_PREFIX) or log_name(name) not in self._owner.catalog.names:
             return None
         with refusals("trim"):
             return self._survey(name, self._owner.clock_us()).spared_seq
@@ -120,7 +120,7 @@ class Patrol:
         if book is not None:
             return survey(book.consumers, book.current().next_seq, rules, now_us)
         place = None
-        if owner.role(name) is not Role.MASTER:
+        if owner.roles.role(name) is not Role.MASTER:
             cursor_log = owner.stream(log_name(name)).log
             place = cursor_log.generation, cursor_log.next_seq
         known = self._memory.get(name)
@@ -151,7 +151,7 @@ class Patrol:
                 found.apply(record)
         except BadRecord as error:
             raise Refused(Code.DAMAGED, f"the log of this stream's consumers: {error}") from error
-        if owner.role(name) is Role.MASTER:
+        if owner.roles.role(name) is Role.MASTER:
             decide.rewind(found, LogLook(stream_log, history_of(owner, owner.stream(name))))
             due_us = found.next_alarm_us()
             if found.unburied() or (due_us is not None and due_us <= now_us):

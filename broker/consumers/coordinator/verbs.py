@@ -84,18 +84,18 @@ def _get(desk: Desk, args: Args, done: Done) -> None:
 def _is_here(desk: Desk, name: bytes, verb: str, args: Args, done: Done, *, may_create: bool = False) -> bool:
     """Whether this node decides; where its master does, that is asked. Raises Refused."""
     owner = desk.owner
-    stream = owner.open.get(name)
+    stream = owner.catalog.open.get(name)
     if stream is not None and stream.epoch and not is_reserved(name):
         return True  # as nearly always
     if is_reserved(name):
         raise Refused(Code.USAGE, "a stream of the broker's own has no consumers")
-    if may_create and name not in owner.names:
+    if may_create and name not in owner.catalog.names:
         log_name(name)
         owner.create(name)
-    role = owner.role(name)
+    role = owner.roles.role(name)
     if role is Role.SLAVE:  # also where the rules let it follow, and nothing of it is here yet
         owner.context.call_up(name, verb, args, done)
-    elif name not in owner.names:
+    elif name not in owner.catalog.names:
         raise Refused(Code.UNKNOWN, "no such stream here")
     elif role is Role.DISABLED:
         raise Refused(Code.DISABLED, DISABLED_TEXT)

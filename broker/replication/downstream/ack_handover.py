@@ -26,7 +26,7 @@ LOST_TEXT: Final = "logged, but the worker that waited for other nodes to hold i
 
 def hand_over(owner: Owner, call: Callable[[bytes, str, Args, Done], None]) -> Callable[[], None]:
     """Take the waits from an owner that still has its logs; what it gives back asks its successor, by `call`."""
-    waits = [(wait, owner.epoch(wait.batch.name)) for wait in owner.replicas.take_waits()]
+    waits = [(wait, owner.roles.epoch(wait.batch.name)) for wait in owner.replicas.take_waits()]
 
     def ask() -> None:
         for wait, epoch in waits:
@@ -56,7 +56,7 @@ def wait_on(owner: Owner, args: Args, done: Done) -> None:
     try:
         log = owner.stream(name).log
         last_seq = first_seq + count - 1
-        found = owner.role(name) is Role.MASTER and log.first_seq <= last_seq < log.next_seq
+        found = owner.roles.role(name) is Role.MASTER and log.first_seq <= last_seq < log.next_seq
         found = found and log.entry(last_seq).epoch == epoch
     except (Refused, StorageError, OSError):
         found = False

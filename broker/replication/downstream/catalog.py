@@ -35,9 +35,9 @@ def names(owner: Owner, args: Args) -> list[Any]:
     From the beginning, where the place is not this owner's.
     """
     known, start = args
-    if known != owner.incarnation:
+    if known != owner.catalog.incarnation:
         start = 0
-    return [owner.incarnation, start, list(islice(owner.names, start, start + NAMES_A_CALL))]
+    return [owner.catalog.incarnation, start, list(islice(owner.catalog.names, start, start + NAMES_A_CALL))]
 
 
 class SlotCalls(Protocol):

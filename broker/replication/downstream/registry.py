@@ -74,7 +74,7 @@ class Followers:
 
     def _expect(self, follower: Follower) -> None:
         owner, address = self._owner, follower.claimed_address
-        if address in self._noted or address in owner.followers or (owner.was_followed and not address):
+        if address in self._noted or address in owner.roles.followers or (owner.roles.was_followed and not address):
             return
         if len(self._noted) >= FOLLOWERS_MAX:
             self._noted.clear()
@@ -206,13 +206,13 @@ class Followers:
         """The role of a stream of this worker, its terms or its way to the master may be others now."""
         owner = self._owner
         if name in owner.replicas.streams:
-            if owner.role(name) is not Role.MASTER:
+            if owner.roles.role(name) is not Role.MASTER:
                 owner.replicas.refuse(name, DEPOSED_TEXT)
             self._changed[name] = None
 
     def _flush_news(self) -> None:
         """Of a part of them, where they are many: a stream may have to be opened for this."""
-        if not self._owner.owning:
+        if not self._owner.catalog.owning:
             self._changed.clear()
             return
         news = replica_state.lineages(self._owner, _some(self._changed, lambda: self._changed.popitem()[0]))
@@ -227,7 +227,7 @@ class Followers:
         """Nodes follow these streams of this worker through a sibling, which is to hear of them: at once of those that
         are open, and so in use.
         """
-        found = self._owner.open
+        found = self._owner.catalog.open
         self._tell_wanted(link, [name for name in names if name in found])
         self._wanted.extend((link, name) for name in names if name not in found)
 

@@ -55,13 +55,13 @@ def of(owner: Owner, name: bytes) -> Lineage:
     """From here on an account is kept of who holds the stream. Raises Refused, StorageError, OSError."""
     stream = owner.stream(name)
     history, first_seq, next_seq = stream_roles.history_of(owner, stream), stream.log.first_seq, stream.log.next_seq
-    path = (owner.directory.node_id, *owner.context.path_above(name))
+    path = (owner.catalog.directory.node_id, *owner.context.path_above(name))
     holders = owner.replicas.holders(name)
     holders.end_seq = next_seq
     contacts = tuple(
         join_address(each.host, each.port) for each in stream_roles.to_be_told(owner, name) if each.was_above
     )
-    return Lineage(owner.role(name).value, history, path, first_seq, next_seq, holders.line, contacts)
+    return Lineage(owner.roles.role(name).value, history, path, first_seq, next_seq, holders.line, contacts)
 
 
 def follow(owner: Owner, args: Args) -> list[Any]:
@@ -72,8 +72,8 @@ def follow(owner: Owner, args: Args) -> list[Any]:
     one epoch settle it when one claims the stream.
     """
     name, epoch, _master = args
-    if name not in owner.names:
-        owner.create(name, by_command=base_of(name) in owner.names)  # a companion, of which there is more below
+    if name not in owner.catalog.names:
+        owner.create(name, by_command=base_of(name) in owner.catalog.names)  # a companion, of which there is more below
     stream_roles.hear_of(owner, name, epoch, "")
     return list(of(owner, name))
 

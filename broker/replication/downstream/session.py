@@ -118,7 +118,7 @@ class Follower:
         self.node = node
         self.address = f"{client.peer.rpartition(':')[0]}{address}" if address.startswith(":") else address
         self._knows_token = knows_token
-        self.trusted = knows_token or client.local or here.owner.peers.admit(_host_of(client.peer))
+        self.trusted = knows_token or client.local or here.owner.roles.peers.admit(_host_of(client.peer))
         self.connection = here.followers.admit(self)
         self.followings: dict[int, Following] = {}
         self._followed: set[bytes] = set()  # their streams
@@ -147,7 +147,7 @@ class Follower:
 
     def _may_be_followed(self) -> bool:
         """Whether the address that the peer gives may be the one that streams follow from now on."""
-        host, peers = _host_of(self.address), self.here.owner.peers
+        host, peers = _host_of(self.address), self.here.owner.roles.peers
         return self._knows_token or may_lead(peers, _host_of(self.client.peer), host)
 
     # --- following --------------------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ from tailrace.broker.replication.roles import stream_roles
 from tailrace.broker.replication.roles.internal_streams import is_companion
 from tailrace.broker.replication.roles.node_file import NodeFile
 from tailrace.broker.replication.roles.rules import Rule, TooManyRules, covers
-from tailrace.broker.streams.owner import ROLE_UNWRITTEN_TEXT, Owner, Refused
+from tailrace.broker.streams.owner import Owner, Refused
+from tailrace.broker.streams.roles import ROLE_UNWRITTEN_TEXT
 from tailrace.protocol.errors import Code
 from tailrace.shard.errors import DirectoryError, StorageError
 from tailrace.shard.meta import Role, Upstream
@@ -37,9 +38,10 @@ def rule(owner: Owner, args: Args) -> None:
     upstream = Upstream(host, *rest) if host else None
     kept = _read(owner)
     try:
-        wanted = replace(owner.rules, commands=kept.rules).with_rule(Rule(pattern, upstream))
-        configured = tuple(each for each in kept.configured if each not in owner.rules.former or each in wanted.former)
-        owner.set_node_file(replace(kept, rules=wanted.commands, configured=configured))
+        former = owner.roles.rules.former
+        wanted = replace(owner.roles.rules, commands=kept.rules).with_rule(Rule(pattern, upstream))
+        configured = tuple(each for each in kept.configured if each not in former or each in wanted.former)
+        owner.roles.set_node_file(replace(kept, rules=wanted.commands, configured=configured))
     except TooManyRules as error:
         raise Refused(Code.OVERLOADED, str(error)) from error
 
@@ -51,7 +53,7 @@ def followed(owner: Owner, args: Args) -> None:
     if args:
         noted = noted.with_follower(*args)
     if noted != kept:
-        owner.set_node_file(noted)
+        owner.roles.set_node_file(noted)
 
 
 class Outcome(NamedTuple):
@@ -90,7 +92,7 @@ def rules(owner: Owner, args: Args) -> list[Any]:
 def changes(owner: Owner, args: Args) -> Iterator[tuple[bytes, Callable[[], Outcome]] | None]:
     """[verb, pattern, host, port, kind, value] -> each stream that is meant, and what changes it; None now and then."""
     verb, pattern, *upstream = args
-    for number, name in enumerate(list(owner.names)):
+    for number, name in enumerate(list(owner.catalog.names)):
         if covers(pattern, name) and _has_own_role(name):
             yield name, partial(_change, owner, verb, name, upstream)
         elif number % PAUSE_NAMES == 0:
@@ -99,7 +101,7 @@ def changes(owner: Owner, args: Args) -> Iterator[tuple[bytes, Callable[[], Outc
 
 def _read_anew(owner: Owner) -> None:
     try:
-        owner.read_rules()
+        owner.roles.read_rules()
     except DirectoryError as error:
         raise Refused(Code.UNAVAILABLE, str(error)) from error
     owner.events.on_rules()
@@ -138,13 +140,13 @@ class Obeying:
         """Do a change, and have the next one done when its turn comes."""
         if change is not None:
             self._outcome = together((self._outcome, change()))
-            self._owner.when_written(self._written)
+            self._owner.roles.when_written(self._written)
             self._looked_at += 1
             self._tell_progress()
         try:
             found = next(self._changes)
         except StopIteration:
-            self._owner.when_written(self._end)
+            self._owner.roles.when_written(self._end)
             return
         name, step = (b"", None) if found is None else found
         self._work.later(name, (self,), partial(self.next, step), self._give_up)
@@ -188,10 +190,10 @@ def _change(owner: Owner, verb: str, name: bytes, upstream: list[Any]) -> Outcom
     except (StorageError, OSError) as error:
         reason = Outcome(0, 1, Code.UNAVAILABLE, f"{name.decode()}: {error}")
     log.error("%s: stream %s", verb, reason.text)
-    meta = owner.meta(name)
-    if verb in _TAKE_BACK and meta.role is not Role.MASTER and name not in owner.metas:
+    meta = owner.roles.meta(name)
+    if verb in _TAKE_BACK and meta.role is not Role.MASTER and name not in owner.roles.metas:
         # Only the rule that is taken back makes it a slave. Without it this would be a master that nobody promoted.
-        owner.set_meta(replace(meta, role=Role.DISABLED, upstream=None))
+        owner.roles.set_meta(replace(meta, role=Role.DISABLED, upstream=None))
     return reason
 
 
@@ -209,7 +211,7 @@ def _unslave(owner: Owner, name: bytes, _upstream: list[Any]) -> bool:
 
 def _follows(owner: Owner, name: bytes) -> bool:
     """Whether a stream follows another node, or did by a section of the configuration that is gone."""
-    return owner.role(name) is Role.SLAVE or (name not in owner.metas and owner.rules.is_orphan(name))
+    return owner.roles.role(name) is Role.SLAVE or (name not in owner.roles.metas and owner.roles.rules.is_orphan(name))
 
 
 def _promote(owner: Owner, name: bytes, _upstream: list[Any]) -> bool:
@@ -220,7 +222,7 @@ def _promote(owner: Owner, name: bytes, _upstream: list[Any]) -> bool:
 
 
 def _unmaster(owner: Owner, name: bytes, _upstream: list[Any]) -> bool:
-    if owner.role(name) is not Role.MASTER:
+    if owner.roles.role(name) is not Role.MASTER:
         return False
     stream_roles.unmaster(owner, [name])
     return True
@@ -239,6 +241,6 @@ _DO: Final[Mapping[str, Callable[[Owner, bytes, list[Any]], bool]]] = {
 
 def _read(owner: Owner) -> NodeFile:
     try:
-        return owner.node_file()
+        return owner.roles.node_file()
     except DirectoryError as error:
         raise Refused(Code.UNAVAILABLE, str(error)) from error

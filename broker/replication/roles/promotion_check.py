@@ -123,7 +123,7 @@ class Scout:
             self._end(self._findings)  # there is nothing here that could be promoted
             return
         self._nodes[told.node] = None
-        self._find((*self._scouts.owner.peers.nodes, *named_by(told.links, "")))
+        self._find((*self._scouts.owner.roles.peers.nodes, *named_by(told.links, "")))
         self._go_on()
 
     def _find(self, named: Iterable[Where]) -> None:

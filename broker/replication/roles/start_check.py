@@ -47,7 +47,7 @@ class Asking:
     def hold(self, name: bytes) -> bool:
         """Whether a stream that is opened must wait. One that is opened after the bound is asked for, and does not."""
         base = base_of(name)
-        if base not in self._masters or self._owner.role(base) is not Role.MASTER:
+        if base not in self._masters or self._owner.roles.role(base) is not Role.MASTER:
             return False
         if self.over:
             del self._masters[base]
@@ -96,6 +96,6 @@ class Asking:
 def _masters(owner: Owner) -> Iterable[bytes]:
     return (
         name
-        for name in owner.names
-        if not is_reserved(name) and not is_companion(name) and owner.role(name) is Role.MASTER
+        for name in owner.catalog.names
+        if not is_reserved(name) and not is_companion(name) and owner.roles.role(name) is Role.MASTER
     )

@@ -20,8 +20,8 @@ def ends(owner: Owner, args: Args) -> list[list[Any]]:
     """[streams] -> an `End` for each of them and their companions that is here and can be opened."""
     found = []
     for asked in args[0]:
-        for name in (asked, *owner.companions.of(asked)):
-            if name in owner.names:
+        for name in (asked, *owner.catalog.companions.of(asked)):
+            if name in owner.catalog.names:
                 try:
                     found.append(list(end_of(owner, name)))
                 except (Refused, StorageError, OSError):
@@ -31,7 +31,7 @@ def ends(owner: Owner, args: Args) -> list[list[Any]]:
 
 def end_of(owner: Owner, name: bytes) -> End:
     """Raises Refused, StorageError, OSError."""
-    stream, meta = owner.stream(name), owner.meta(name)
+    stream, meta = owner.stream(name), owner.roles.meta(name)
     epoch = stream_roles.term(meta, stream_roles.history_of(owner, stream))[0]
     return End(name.decode(), meta.role.value, epoch, last_epoch(owner, stream), stream.log.next_seq)
 

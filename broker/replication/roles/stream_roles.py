@@ -52,16 +52,16 @@ BUSY_TEXT = "the end of this stream is being set aside; try again in a moment"
 
 def history_of(owner: Owner, stream: OpenStream) -> History:
     """The terms of a stream's messages and of the one to come: what is written down, as far as the messages agree."""
-    meta = owner.meta(stream.name)
+    meta = owner.roles.meta(stream.name)
     stored = meta.history
-    if not {stream.name, base_of(stream.name)} & owner.metas.keys() and meta.role is Role.MASTER:
-        stored = claim(stored, owner.directory.node_id)  # nobody else was ever the master of it
+    if not {stream.name, base_of(stream.name)} & owner.roles.metas.keys() and meta.role is Role.MASTER:
+        stored = claim(stored, owner.catalog.directory.node_id)  # nobody else was ever the master of it
     return reconcile(stored, stream.log.epochs(), stream.log.next_seq)
 
 
 def term_of(owner: Owner, name: bytes) -> Term:
     """The latest term that is known here. Raises Refused, StorageError, OSError."""
-    meta = owner.meta(name)
+    meta = owner.roles.meta(name)
     return term(meta, history_of(owner, owner.stream(name)))
 
 
@@ -75,16 +75,16 @@ def term(meta: StreamMeta, history: History) -> Term:
 
 def _heard_of(owner: Owner, meta: StreamMeta, known: Term) -> Term:
     """A term as others are told of it: who is the master no more does not know the master, if it was the last."""
-    own = meta.role is not Role.MASTER and known[1] == owner.directory.node_id
+    own = meta.role is not Role.MASTER and known[1] == owner.catalog.directory.node_id
     return (known[0], "") if own else known
 
 
 def written_history(owner: Owner, name: bytes) -> History:
     """The terms as far as they are written down, which takes no look at the messages; the last is the latest known."""
-    meta = owner.meta(name)
+    meta = owner.roles.meta(name)
     history = meta.history
-    if meta.role is Role.MASTER and name not in owner.metas:
-        history = claim(history, owner.directory.node_id)
+    if meta.role is Role.MASTER and name not in owner.roles.metas:
+        history = claim(history, owner.catalog.directory.node_id)
     epoch, master = _heard_of(owner, meta, term(meta, history))
     if not history or (history[-1].epoch, history[-1].master) == (epoch, master):
         return history or (EpochStart(epoch, 0, master),)
@@ -99,7 +99,7 @@ def master(owner: Owner, args: Args) -> int:
     """[stream] -> epoch. Makes the stream, or this node its master in the next term."""
     name = args[0]
     _require_own_role(name)
-    if name not in owner.names:
+    if name not in owner.catalog.names:
         owner.create(name, by_command=True)
     return promote(owner, args)
 
@@ -114,10 +114,10 @@ def promote(owner: Owner, args: Args) -> int:
     name: bytes = args[0]
     wanted, known_elsewhere, unasked = map(int, (*args[1:], 0, 0, False)[:3])
     stream = _changeable(owner, name)
-    meta = owner.meta(name)
+    meta = owner.roles.meta(name)
     if meta.role is Role.MASTER and wanted in (0, meta.epoch):
         return meta.epoch
-    if unasked and (meta.role is Role.SLAVE or owner.peers.nodes or name in owner.replicas.streams):
+    if unasked and (meta.role is Role.SLAVE or owner.roles.peers.nodes or name in owner.replicas.streams):
         return 0
     known = term(meta, history_of(owner, stream))
     if wanted:
@@ -126,7 +126,7 @@ def promote(owner: Owner, args: Args) -> int:
     epoch = wanted or min(max(known[0], known_elsewhere), known[0] + EPOCH_LEAP_MAX - 1) + 1
     # The upstream stays written down: it must learn of the new term, and so must every peer.
     if meta.role is Role.SLAVE:
-        peers = (Contact(*node, was_above=False) for node in owner.peers.nodes)
+        peers = (Contact(*node, was_above=False) for node in owner.roles.peers.nodes)
         meta = with_contacts(meta, [each for each in peers if meta.upstream is None or each[:2] != meta.upstream[:2]])
     _begin_term(owner, stream, meta, epoch)
     _begin_terms_of_companions(owner, name, epoch)
@@ -141,7 +141,7 @@ def fence(owner: Owner, args: Args) -> list[Any]:
     """
     name, epoch = args
     stream = _changeable(owner, name)
-    meta = owner.meta(name)
+    meta = owner.roles.meta(name)
     known = term(meta, history_of(owner, stream))
     _require_near(known, epoch)
     if known[0] < epoch:
@@ -150,18 +150,18 @@ def fence(owner: Owner, args: Args) -> list[Any]:
             follow(owner, stream, meta.upstream, epoch, fence=epoch)
         else:
             own = history_of(owner, stream)
-            owner.set_meta(replace(_in_term(meta, own, epoch, ""), history=own, fence=epoch))
-    return [owner.role(name).value, max(known[0], epoch)]
+            owner.roles.set_meta(replace(_in_term(meta, own, epoch, ""), history=own, fence=epoch))
+    return [owner.roles.role(name).value, max(known[0], epoch)]
 
 
 def unmaster(owner: Owner, args: Args) -> int:
     """[stream] -> epoch. The stream stays readable and takes no more messages."""
     name = args[0]
     stream = _changeable(owner, name)
-    meta = owner.meta(name)
+    meta = owner.roles.meta(name)
     if meta.role is Role.MASTER:
         meta = with_former(meta, None)
-        owner.set_meta(replace(meta, role=Role.DISABLED, upstream=None, history=history_of(owner, stream)))
+        owner.roles.set_meta(replace(meta, role=Role.DISABLED, upstream=None, history=history_of(owner, stream)))
     return meta.epoch
 
 
@@ -169,12 +169,12 @@ def slave(owner: Owner, args: Args) -> str:
     """[stream, host, port, kind, value] -> host:port. This node follows the stream of another."""
     name, upstream = args[0], Upstream(*args[1:])
     _require_own_role(name)
-    if name not in owner.names:
+    if name not in owner.catalog.names:
         owner.create(name, by_command=True)
     stream = _changeable(owner, name)
-    follow(owner, stream, upstream, term_of(owner, name)[0], fence=owner.meta(name).fence)
-    if owner.meta(name).term_master:  # which node that was, the new upstream says
-        owner.set_meta(replace(owner.meta(name), term_master=""))
+    follow(owner, stream, upstream, term_of(owner, name)[0], fence=owner.roles.meta(name).fence)
+    if owner.roles.meta(name).term_master:  # which node that was, the new upstream says
+        owner.roles.set_meta(replace(owner.roles.meta(name), term_master=""))
     return str(upstream)
 
 
@@ -185,10 +185,10 @@ def unslave(owner: Owner, args: Args) -> int:
     """
     name = args[0]
     stream = _changeable(owner, name)
-    meta = owner.meta(name)
+    meta = owner.roles.meta(name)
     if meta.role is not Role.MASTER:
         history = history_of(owner, stream)
-        owner.set_meta(replace(meta, role=Role.DISABLED, upstream=None, history=history, contacts=()))
+        owner.roles.set_meta(replace(meta, role=Role.DISABLED, upstream=None, history=history, contacts=()))
     return meta.epoch
 
 
@@ -200,14 +200,14 @@ def follow(
     `master`: of term `epoch`, if that is known. `fence`: a term that the upstream may not be in. The former upstream
     stays a contact.
     """
-    meta, history = owner.meta(stream.name), history_of(owner, stream)
-    if stream.name not in owner.metas and not stream.log.next_seq:
+    meta, history = owner.roles.meta(stream.name), history_of(owner, stream)
+    if stream.name not in owner.roles.metas and not stream.log.next_seq:
         history = DEFAULT_HISTORY  # it was made for this, and nothing here is of a term of this node's own
     before = term(meta, history)
     if epoch == before[0] and master not in ("", before[1]):
         meta = unconfirmed(meta)
     meta = _in_term(with_former(meta, upstream), history, epoch, master)
-    owner.set_meta(replace(meta, role=Role.SLAVE, upstream=upstream, history=history, fence=fence))
+    owner.roles.set_meta(replace(meta, role=Role.SLAVE, upstream=upstream, history=history, fence=fence))
 
 
 def _in_term(meta: StreamMeta, history: History, epoch: int, master: str) -> StreamMeta:
@@ -233,10 +233,10 @@ def claimed(owner: Owner, args: Args) -> list[Any]:
     _require_own_role(name)
     history = make_history(EpochStart(*row) for row in rows)
     claim_term = history[-1].epoch, history[-1].master
-    if name not in owner.names:
+    if name not in owner.catalog.names:
         return [Role.DISABLED.value, *claim_term, True]  # there is nothing here to give in
     stream = _changeable(owner, name)
-    meta, own = owner.meta(name), history_of(owner, stream)
+    meta, own = owner.roles.meta(name), history_of(owner, stream)
     mine = _heard_of(owner, meta, term(meta, own))
     if any(rest) and not are_related(own, history):
         return [meta.role.value, *claim_term, True]
@@ -248,9 +248,9 @@ def claimed(owner: Owner, args: Args) -> list[Any]:
         mine = claim_term
     elif meta.role is not Role.MASTER and (_is_later(claim_term, mine) or mine == (claim_term[0], "")):
         if claim_term[0] > 1:  # by far the most streams never have another, and need nothing written down
-            owner.set_meta(replace(_in_term(meta, own, *claim_term), history=own))
+            owner.roles.set_meta(replace(_in_term(meta, own, *claim_term), history=own))
         mine = claim_term
-    return [owner.role(name).value, *mine, mine == claim_term or _leaves_it(meta, mine, claim_term, claimant)]
+    return [owner.roles.role(name).value, *mine, mine == claim_term or _leaves_it(meta, mine, claim_term, claimant)]
 
 
 def _leaves_it(meta: StreamMeta, mine: Term, claim_term: Term, claimant: Upstream) -> bool:
@@ -285,8 +285,8 @@ def give_in(owner: Owner, name: bytes, epoch: int, master: str = "", leads: Upst
     `leads`: that node; the former upstream if None. A slave turns to it only for a later term than it knows. Raises
     Refused, StorageError, OSError.
     """
-    meta = owner.meta(name)
-    if name not in owner.names or meta.role is Role.DISABLED:
+    meta = owner.roles.meta(name)
+    if name not in owner.catalog.names or meta.role is Role.DISABLED:
         return
     if meta.role is Role.MASTER or _is_later((epoch, master), term_of(owner, name)):
         log.warning("stream %r: another node is the master in term %d; this node follows", name, epoch)
@@ -298,8 +298,8 @@ def hear_of(owner: Owner, name: bytes, epoch: int, master_id: str) -> None:
 
     Raises Refused for a term that cannot be, StorageError, OSError.
     """
-    meta = owner.meta(name)
-    if meta.role is not Role.MASTER or name not in owner.names:
+    meta = owner.roles.meta(name)
+    if meta.role is not Role.MASTER or name not in owner.catalog.names:
         return
     stream = owner.stream(name)
     mine = term(meta, history_of(owner, stream))
@@ -324,12 +324,12 @@ def _require_near(mine: Term, epoch: int) -> None:
 
 def settle_claim(owner: Owner, name: bytes, nodes: Iterable[tuple[str, int]] | None = None, epoch: int = 0) -> None:
     """These nodes, or the former upstream, know of the term: they need not be told again."""
-    meta = owner.meta(name)
+    meta = owner.roles.meta(name)
     if nodes is None:
         nodes = () if meta.upstream is None else [meta.upstream[:2]]
     settled = confirmed(meta, nodes, epoch or meta.epoch)
     if settled != meta:
-        owner.set_meta(settled)
+        owner.roles.set_meta(settled)
 
 
 def claimable(owner: Owner, name: bytes) -> Term:
@@ -341,22 +341,22 @@ def to_be_told(owner: Owner, name: bytes) -> list[Contact]:
     """The nodes that have not confirmed the latest term of a stream that is known here. A companion has none."""
     if is_companion(name):
         return []
-    meta = owner.meta(name)
+    meta = owner.roles.meta(name)
     if meta.fence or (meta.upstream is None and not meta.contacts):
         return []  # of the term of a fence nobody has said who the master is
     now = claimable(owner, name)
-    known, told = owner.confirmed.get(name, (now, set()))
+    known, told = owner.roles.confirmed.get(name, (now, set()))
     return [contact for contact in outstanding(meta, now[0]) if known != now or contact[:2] not in told]
 
 
 def note_confirmed(owner: Owner, name: bytes, node: tuple[str, int]) -> None:
     """A node knows of the stream's term. It is written down when all do: to tell them twice does no harm."""
     now = claimable(owner, name)
-    known, told = owner.confirmed.get(name, (now, set()))
+    known, told = owner.roles.confirmed.get(name, (now, set()))
     nodes = {*told, node} if known == now else {node}
-    owner.confirmed[name] = now, nodes
+    owner.roles.confirmed[name] = now, nodes
     if not to_be_told(owner, name):
-        del owner.confirmed[name]
+        del owner.roles.confirmed[name]
         settle_claim(owner, name, nodes, now[0])
 
 
@@ -364,7 +364,7 @@ def learn(owner: Owner, stream: OpenStream, theirs: History, contacts: Iterable[
     """Write down the terms that a slave's upstream has told, where they say more than is known; and the nodes that it
     has yet to tell, so that they are told even if it never can.
     """
-    meta = owner.meta(stream.name)
+    meta = owner.roles.meta(stream.name)
     epoch = max(meta.epoch, last_epoch(theirs))
     told = theirs[-1][::2] if theirs else (0, "")
     master = meta.term_master if meta.term_master and _is_later((meta.epoch, meta.term_master), told) else ""
@@ -373,9 +373,9 @@ def learn(owner: Owner, stream: OpenStream, theirs: History, contacts: Iterable[
         meta = unconfirmed(meta)  # they confirmed another master
     fence = meta.fence if meta.fence > last_epoch(theirs) else 0
     learnt = with_contacts(replace(meta, epoch=epoch, history=theirs, term_master=master, fence=fence), contacts)
-    if learnt == meta or (stream.name not in owner.metas and _says_nothing(theirs) and not learnt.contacts):
+    if learnt == meta or (stream.name not in owner.roles.metas and _says_nothing(theirs) and not learnt.contacts):
         return
-    owner.set_meta(learnt)
+    owner.roles.set_meta(learnt)
 
 
 def _says_nothing(theirs: History) -> bool:
@@ -391,42 +391,42 @@ def begin_after_boot(owner: Owner, stream: OpenStream) -> None:
     with: what it gives out from now on is told apart by a term of its own. Raises Refused, StorageError, OSError: it
     takes no messages before that.
     """
-    if stream.name not in owner.reborn:
+    if stream.name not in owner.roles.reborn:
         return
     if is_companion(stream.name):
         _begin_with_its_stream(owner, stream.name)
         return
-    meta = owner.meta(stream.name)
-    begins = meta.role is Role.MASTER and (owner.was_followed or _has_consumers(owner, stream.name))
+    meta = owner.roles.meta(stream.name)
+    begins = meta.role is Role.MASTER and (owner.roles.was_followed or _has_consumers(owner, stream.name))
     if begins:
         _begin_term(owner, stream, meta, term(meta, history_of(owner, stream))[0] + 1)
-    owner.reborn.discard(stream.name)
+    owner.roles.reborn.discard(stream.name)
     if begins:
-        _begin_terms_of_companions(owner, stream.name, owner.epoch(stream.name))
+        _begin_terms_of_companions(owner, stream.name, owner.roles.epoch(stream.name))
 
 
 def _has_consumers(owner: Owner, name: bytes) -> bool:
-    return CURSOR_PREFIX + name in owner.names
+    return CURSOR_PREFIX + name in owner.catalog.names
 
 
 def _begin_with_its_stream(owner: Owner, name: bytes) -> None:
     """A companion has begun its term when its stream has. Raises as `begin_after_boot`."""
     base = base_of(name)
-    if base in owner.names:
+    if base in owner.catalog.names:
         owner.stream(base)
-        if base in owner.reborn:
+        if base in owner.roles.reborn:
             raise Refused(Code.UNAVAILABLE, f"the term of {base.decode()} could not be begun")
-    owner.reborn.discard(name)
+    owner.roles.reborn.discard(name)
 
 
 def _begin_terms_of_companions(owner: Owner, base: bytes, epoch: int) -> None:
     """Their messages have the term of their stream from now on; that it is written down tells where it began."""
-    for name in owner.companions.of(base):
+    for name in owner.catalog.companions.of(base):
         try:
             stream = owner.stream(name)
-            own = owner.metas.get(name) or StreamMeta(name.decode())
+            own = owner.roles.metas.get(name) or StreamMeta(name.decode())
             last = max(own.epoch, last_epoch(own.history), stream.log.last_epoch)
-            _begin_term(owner, stream, owner.meta(name), max(epoch, last + 1))
+            _begin_term(owner, stream, owner.roles.meta(name), max(epoch, last + 1))
         except (Refused, StorageError, OSError) as error:
             log.error("stream %r: its term %d could not be written down: %s", name, epoch, error)
 
@@ -434,10 +434,10 @@ def _begin_terms_of_companions(owner: Owner, base: bytes, epoch: int) -> None:
 def _begin_term(owner: Owner, stream: OpenStream, meta: StreamMeta, epoch: int) -> int:
     """Written down before the first message of the term is appended."""
     try:
-        history = begin_epoch(history_of(owner, stream), epoch, stream.log.next_seq, owner.directory.node_id)
+        history = begin_epoch(history_of(owner, stream), epoch, stream.log.next_seq, owner.catalog.directory.node_id)
     except ValueError as error:
         raise Refused(Code.UNSUPPORTED, f"no term can follow: {error}") from error
-    owner.set_meta(replace(meta, role=Role.MASTER, epoch=epoch, history=history, term_master="", fence=0))
+    owner.roles.set_meta(replace(meta, role=Role.MASTER, epoch=epoch, history=history, term_master="", fence=0))
     return epoch
 
 
@@ -450,13 +450,13 @@ def _require_own_role(name: bytes) -> None:
 
 def _changeable(owner: Owner, name: bytes) -> OpenStream:
     _require_own_role(name)
-    if name not in owner.names:
+    if name not in owner.catalog.names:
         raise Refused(Code.UNKNOWN, "no such stream here")
     try:
         stream = owner.stream(name)
     except StorageError as error:
         raise Refused(Code.UNAVAILABLE, str(error)) from error
-    together = (stream, *(owner.open.get(each) for each in owner.companions.of(name)))
+    together = (stream, *(owner.catalog.open.get(each) for each in owner.catalog.companions.of(name)))
     if any(each is not None and each.busy for each in together):
         raise Refused(Code.UNAVAILABLE, BUSY_TEXT)
     return stream

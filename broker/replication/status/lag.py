@@ -65,7 +65,7 @@ def stat_of_upstream(
     `found`: how the stream follows (`Uplinks.copy_of`). The lag is what the upstream sent last; while the link is down
     the real one may be larger.
     """
-    upstream = owner.meta(stream.name).upstream
+    upstream = owner.roles.meta(stream.name).upstream
     if upstream is None or found is None:
         return {}
     uplink, copy = found

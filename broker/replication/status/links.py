@@ -39,19 +39,19 @@ def of_worker(
     rows = [list(link) for link in (*_up(uplinks, name), *_down(followers, readers, name))]
     counts = dict.fromkeys(ROLES, 0)
     turned = 0
-    if owner.owning:
-        for each in _shown(owner.names) if name is None else {name} & owner.names.keys():
-            counts[owner.role(each)] += 1
+    if owner.catalog.owning:
+        for each in _shown(owner.catalog.names) if name is None else {name} & owner.catalog.names.keys():
+            counts[owner.roles.role(each)] += 1
             turned += owner.settings.auto_master and _has_turned(owner, each)
     return [rows, *counts.values(), turned]
 
 
 def _has_turned(owner: Owner, name: bytes) -> bool:
     """Whether a stream follows a node that claimed it, while new streams like it would be this node's own."""
-    meta = owner.metas.get(name)
-    if meta is None or meta.role is not Role.SLAVE or meta.upstream is None or owner.rules.match(name) is not None:
+    meta = owner.roles.metas.get(name)
+    if meta is None or meta.role is not Role.SLAVE or meta.upstream is None:
         return False
-    return meta.upstream[2:] == CLAIMED_PLACE
+    return owner.roles.rules.match(name) is None and meta.upstream[2:] == CLAIMED_PLACE
 
 
 def together(parts: Iterable[list[Any]]) -> tuple[list[Link], list[int]]:

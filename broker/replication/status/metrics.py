@@ -85,7 +85,7 @@ class Survey:
 
     def _lag(self, name: bytes, held_seq: int, end_seq: int) -> Lag:
         """A stream that is not open is not opened for this; it has not grown lately."""
-        stream = self._owner.open.get(name)
+        stream = self._owner.catalog.open.get(name)
         try:
             if stream is not None:
                 return lag_of(stream.log, held_seq, now_us())

@@ -194,7 +194,7 @@ class Uplink:
             (r.FEATURE,),
             f"tailrace/{program_version()}",
             settings.token or None,
-            self._owner.directory.node_id,
+            self._owner.catalog.directory.node_id,
             self._around.address,
             settings.replication_token or None,
         )
@@ -313,7 +313,7 @@ class Uplink:
             raise WireClosed("it sent Welcome, which nobody asked for")
         if r.FEATURE not in message.features:
             raise WireClosed("it does not replicate: it is another version")
-        self.is_self = message.node == self._owner.directory.node_id
+        self.is_self = message.node == self._owner.catalog.directory.node_id
         if self.is_self:
             raise WireClosed("it is this very node, or one whose data directory is a copy of this one's")
         try:

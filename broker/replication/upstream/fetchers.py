@@ -109,7 +109,7 @@ class Copies:
         self._owner = owner
         self._later_step = later
         self._to_open = 0  # copies whose streams are to be opened before they are asked for
-        self._node_id = owner.directory.node_id
+        self._node_id = owner.catalog.directory.node_id
         self._say = say
         self._set_aside = set_aside
         self.by_name: dict[bytes, Copy] = {}
@@ -177,7 +177,7 @@ class Copies:
         """Send FOLLOW for some of those that wait for that."""
         while self._queued and self._asked + self._to_open < FOLLOWS_AT_ONCE:
             copy = self._queued.popleft()
-            if copy.name in self._owner.open:
+            if copy.name in self._owner.catalog.open:
                 self._try_to_ask(copy, now_s)
             else:
                 self._to_open += 1
@@ -202,7 +202,7 @@ class Copies:
         stream = owner.stream(copy.name)
         if stream.busy:
             raise Refused(Code.UNAVAILABLE, stream_roles.BUSY_TEXT)
-        meta, found = owner.meta(copy.name), stream.log
+        meta, found = owner.roles.meta(copy.name), stream.log
         term = stream_roles.term(meta, stream_roles.history_of(owner, stream))
         last, start = None, None
         if found.first_seq < found.next_seq:
@@ -311,25 +311,26 @@ class Copies:
 
     def _learn(self, stream: OpenStream, message: Followed) -> None:
         """Raises Refused."""
-        owner, upstream = self._owner, self._owner.meta(stream.name).upstream
+        owner, upstream = self._owner, self._owner.roles.meta(stream.name).upstream
         contacts = []
         if upstream is not None and not is_companion(stream.name):
             any_host = bool(owner.settings.replication_token)
             told = map(split_address, message.contacts)
-            contacts = [Contact(*node) for node in told if any_host or may_lead(owner.peers, upstream.host, node[0])]
+            peers = owner.roles.peers
+            contacts = [Contact(*node) for node in told if any_host or may_lead(peers, upstream.host, node[0])]
         stream_roles.learn(self._owner, stream, message.history, contacts)
 
     def _fence(self, copy: Copy) -> int:
         """The earliest term in which an upstream may be to be followed. A companion's upstream is in the stream's."""
         base = base_of(copy.name)
         if base == copy.name:
-            return self._owner.epoch(base)
+            return self._owner.roles.epoch(base)
         found = self.by_name.get(base)
         return copy.upstream_epoch + 1 if found is not None and found.fenced else 0
 
     def look_at_fence(self, name: bytes, now_s: float) -> None:
         """This node may have learned of a later term than the upstream is in: then it leaves that, until it is too."""
-        for each in (name, *self._owner.companions.of(name)):
+        for each in (name, *self._owner.catalog.companions.of(name)):
             copy = self.by_name.get(each)
             if copy is None or not copy.upstream_epoch:
                 continue
@@ -399,7 +400,7 @@ class Copies:
     def place_of(self, number: int) -> int:
         """Where in its file the next frames of a FOLLOW are to go; 0 where that is not known."""
         copy = self._by_id.get(number)
-        stream = None if copy is None else self._owner.open.get(copy.name)
+        stream = None if copy is None else self._owner.catalog.open.get(copy.name)
         return 0 if stream is None else stream.log.end_offset
 
     def ended(self, message: Ended, now_s: float) -> None:
@@ -427,7 +428,7 @@ class Copies:
         """More of the stream is held, or is on the disk, here or below."""
         copy = self.by_name.get(name)
         if copy is not None and copy.state is State.FOLLOWING:
-            stream = self._owner.open.get(name)
+            stream = self._owner.catalog.open.get(name)
             if stream is not None:
                 self._look(copy, stream.log)
             self._changed[copy] = None

@@ -101,7 +101,7 @@ class Claims:
                 self.add(name)  # another term has begun, or was learnt of, meanwhile
                 return
             self.drop(name)
-            if not message.accepted and (owner.role(name) is Role.MASTER or message.role != Role.DISABLED):
+            if not message.accepted and (owner.roles.role(name) is Role.MASTER or message.role != Role.DISABLED):
                 stream_roles.give_in(owner, name, message.epoch, message.master, Upstream(*self._node, "seq", 0))
             stream_roles.note_confirmed(owner, name, self._node)
         except (Refused, StorageError, OSError) as error:

@@ -112,18 +112,19 @@ class Uplinks:
     def start(self, *, asks: bool = False) -> None:
         """`asks`: the node, or this worker, was away; a replaced worker's successor need not ask."""
         owner = self._owner
-        if owner.metas or owner.rules != Rules():  # or else no stream follows, however many there are
-            for name in owner.names:
+        if owner.roles.metas or owner.roles.rules != Rules():  # or else no stream follows, however many there are
+            for name in owner.catalog.names:
                 self.look_at(name)
         self.watch()
-        nodes = dict.fromkeys((*owner.followers, *owner.peers.nodes)) if asks and owner.was_followed else {}
+        roles = owner.roles
+        nodes = dict.fromkeys((*roles.followers, *roles.peers.nodes)) if asks and roles.was_followed else {}
         if nodes:
             self._asking = Asking(owner, [self._to(*node) for node in nodes], self._services.now_s)
 
     def watch(self) -> None:
         """Hear of the streams that the rules are for, as they are made."""
         watched = self._watched
-        watched.obey((*self._owner.rules.commands, *self._owner.rules.configured))
+        watched.obey((*self._owner.roles.rules.commands, *self._owner.roles.rules.configured))
         for name, uplink in self._of.items():
             watched.join(name, (uplink.host, uplink.port))
         for where in watched.ruled():
@@ -176,9 +177,9 @@ class Uplinks:
 
     def look_at(self, name: bytes) -> None:
         """A stream may have another role or upstream now."""
-        if not self._owner.owning:
+        if not self._owner.catalog.owning:
             return
-        meta = self._owner.meta(name)
+        meta = self._owner.roles.meta(name)
         upstream = meta.upstream
         wanted = None
         if upstream is not None and meta.role is Role.SLAVE:
@@ -255,7 +256,7 @@ class Uplinks:
 
     def _would_follow(self, name: bytes) -> Uplink | None:
         """Where a stream comes from that the rules are for, and of which nothing is here."""
-        upstream = None if name in self._owner.names else self._owner.meta(name).upstream
+        upstream = None if name in self._owner.catalog.names else self._owner.roles.meta(name).upstream
         return None if upstream is None else self._uplinks.get((upstream.host, upstream.port))
 
     def _to(self, host: str, port: int) -> Uplink:
@@ -274,7 +275,7 @@ class Uplinks:
         for name in names:
             if len(self._to_make) >= owner.settings.max_streams:
                 return
-            if name not in owner.names and not services.is_remote(name):
+            if name not in owner.catalog.names and not services.is_remote(name):
                 self._to_make[name] = uplink
 
     def _make_next(self) -> None:
@@ -287,8 +288,8 @@ class Uplinks:
 
     def _make(self, name: bytes, uplink: Uplink) -> None:
         owner = self._owner
-        upstream = owner.meta(name).upstream
-        if name not in owner.names and upstream is not None and upstream[:2] == (uplink.host, uplink.port):
+        upstream = owner.roles.meta(name).upstream
+        if name not in owner.catalog.names and upstream is not None and upstream[:2] == (uplink.host, uplink.port):
             try:
                 owner.create(name, by_command=True)
             except Refused as refused:
@@ -319,7 +320,7 @@ class Uplinks:
 
         def finished() -> None:
             stream.busy = False
-            cut = self._owner.owning and (not setting.wrong or stream.log.closed)  # opening it anew finishes it
+            cut = self._owner.catalog.owning and (not setting.wrong or stream.log.closed)  # opening it anew finishes it
             if setting.wrong:
                 log.error("stream %r: %s", stream.name, setting.wrong)
                 self._owner.forget(stream)

@@ -677,4 +677,7 @@ def test_a_numbered_publish_to_several_streams(node: World) -> None:
         ((0, 1, 0), (0, 1, 0)),
         ((0, 1, 0), (0, 1, 0)),
     ]
-    assert [node.workers[slot].owner.open[name.encode()].log.next_seq for slot, name in enumerate(names)] == [1, 1]
+    assert [node.workers[slot].owner.catalog.open[name.encode()].log.next_seq for slot, name in enumerate(names)] == [
+        1,
+        1,
+    ]

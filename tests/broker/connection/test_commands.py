@@ -364,7 +364,7 @@ def test_a_stream_that_cannot_be_changed_is_told_of(node: World) -> None:
     node.ask(peer, f"slave {NOWHERE} * 0", f"sub {bad} 0", f"sub {good} 0")
     owner = node.workers[1].owner
     owner.close_logs()
-    Path(stream_paths(owner.shard_path(bad.encode()), bad).index_file).write_bytes(b"x" * 9_000)
+    Path(stream_paths(owner.catalog.shard_path(bad.encode()), bad).index_file).write_bytes(b"x" * 9_000)
     (line,) = node.ask(peer, "promote * force")
     assert line.startswith(f"err damaged not done for 1 of these streams, but for all others; the first was {bad}: ")
     assert role_of(node, good) == ("master", "2")

@@ -85,7 +85,7 @@ def test_lines_from_other_machines_where_a_token_is_wanted(tmp_path: Path) -> No
         away, here = node.connect(local=False), node.connect()
         assert [line.split()[1] for line in node.ask(away, "pub a |x", "ping")] == ["denied"] and away.ended
         assert node.ask(here, "ping") == ["ok pong"]
-        assert not node.workers[0].owner.names
+        assert not node.workers[0].owner.catalog.names
 
 
 def test_a_worker_that_stops_tells_the_silent_too(tmp_path: Path) -> None:

@@ -140,9 +140,9 @@ class Office:
 
     def crash(self) -> Office:
         """The process ends without a word, and another begins."""
-        for stream in self.owner.open.values():
+        for stream in self.owner.catalog.open.values():
             stream.log.abandon()
-        self.owner.open.clear()
+        self.owner.catalog.open.clear()
         self.owner.release()
         return Office(self.path, self.clock)
 

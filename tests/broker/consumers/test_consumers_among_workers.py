@@ -81,7 +81,7 @@ def test_who_waits_while_the_owner_is_replaced_asks_its_successor(node: World, n
     owner._retire()
     node.settle()
     assert len(waiting) == 1 and not waiting[0]["runs"]
-    assert not owner.owner.owning and not owner.desk.books
+    assert not owner.owner.catalog.owning and not owner.desk.books
     later = get(node, name, 60_000, slot)
     assert not later, "that waits for who comes next"
 

@@ -38,7 +38,7 @@ def test_a_stream_that_is_not_there_is_made_and_counted(node: World, slot: int) 
     node.workers[0].subscribing.ensure(client, name.encode(), heard.append, ask_end=False)
     node.settle()
     assert heard == [0] and client.created == 1
-    assert name.encode() in node.workers[slot].owner.names
+    assert name.encode() in node.workers[slot].owner.catalog.names
 
 
 @pytest.mark.parametrize("slot", [0, 1])

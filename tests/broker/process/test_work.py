@@ -168,7 +168,7 @@ def test_a_neighbour_is_served_in_the_midst_of_a_flood(tmp_path: Path, workers: 
             neighbour.send(f"pub {there} |x")
             turns(node, 4)
             assert neighbour.take() == [f"ok pub {there} {number + 1}"]
-        made = sum(len(worker.owner.names) for worker in node.workers) - 1
+        made = sum(len(worker.owner.catalog.names) for worker in node.workers) - 1
         assert 0 < made < 100
         assert node.client_of(noisy).paused & Pause.WORK, "it is not read while it waits"
         node.settle()
@@ -300,11 +300,11 @@ def test_a_retired_worker_gives_back_what_waits(tmp_path: Path) -> None:
         for peer in (far, near):
             peer.send(*(f"pub {name} |x" for name in names))
         turns(node, 3)
-        made = len(retired.owner.names)
+        made = len(retired.owner.catalog.names)
         assert 0 < made < len(names)
         retired._retire()
         turns(node, 2)
-        assert len(retired.owner.names) == made
+        assert len(retired.owner.catalog.names) == made
         route = asking.routes[1]
         (waiting,) = route.waiting
         assert isinstance(waiting, Forward)

@@ -168,9 +168,9 @@ class Near:
             self.turn()
 
     def slave(self, name: bytes = S) -> None:
-        if name not in self.owner.names:
+        if name not in self.owner.catalog.names:
             self.owner.create(name)
-        self.owner.set_meta(StreamMeta(name.decode(), Role.SLAVE, 1, self.upstream, HISTORY))
+        self.owner.roles.set_meta(StreamMeta(name.decode(), Role.SLAVE, 1, self.upstream, HISTORY))
         self.uplink.copies.add(name)
 
     def follow(self) -> None:

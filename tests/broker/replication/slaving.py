@@ -41,7 +41,7 @@ class Slave:
 
     @property
     def id(self) -> str:
-        return self.owner.directory.node_id
+        return self.owner.catalog.directory.node_id
 
     @property
     def log(self) -> StreamLog:
@@ -81,9 +81,9 @@ class Slave:
 
     def follow(self, name: bytes = S) -> Copy:
         """Make a slave of it."""
-        if name not in self.owner.names:
+        if name not in self.owner.catalog.names:
             self.owner.create(name)
-        self.owner.set_meta(StreamMeta(name.decode(), Role.SLAVE, 1, UPSTREAM, ((EpochStart(1, 0, ""),))))
+        self.owner.roles.set_meta(StreamMeta(name.decode(), Role.SLAVE, 1, UPSTREAM, ((EpochStart(1, 0, ""),))))
         return self.copies.add(name)
 
     def up(self) -> list[Any]:

@@ -80,7 +80,7 @@ def router(node: World) -> Router:
 
 def next_seq(node: World, name: str) -> int:
     owner = node.workers[node.owner_of(name)].owner
-    return owner.stream(name.encode()).log.next_seq if name.encode() in owner.names else 0
+    return owner.stream(name.encode()).log.next_seq if name.encode() in owner.catalog.names else 0
 
 
 def test_a_turns_publishes_to_one_stream_are_one_append(node: World, router: Router) -> None:
@@ -139,10 +139,10 @@ def test_a_turn_of_very_many_streams_is_no_silence(node: World, router: Router, 
         router.batch(names[0].encode(), 1)  # a batch that is full goes before the others, and all of them in rows
         router.batch(names[0].encode(), 0)
     beats: list[int] = []
-    owner.events.on_pause = lambda: beats.append(len(owner.names))  # type: ignore[method-assign]
+    owner.events.on_pause = lambda: beats.append(len(owner.catalog.names))  # type: ignore[method-assign]
     router.publish(client, staged(*((name, b"x") for name in names)))
     router.flush()
-    assert len(owner.names) == 2 * BATCHES_A_BEAT and client.errors == []
+    assert len(owner.catalog.names) == 2 * BATCHES_A_BEAT and client.errors == []
     assert any(0 < made < 2 * BATCHES_A_BEAT for made in beats)
 
 

@@ -12,15 +12,23 @@ from tailrace.broker.process.settings import StreamPolicy
 from tailrace.broker.streams.collaborators import OwnerContext, OwnerEvents
 from tailrace.broker.streams.owner import Owner
 from tailrace.broker.streams.owner_calls import call
-from tests.broker.owning import batch
+from tests.broker.owning import batch, make_owner
 from tests.broker.world import World, world
 
 S = b"s"
 MESSAGES = 200
+ATTRIBUTES_MAX = 15
 
 
 def methods(protocol: type) -> set[str]:
     return {name for name in vars(protocol) if not name.startswith("_")}
+
+
+def test_the_parts_of_an_owner_stay_small(tmp_path: Path) -> None:
+    owner = make_owner(tmp_path)
+    counts = {type(part).__name__: len(vars(part)) for part in (owner, owner.catalog, owner.roles, owner.syncs)}
+    assert max(counts.values()) <= ATTRIBUTES_MAX, counts
+    owner.release()
 
 
 def test_an_owner_is_not_made_without_its_collaborators() -> None:

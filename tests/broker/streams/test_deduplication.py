@@ -46,7 +46,7 @@ def outcome(sink: Sink) -> int | Code:
 
 
 def payloads(owner: Owner, name: bytes = b"s") -> list[bytes]:
-    log = owner.open[name].log
+    log = owner.catalog.open[name].log
     found = []
     for piece in log.walk(log.first_seq):
         found += [row[5] for row in load("tailrace.shard.frame_cy").parse(piece.frames, 0, len(piece.frames), True)]
@@ -100,9 +100,9 @@ def test_flags_without_a_numbering(tmp_path: Path, metadata: bytes) -> None:
 def test_an_owner_that_is_replaced_knows_what_the_last_one_knew(tmp_path: Path, how: str) -> None:
     owner = make_owner(tmp_path / "data")
     send(owner, run(0, b"a"), run(1, b"b"))
-    path = producers_path(owner.shard_path(b"s"), "s")
+    path = producers_path(owner.catalog.shard_path(b"s"), "s")
     if how == "killed":
-        owner.open.pop(b"s").log.abandon()
+        owner.catalog.open.pop(b"s").log.abandon()
     owner.release()
     assert path.exists() == (how == "closed")
     owner = make_owner(tmp_path / "data")
@@ -114,7 +114,7 @@ def test_what_is_known_is_written_down_from_time_to_time(tmp_path: Path, monkeyp
     monkeypatch.setattr(deduplication, "CHECKPOINT_BYTES", 1_000)
     owner = make_owner(tmp_path / "data")
     send(owner, run(0, b"a"))
-    path = producers_path(owner.shard_path(b"s"), "s")
+    path = producers_path(owner.catalog.shard_path(b"s"), "s")
     assert not path.exists()
     owner.append(batch(b"s", b"x" * 1_000), 0.0)
     assert path.exists()
@@ -127,7 +127,7 @@ def test_what_is_known_is_written_down_from_time_to_time(tmp_path: Path, monkeyp
 def test_a_publish_of_which_the_end_was_lost_is_completed(tmp_path: Path) -> None:
     owner = make_owner(tmp_path / "data")
     send(owner, run(0, b"a", b"b", b"c"))
-    owner.open[b"s"].log.set_aside(1)
+    owner.catalog.open[b"s"].log.set_aside(1)
     assert send(owner, batch(b"s", b"other")) == [1]
     again, more = run(0, b"a", b"b", b"c"), run(3, b"d")
     assert send(owner, again, more) == [0, 4]
@@ -156,7 +156,7 @@ def test_a_repeat_waits_for_the_disk_as_the_first_one_did(tmp_path: Path) -> Non
     first, second = Sink(), Sink()
     owner.append_row([run(0, b"a", sink=first)], 0.0)
     owner.append_row([run(0, b"a", sink=second)], 0.0)
-    stream = owner.open[b"s"]
+    stream = owner.catalog.open[b"s"]
     assert (first.published_at, second.published_at, len(owner.syncs.urgent)) == ({}, {}, 2)
     owner.batches_synced(stream, stream.log.sync(), None)
     assert (first.published_at, second.published_at) == ({0: 0}, {0: 0})
@@ -172,7 +172,7 @@ def held_by_one(owner: Owner, next_seq: int) -> None:
 def scattered(owner: Owner, sink: Sink, again: bytes = b"abcd") -> Batch:
     """Messages 0, 1 of a producer are at seqs 0, 1 and its 2, 3 at 12, 13. Returns all of them as one publish."""
     send(owner, run(0, b"a", b"b"), batch(b"s", *[b"other"] * 10), run(2, b"c", b"d"))
-    assert owner.open[b"s"].log.next_seq == 14
+    assert owner.catalog.open[b"s"].log.next_seq == 14
     return run(0, *(bytes([each]) for each in again), sink=sink)
 
 
@@ -197,7 +197,7 @@ def test_a_repeat_from_an_earlier_term_waits_for_nodes_that_are_in_the_present_o
     """A node that has not got to where the term begins may be passed over by the next promotion, with all it holds."""
     owner = make_owner(tmp_path / "data")
     send(owner, run(0, b"a"), batch(b"s", *[b"other"] * 9))
-    owner.set_meta(StreamMeta("s", Role.SLAVE, 1))
+    owner.roles.set_meta(StreamMeta("s", Role.SLAVE, 1))
     assert stream_roles.promote(owner, [b"s"]) == 2
     sink = Sink()
     repeated = run(0, b"a", sink=sink)
@@ -215,7 +215,7 @@ def test_a_repeat_that_is_scattered_over_the_log_waits_until_its_last_message_is
     sink = Sink()
     repeated = scattered(owner, sink)
     repeated.sync = True
-    stream = owner.open[b"s"]
+    stream = owner.catalog.open[b"s"]
     stream.log.synced_seq = 12
     owner.append_row([repeated], 0.0)
     owner.batches_synced(stream, 13, None)
@@ -241,17 +241,17 @@ def test_a_repeat_ends_in_what_the_disk_refuses(tmp_path: Path, monkeypatch: pyt
 @pytest.mark.parametrize("together", [False, True], ids=["one take each", "one take"])
 def test_a_slave_knows_what_its_master_knew(tmp_path: Path, together: bool) -> None:
     master, slave = make_owner(tmp_path / "master"), make_owner(tmp_path / "slave")
-    slave.set_meta(StreamMeta("s", Role.SLAVE, 1))
+    slave.roles.set_meta(StreamMeta("s", Role.SLAVE, 1))
     slave.create(b"s", by_command=True)
     send(master, batch(b"s", b"plain"), run(0, b"a", b"b", b"c"))
-    log = master.open[b"s"].log
+    log = master.catalog.open[b"s"].log
     frames = b"".join(bytes(piece.frames) for piece in log.walk(0))
     cut = log.entry(2).offset - log.entry(0).offset  # in the middle of the run
     pieces = [memoryview(frames)[:cut], memoryview(frames)[cut:]]
     for taken in [pieces] if together else [pieces[:1], pieces[1:]]:
         slave.take_frames(b"s", taken, 0.0)
-        assert slave.open[b"s"].producers is not None
-    slave.set_meta(StreamMeta("s", Role.MASTER, 2))
+        assert slave.catalog.open[b"s"].producers is not None
+    slave.roles.set_meta(StreamMeta("s", Role.MASTER, 2))
     assert send(slave, run(0, b"a", b"b", b"c"), run(3, b"d")) == [1, 4]
     master.release()
     slave.release()
@@ -259,7 +259,7 @@ def test_a_slave_knows_what_its_master_knew(tmp_path: Path, together: bool) -> N
 
 def test_a_slave_whose_log_cannot_be_read_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     master, slave = make_owner(tmp_path / "master"), make_owner(tmp_path / "slave")
-    slave.set_meta(StreamMeta("s", Role.SLAVE, 1))
+    slave.roles.set_meta(StreamMeta("s", Role.SLAVE, 1))
     slave.create(b"s", by_command=True)
     send(master, run(0, b"a"))
     send(master, run(1, b"b"))
@@ -274,7 +274,7 @@ def test_a_slave_whose_log_cannot_be_read_goes_on(tmp_path: Path, monkeypatch: p
     slave.take_frames(b"s", [memoryview(first)], 0.0)
     slave.take_frames(b"s", [memoryview(second)], 0.0)
     assert len(asked) == 1
-    slave.set_meta(StreamMeta("s", Role.MASTER, 2))
+    slave.roles.set_meta(StreamMeta("s", Role.MASTER, 2))
     assert send(slave, run(1, b"b")) == [Code.UNAVAILABLE]
     monkeypatch.undo()
     assert send(slave, run(1, b"b")) == [1]
@@ -283,7 +283,7 @@ def test_a_slave_whose_log_cannot_be_read_goes_on(tmp_path: Path, monkeypatch: p
 
 
 def _frames(owner: Owner) -> list[bytes]:
-    log = owner.open[b"s"].log
+    log = owner.catalog.open[b"s"].log
     whole = b"".join(bytes(piece.frames) for piece in log.walk(0))
     cut = log.entry(1).offset - log.entry(0).offset
     return [whole[:cut], whole[cut:]]
@@ -308,7 +308,7 @@ def test_a_row_to_a_stream_that_is_not_known_is_made_by_whoever_may(tmp_path: Pa
 
 def test_a_row_to_a_stream_that_is_not_taken_here_goes_to_its_master(tmp_path: Path) -> None:
     owner = make_owner(tmp_path / "data")
-    owner.set_meta(StreamMeta("s", Role.SLAVE, 1))
+    owner.roles.set_meta(StreamMeta("s", Role.SLAVE, 1))
     owner.create(b"s", by_command=True)
     sent: list[Batch] = []
     around(owner).send_up = sent.append

@@ -94,7 +94,7 @@ class World:
         return publish(self.owner, name, *payloads, now_s=self.clock.now_s)
 
     def synced_seq(self, name: bytes) -> int:
-        file = stream_paths(self.owner.shard_path(name), name.decode()).index_file
+        file = stream_paths(self.owner.catalog.shard_path(name), name.decode()).index_file
         return parse_index(Path(file).read_bytes()[:HEADER_PAGE_BYTES])[1].synced_seq
 
 
@@ -169,10 +169,10 @@ def test_a_stop_leaves_nothing_to_check(tmp_path: Path) -> None:
         world.publish(name)
     world.upkeep.close_clean(world.syncer.work)
     for name in names:
-        file = stream_paths(world.owner.shard_path(name), name.decode()).index_file
+        file = stream_paths(world.owner.catalog.shard_path(name), name.decode()).index_file
         words = parse_index(Path(file).read_bytes()[:HEADER_PAGE_BYTES])[1]
         assert (words.state, words.synced_seq) == (STATE_CLOSED, 1)
-    assert not world.owner.owning
+    assert not world.owner.catalog.owning
     world.upkeep.close_clean(world.syncer.work)  # once more changes nothing
 
 
@@ -196,7 +196,7 @@ def test_trimmed_space_comes_back_after_the_grace_period(tmp_path: Path) -> None
     world.upkeep.punch_due()
     ((target, _token),) = world.syncer.asked
     assert isinstance(target, Punch)
-    file = Path(stream_paths(world.owner.shard_path(b"s"), "s").content_file)
+    file = Path(stream_paths(world.owner.catalog.shard_path(b"s"), "s").content_file)
     before = file.stat().st_blocks
     world.work()
     assert file.stat().st_blocks < before - 90 * 5_000 // 512 // 2
@@ -219,7 +219,7 @@ def test_space_that_a_predecessor_has_trimmed_comes_back(tmp_path: Path) -> None
     world.upkeep.punch_due()
     ((target, _token),) = world.syncer.asked
     assert isinstance(target, Punch) and target.name == "s"
-    file = Path(stream_paths(world.owner.shard_path(b"s"), "s").content_file)
+    file = Path(stream_paths(world.owner.catalog.shard_path(b"s"), "s").content_file)
     before = file.stat().st_blocks
     world.work()
     assert file.stat().st_blocks < before - 90 * 5_000 // 512 // 2
@@ -241,7 +241,7 @@ def test_space_that_a_subscriber_may_still_be_sent_comes_back_in_large_pieces(tm
     world.owner.trim(world.owner.stream(b"s"), 890)
     world.clock.now_s += 2.0
     world.upkeep.punch_due()
-    file = Path(stream_paths(world.owner.shard_path(b"s"), "s").content_file)
+    file = Path(stream_paths(world.owner.catalog.shard_path(b"s"), "s").content_file)
     before = file.stat().st_blocks
     world.work()
     freed_bytes = (before - file.stat().st_blocks) * 512
@@ -254,10 +254,10 @@ def test_a_stream_that_was_damaged_before_its_space_came_back_ends_nothing(tmp_p
     world.publish(b"s", b"a", b"b")
     world.owner.trim(world.owner.stream(b"s"), 1)
     world.owner.close_logs()
-    Path(stream_paths(world.owner.shard_path(b"s"), "s").content_file).write_bytes(b"no stream")
+    Path(stream_paths(world.owner.catalog.shard_path(b"s"), "s").content_file).write_bytes(b"no stream")
     world.clock.now_s += 2.0
     world.upkeep.punch_due()
-    assert b"s" in world.owner.damaged and not world.syncer.asked
+    assert b"s" in world.owner.catalog.damaged and not world.syncer.asked
     world.owner.release()
 
 
@@ -293,7 +293,7 @@ def test_a_sweep_takes_no_more_than_its_slice(tmp_path: Path) -> None:
     world.upkeep._visit = visit  # type: ignore[method-assign]
     for _ in range(12):
         world.upkeep.sweep()
-    assert visited == list(world.owner.names)
+    assert visited == list(world.owner.catalog.names)
     world.owner.release()
 
 
@@ -358,7 +358,7 @@ def test_a_new_owner_finds_the_streams_whose_sync_has_failed(tmp_path: Path, mon
     fail_sync(world, b"s", monkeypatch)
     world.owner.release()
     world = settled(tmp_path)
-    assert not world.owner.open
+    assert not world.owner.catalog.open
     for _ in range(2):
         world.upkeep.sweep()
     assert world.tick() == ["s"]
@@ -372,7 +372,7 @@ def test_what_a_failed_sync_left_unreadable_is_cut_and_told(tmp_path: Path, monk
     cuts: list[tuple[bytes, int]] = []
     around(world.owner).on_cut = lambda name, seq: cuts.append((name, seq))
     fail_sync(world, b"s", monkeypatch)
-    file = stream_paths(world.owner.shard_path(b"s"), "s").content_file
+    file = stream_paths(world.owner.catalog.shard_path(b"s"), "s").content_file
     with open(file, "r+b") as content:
         content.seek(HEADER_PAGE_BYTES + 4)
         content.write(bytes(4))
@@ -402,7 +402,7 @@ def test_an_error_of_the_whole_file_system_marks_what_was_closed_unsynced(
         world.syncer.asked = deque(asked for asked in world.syncer.asked if asked[0].name == WHOLE)
         world.work()
     assert len(world.owner.syncs.failed) == 20
-    for stream in world.owner.open.values():
+    for stream in world.owner.catalog.open.values():
         stream.syncing = False
     for _ in range(6):
         world.tick()
@@ -425,7 +425,7 @@ def test_a_stop_that_waits_for_the_disk_goes_on_beating(tmp_path: Path) -> None:
     world.upkeep.finish_syncs(beat)
     assert beats[:3] == [False] * 3 and sink.published_at == {0: 0}
     world.upkeep.close_clean(lambda: world.syncer.work())
-    assert not world.owner.owning
+    assert not world.owner.catalog.owning
 
 
 def test_what_is_set_aside_is_seen_until_it_is_removed(tmp_path: Path) -> None:
@@ -437,7 +437,7 @@ def test_what_is_set_aside_is_seen_until_it_is_removed(tmp_path: Path) -> None:
         before.owner.stream(b"s").log.set_aside(seq)
     before.owner.release()
     world = World(tmp_path)
-    path = diverged_path(world.owner.shard_path(b"s"), "s")
+    path = diverged_path(world.owner.catalog.shard_path(b"s"), "s")
 
     def seen() -> tuple[int, int, int]:
         world.clock.now_s += world.owner.settings.retention_interval_s

@@ -1,21 +1,16 @@
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tailrace.broker.process.settings import Durability
-from tailrace.broker.replication.roles.node_file import NodeFile, write_node_file
-from tailrace.broker.replication.roles.rules import Rule
 from tailrace.broker.routing.batch import Batch
-from tailrace.broker.streams import owner as owner_module
-from tailrace.broker.streams.owner import FRESH_BYTES_MAX, LOCK_PATIENCE_S, Growth, OpenStream, Owner, Refused
+from tailrace.broker.streams.owner import FRESH_BYTES_MAX, Growth, OpenStream, Owner, Refused
 from tailrace.protocol.errors import Code
-from tailrace.shard.errors import FramesRefused, ShardLocked
-from tailrace.shard.meta import Role, StreamMeta, Upstream, read_meta, write_meta
-from tailrace.shard.stream_files import stream_paths
+from tailrace.shard.errors import FramesRefused
+from tailrace.shard.meta import Role, StreamMeta, Upstream
 from tests.broker.owning import Sink, around, batch, make_owner, policies, publish
 from tests.broker.replication.upstream_node import Original
 
@@ -26,7 +21,7 @@ def test_the_first_publish_makes_a_stream_and_its_messages_count_on(tmp_path: Pa
     assert (sink.published_at, sink.created) == ({0: 0}, 1)
     assert publish(owner, b"s", b"three").published_at == {0: 2}
     growth = owner.take_grown()[b"s"]
-    assert (growth.first_seq, growth.next_seq, growth.end_offset) == (2, 3, owner.open[b"s"].log.end_offset)
+    assert (growth.first_seq, growth.next_seq, growth.end_offset) == (2, 3, owner.catalog.open[b"s"].log.end_offset)
     assert owner.take_grown() == {}
     owner.release()
 
@@ -70,8 +65,8 @@ def test_the_least_recently_used_are_closed(tmp_path: Path) -> None:
         publish(owner, b"s%d" % number)
     publish(owner, b"s13")
     publish(owner, b"new")
-    assert list(owner.open) == [*(b"s%d" % number for number in range(14, 20)), b"s13", b"new"]
-    assert len(owner.names) == 21
+    assert list(owner.catalog.open) == [*(b"s%d" % number for number in range(14, 20)), b"s13", b"new"]
+    assert len(owner.catalog.names) == 21
     assert publish(owner, b"s0").published_at == {0: 1}
     owner.release()
 
@@ -79,90 +74,24 @@ def test_the_least_recently_used_are_closed(tmp_path: Path) -> None:
 def test_a_stream_that_publishers_wait_for_stays_open(tmp_path: Path) -> None:
     owner = make_owner(tmp_path / "data", max_open_streams=8, streams=policies(Durability.ALWAYS))
     sinks = [publish(owner, b"s%d" % number) for number in range(9)]
-    assert len(owner.open) == 9 and not any(sink.published_at for sink in sinks)
-    owner.batches_synced(owner.open[b"s0"], 1, None)
+    assert len(owner.catalog.open) == 9 and not any(sink.published_at for sink in sinks)
+    owner.batches_synced(owner.catalog.open[b"s0"], 1, None)
     assert sinks[0].published_at == {0: 0}
     publish(owner, b"another")
-    assert b"s0" not in owner.open
+    assert b"s0" not in owner.catalog.open
     owner.release()
 
 
 def test_what_was_appended_after_the_sync_began_waits_for_the_next(tmp_path: Path) -> None:
     owner = make_owner(tmp_path / "data", streams=policies(Durability.ALWAYS))
     first, second = publish(owner, b"s", b"1", b"2"), publish(owner, b"s", b"3")
-    stream = owner.open[b"s"]
+    stream = owner.catalog.open[b"s"]
     owner.batches_synced(stream, 2, None)
     assert (first.published_at, second.published_at) == ({0: 0}, {})
     owner.batches_synced(stream, 3, OSError(5, "Input/output error"))
     assert second.refusals[0] == (Code.UNAVAILABLE, "logged, but the disk refused to sync it: Input/output error")
     assert stream.idle
     owner.release()
-
-
-def test_streams_are_known_again_with_their_roles(tmp_path: Path) -> None:
-    owner = make_owner(tmp_path / "data")
-    publish(owner, b"kept")
-    publish(owner, b"gone")
-    owner.release()
-    write_meta(owner.shard_path(b"gone"), StreamMeta("gone", role=Role.DISABLED, epoch=3))
-    owner = make_owner(tmp_path / "data")
-    assert set(owner.names) == {b"kept", b"gone"} and not owner.open
-    assert (owner.role(b"kept"), owner.epoch(b"kept")) == (Role.MASTER, 1)
-    assert (owner.role(b"gone"), owner.epoch(b"gone")) == (Role.DISABLED, 3)
-    assert publish(owner, b"gone").refusals[0][0] is Code.DISABLED
-    assert publish(owner, b"kept").published_at == {0: 1}
-    owner.release()
-
-
-def test_a_damaged_stream_refuses_alone_and_is_counted_once(tmp_path: Path) -> None:
-    owner = make_owner(tmp_path / "data")
-    publish(owner, b"hurt")
-    publish(owner, b"sound")
-    owner.release()
-    Path(stream_paths(owner.shard_path(b"hurt"), "hurt").content_file).write_bytes(bytes(100))
-    owner = make_owner(tmp_path / "data")
-    for _ in range(3):
-        code, text = publish(owner, b"hurt").refusals[0]
-        assert code is Code.DAMAGED and "hurt.content" in text
-    assert publish(owner, b"sound").published_at == {0: 1}
-    assert owner.metrics.damaged_streams == 1
-    owner.release()
-
-
-def test_damaged_metadata_makes_its_stream_refuse(tmp_path: Path) -> None:
-    owner = make_owner(tmp_path / "data")
-    publish(owner, b"hurt")
-    owner.release()
-    write_meta(owner.shard_path(b"hurt"), StreamMeta("hurt", epoch=2))
-    (meta,) = owner.shard_path(b"hurt").glob("hurt.meta")
-    meta.write_bytes(meta.read_bytes()[:-1])
-    owner = make_owner(tmp_path / "data")
-    assert publish(owner, b"hurt").refusals[0][0] is Code.DAMAGED
-    owner.release()
-
-
-def test_shards_have_one_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    owner = make_owner(tmp_path / "data", slot=0, slots=2)
-    other = make_owner(tmp_path / "data", slot=1, slots=2)
-    monkeypatch.setattr("tailrace.broker.streams.owner.LOCK_PATIENCE_S", 0.0)
-    with pytest.raises(ShardLocked):
-        make_owner(tmp_path / "data", slot=1, slots=2)
-    assert LOCK_PATIENCE_S > 1, "a predecessor that leaves is waited for"
-    owner.release()
-    other.release()
-
-
-def test_who_has_released_its_shards_opens_nothing_any_more(tmp_path: Path) -> None:
-    owner = make_owner(tmp_path / "data")
-    publish(owner, b"s")
-    owner.release()
-    assert publish(owner, b"s").refusals[0][0] is Code.UNAVAILABLE
-    assert publish(owner, b"new").refusals[0][0] is Code.UNAVAILABLE
-    with pytest.raises(Refused, match="does not own"):
-        owner.stream(b"s")
-    successor = make_owner(tmp_path / "data")
-    assert publish(successor, b"s").published_at == {0: 1}
-    successor.release()
 
 
 def test_a_disk_that_refuses_is_an_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,7 +130,7 @@ def test_interval_closed_streams_keep_their_promise(tmp_path: Path) -> None:
     for number in range(9):
         publish(owner, b"s%d" % number, now_s=100.0)
     assert owner.syncs.unsynced_due_s == pytest.approx(100.2)
-    assert isinstance(owner.open[b"s8"], OpenStream)
+    assert isinstance(owner.catalog.open[b"s8"], OpenStream)
     owner.release()
 
 
@@ -212,9 +141,9 @@ UPSTREAM = Upstream("10.0.0.1", 5050)
 
 
 def follow(owner: Owner, name: bytes = b"s") -> None:
-    if name not in owner.names:
+    if name not in owner.catalog.names:
         owner.create(name)
-    owner.set_meta(StreamMeta(name.decode(), Role.SLAVE, 1, UPSTREAM))
+    owner.roles.set_meta(StreamMeta(name.decode(), Role.SLAVE, 1, UPSTREAM))
 
 
 @pytest.fixture
@@ -230,7 +159,7 @@ def test_frames_of_the_master_are_appended_as_they_are(tmp_path: Path, original:
     follow(owner)
     frames = original.frames(0, 3)
     stream = owner.take_frames(b"s", [frames], 1_000.0)
-    assert stream is owner.open[b"s"] and stream.log.next_seq == 3
+    assert stream is owner.catalog.open[b"s"] and stream.log.next_seq == 3
     assert (owner.metrics.appended_messages, owner.metrics.appended_bytes) == (3, len(frames))
     growth = owner.take_grown()[b"s"]
     assert (growth.first_seq, growth.next_seq, growth.end_offset) == (0, 3, stream.log.end_offset)
@@ -265,9 +194,9 @@ def test_pieces_before_a_wrong_one_are_announced_as_ever(tmp_path: Path, origina
     with pytest.raises(FramesRefused):
         owner.take_frames(b"s", [memoryview(piece) for piece in pieces], 1_000.0)
     end_seq, grown = (0, 2, 3, 7)[wrong], owner.take_grown()
-    assert owner.open[b"s"].log.next_seq == owner.metrics.appended_messages == end_seq
+    assert owner.catalog.open[b"s"].log.next_seq == owner.metrics.appended_messages == end_seq
     if wrong:
-        assert grown == {b"s": Growth(0, end_seq, owner.open[b"s"].log.end_offset, original.frames(0, end_seq))}
+        assert grown == {b"s": Growth(0, end_seq, owner.catalog.open[b"s"].log.end_offset, original.frames(0, end_seq))}
     else:
         assert not grown
     assert (b"s" in owner.syncs.dirty) == (wrong > 0)
@@ -304,14 +233,14 @@ def test_only_a_master_logs_publishes(tmp_path: Path, role: Role) -> None:
     sent: list[Batch] = []
     around(owner).send_up = sent.append
     publish(owner, b"s")
-    owner.set_meta(StreamMeta("s", role, 1, UPSTREAM if role is Role.SLAVE else None))
+    owner.roles.set_meta(StreamMeta("s", role, 1, UPSTREAM if role is Role.SLAVE else None))
     sink = publish(owner, b"s", b"x")
     assert owner.stream(b"s").log.next_seq == 1
     if role is Role.SLAVE:
         assert [each.name for each in sent] == [b"s"] and not sink.refusals and len(sent[0].take_frames()) == 33
     else:
         assert not sent and sink.refusals[0][0] is Code.DISABLED
-    owner.set_meta(StreamMeta("s", Role.MASTER, 2, None))
+    owner.roles.set_meta(StreamMeta("s", Role.MASTER, 2, None))
     assert publish(owner, b"s").published_at == {0: 1} and owner.stream(b"s").log.last_epoch == 2
 
 
@@ -321,54 +250,23 @@ def test_without_a_way_to_the_master_a_publish_is_refused(tmp_path: Path) -> Non
     assert publish(owner, b"s").refusals[0][0] is Code.UNAVAILABLE
 
 
-def test_what_is_written_down_counts_before_rules_and_rules_before_the_default(tmp_path: Path) -> None:
-    owner = make_owner(tmp_path / "data")
-    write_node_file(owner.directory.path, NodeFile((Rule(b"log.*", UPSTREAM),), followed=True))
-    assert (owner.role(b"log.a"), owner.was_followed) == (Role.MASTER, False)
-    owner.read_rules()
-    assert (owner.meta(b"log.a"), owner.was_followed) == (StreamMeta("log.a", Role.SLAVE, upstream=UPSTREAM), True)
-    assert owner.meta(b"else") == StreamMeta("else")
-    owner.create(b"log.a")
-    assert owner.open[b"log.a"].epoch == 0 and not list(tmp_path.glob("**/*.meta"))
-    owner.set_meta(StreamMeta("log.a", Role.MASTER, 3))
-    assert (owner.role(b"log.a"), owner.epoch(b"log.a"), owner.open[b"log.a"].epoch) == (Role.MASTER, 3, 3)
-
-
-def test_a_role_is_told_once_it_is_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    owner = make_owner(tmp_path / "data")
-    owner.create(b"s")
-    told: list[Role] = []
-    around(owner).on_role = lambda name: told.append(read_meta(owner.shard_path(name), "s").role)
-    follow(owner)
-    assert told == [Role.SLAVE]
-
-    def full(*_args: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(owner_module, "write_meta", full)
-    with pytest.raises(Refused) as refused:
-        owner.set_meta(StreamMeta("s", Role.MASTER, 2))
-    assert refused.value.code is Code.FULL and told == [Role.SLAVE]
-    assert owner.role(b"s") is Role.SLAVE and owner.open[b"s"].epoch == 0
-
-
 def test_while_its_end_is_set_aside_a_stream_is_neither_trimmed_nor_closed(tmp_path: Path) -> None:
     owner = make_owner(tmp_path / "data", max_open_streams=2)
     publish(owner, b"s", b"a", b"b")
-    stream = owner.open[b"s"]
+    stream = owner.catalog.open[b"s"]
     stream.busy = True
     with pytest.raises(Refused) as refused:
         owner.trim(stream, 1)
     assert refused.value.code is Code.UNAVAILABLE and stream.log.first_seq == 0
     for name in (b"a", b"b", b"c"):
         publish(owner, name)
-    assert owner.open[b"s"] is stream and not stream.log.closed
+    assert owner.catalog.open[b"s"] is stream and not stream.log.closed
 
 
 def test_a_stream_that_is_forgotten_is_opened_anew(tmp_path: Path) -> None:
     owner = make_owner(tmp_path / "data")
     publish(owner, b"s", b"a")
-    before = owner.open[b"s"]
+    before = owner.catalog.open[b"s"]
     owner.forget(before)
     assert before.log.closed and owner.stream(b"s") is not before and b"s" in owner.syncs.unsynced
     owner.forget(before)

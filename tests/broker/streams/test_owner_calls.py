@@ -36,12 +36,12 @@ def test_a_master_that_is_none_any_more_comes_back_with_its_next_term(tmp_path: 
     assert call(owner, "master", [b"s"]) == call(owner, "master", [b"s"]) == 1
     assert call(owner, "unmaster", [b"s"]) == call(owner, "unmaster", [b"s"]) == 1
     assert publish(owner, b"s").refusals[0][0] is Code.DISABLED
-    assert owner.role(b"s") is Role.DISABLED
+    assert owner.roles.role(b"s") is Role.DISABLED
     assert call(owner, "master", [b"s"]) == 2
     assert publish(owner, b"s").published_at == {0: 0}
     owner.release()
     owner = make_owner(tmp_path / "data")
-    assert (owner.role(b"s"), owner.epoch(b"s")) == (Role.MASTER, 2), "and stays so"
+    assert (owner.roles.role(b"s"), owner.roles.epoch(b"s")) == (Role.MASTER, 2), "and stays so"
     owner.release()
 
 
@@ -52,9 +52,9 @@ def test_a_role_that_cannot_be_written_down_stays_as_it_was(tmp_path: Path, monk
     def fail(*_args: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tailrace.broker.streams.owner.write_meta", fail)
+    monkeypatch.setattr("tailrace.broker.streams.roles.write_meta", fail)
     assert refusal(owner, "unmaster", b"s") is Code.FULL
-    assert owner.role(b"s") is Role.MASTER
+    assert owner.roles.role(b"s") is Role.MASTER
     owner.release()
 
 
@@ -105,7 +105,7 @@ def test_streams_by_prefix_without_opening_any(tmp_path: Path, monkeypatch: pyte
         publish(owner, name)
     owner.close_logs()
     assert sorted(call(owner, "streams", [b"a"])) == [[b"a1", "master", 1], [b"a2", "master", 1]]
-    assert len(call(owner, "streams", [b""])) == 3 and not owner.open
+    assert len(call(owner, "streams", [b""])) == 3 and not owner.catalog.open
     monkeypatch.setattr("tailrace.broker.streams.owner_calls.STREAMS_ROWS_MAX", 2)
     assert refusal(owner, "streams", b"") is Code.OVERLOADED
     assert STREAMS_ROWS_MAX > 2
@@ -115,7 +115,7 @@ def test_streams_by_prefix_without_opening_any(tmp_path: Path, monkeypatch: pyte
 def test_damage_that_a_call_meets_is_its_answer(tmp_path: Path) -> None:
     owner = make_owner(tmp_path / "data")
     publish(owner, b"s", b"a", b"b", b"c")
-    paths = stream_paths(owner.shard_path(b"s"), "s")
+    paths = stream_paths(owner.catalog.shard_path(b"s"), "s")
     os.truncate(paths.index_file, HEADER_PAGE_BYTES)
     assert refusal(owner, "stat", b"s") is Code.DAMAGED
     assert refusal(owner, "trim", b"s", ["seq", 2], False) is Code.DAMAGED

@@ -73,9 +73,9 @@ def test_short_logs_are_not_opened(office: Office) -> None:
     append(office, CHECKPOINT)
     office.owner.close_logs()
     compaction.Housekeeping(office.owner).visit(LOG, SHORT_BYTES)
-    assert LOG not in office.owner.open
+    assert LOG not in office.owner.catalog.open
     compaction.Housekeeping(office.owner).visit(LOG, SHORT_BYTES + 1)
-    assert LOG in office.owner.open
+    assert LOG in office.owner.catalog.open
 
 
 def test_a_log_that_cannot_be_read_is_left_alone(office: Office, caplog: pytest.LogCaptureFixture) -> None:

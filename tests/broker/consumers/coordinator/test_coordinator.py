@@ -418,9 +418,9 @@ def test_what_is_asked_of_a_stream_that_would_follow_goes_up(office: Office) -> 
     """The master may have it, and this node not know it yet."""
     asked: list[bytes] = []
     around(office.owner).call_up = lambda name, _verb, _args, _done: asked.append(name)
-    office.owner.rules = Rules((Rule(b"follows/*", Upstream("127.0.0.1", 1)),))
+    office.owner.roles.rules = Rules((Rule(b"follows/*", Upstream("127.0.0.1", 1)),))
     assert office.get(name=b"follows/s") == office.consume("list", stream=b"follows/s") == []
-    assert asked == [b"follows/s"] * 2 and b"follows/s" not in office.owner.names
+    assert asked == [b"follows/s"] * 2 and b"follows/s" not in office.owner.catalog.names
     assert code_of(office.get(name=b"other")) is Code.UNKNOWN
 
 
@@ -454,8 +454,8 @@ def test_nothing_is_kept_of_streams_that_nobody_consumes(tmp_path: Path) -> None
     assert code_of(office.get()) is Code.CONSUMER
     assert office.rows() == {}
     office.turn()
-    assert not office.desk.pending and LOG not in office.owner.names
-    assert not Path(stream_paths(office.owner.shard_path(LOG), LOG.decode()).content_file).exists()
+    assert not office.desk.pending and LOG not in office.owner.catalog.names
+    assert not Path(stream_paths(office.owner.catalog.shard_path(LOG), LOG.decode()).content_file).exists()
 
 
 @pytest.mark.parametrize("seed", range(6))

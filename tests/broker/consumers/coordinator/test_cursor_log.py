@@ -35,7 +35,7 @@ def office(tmp_path: Path) -> Office:
 
 
 def log_bytes(office: Office) -> int:
-    return disk_bytes(stream_paths(office.owner.shard_path(LOG), LOG.decode()))
+    return disk_bytes(stream_paths(office.owner.catalog.shard_path(LOG), LOG.decode()))
 
 
 def ack_each(office: Office, rounds: int) -> None:
@@ -158,7 +158,7 @@ def test_a_name_that_is_too_long_for_a_log() -> None:
 
 def test_a_log_that_cannot_be_made_refuses(tmp_path: Path) -> None:
     office = Office(tmp_path / "data", max_streams=1)
-    office.owner._total_streams = lambda: len(office.owner.names)
+    office.owner._total_streams = lambda: len(office.owner.catalog.names)
     office.publish(b"x")
     assert code_of(office.consume("create", start=("seq", 0))) is Code.NODESTREAMS
     assert not office.desk.books

@@ -28,7 +28,7 @@ def office(tmp_path: Path) -> Office:
 
 def letters(office: Office) -> list[tuple[str, str, bytes]]:
     """Seq, reason and payload of each."""
-    if DEAD not in office.owner.names:
+    if DEAD not in office.owner.catalog.names:
         return []
     found = []
     for metadata, payload in office.messages(DEAD):

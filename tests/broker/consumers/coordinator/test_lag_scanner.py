@@ -92,7 +92,7 @@ def test_a_slave_spares_what_its_copy_of_the_log_says(tmp_path: Path) -> None:
     world = office(tmp_path)
     world.create(start=("seq", 4))
     for name in (S, b"$cursor/s"):
-        world.owner.set_meta(StreamMeta(name.decode(), Role.DISABLED, 1))
+        world.owner.roles.set_meta(StreamMeta(name.decode(), Role.DISABLED, 1))
     assert call(world.owner, "trim", [S, ["seq", 7], True]) == [4, 4]
     world.upkeep.sweep()
     assert world.owner.metrics.consumers == 0, "the master measures them"
@@ -193,7 +193,7 @@ def test_a_slave_reads_its_copy_when_that_has_grown(tmp_path: Path) -> None:
     world = office(tmp_path, **SPARING)
     world.create(start=("seq", 4))
     for name in (S, b"$cursor/s"):
-        world.owner.set_meta(StreamMeta(name.decode(), Role.DISABLED, 1))
+        world.owner.roles.set_meta(StreamMeta(name.decode(), Role.DISABLED, 1))
     patrol = world.upkeep._patrol
     assert [patrol.spared_seq(S) for _ in range(5)] == [4] * 5 and patrol.read == 1
     frame = bytearray(pack_frame(pack(Reset(b"c", world.owner.clock_us(), 6))))

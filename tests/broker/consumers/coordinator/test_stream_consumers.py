@@ -62,7 +62,7 @@ def test_messages_that_a_crash_took_are_given_anew(office: Office) -> None:
 def test_a_log_that_follows_another_node_is_not_written_to(office: Office, monkeypatch: pytest.MonkeyPatch) -> None:
     from tailrace.shard.meta import Role
 
-    role = office.owner.role
+    role = office.owner.roles.role
     monkeypatch.setattr(office.owner, "role", lambda name: Role.SLAVE if name == cursor_name(S) else role(name))
     with pytest.raises(Refused) as caught:
         Book(office.owner, S)

@@ -40,7 +40,7 @@ def test_where_it_begins(office: Office, place: tuple[str, int], seq: int) -> No
 
 def test_a_stream_that_is_not_there_is_made(office: Office) -> None:
     assert now(office, office.consume("create", stream=b"new", start=("seq", 0)))["created"]
-    assert {b"new", cursor_name(b"new")} <= set(office.owner.names)
+    assert {b"new", cursor_name(b"new")} <= set(office.owner.catalog.names)
     assert code_of(office.consume("reset", stream=b"none", start=("seq", 0))) is Code.UNKNOWN
     assert code_of(office.get(name=b"none")) is Code.UNKNOWN
 
@@ -55,7 +55,7 @@ def test_none_is_made_where_only_a_command_makes_streams(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", [cursor_name(S), b"$other", b"x" * 193])
 def test_streams_that_have_no_consumers(office: Office, name: bytes) -> None:
     assert code_of(office.consume("create", stream=name, start=("seq", 0))) is Code.USAGE
-    assert name not in office.owner.names
+    assert name not in office.owner.catalog.names
 
 
 def test_reset_and_delete(office: Office) -> None:

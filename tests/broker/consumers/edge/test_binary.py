@@ -55,7 +55,7 @@ def test_create_makes_the_stream_and_asks_its_owner(node: World, where: int) -> 
     stream = name.encode()
     assert peer.ask(c.Consume(1, "create", stream, b"n", From("seq", 7), 0.5, 3, 3, 2)) == []
     assert owners.asked == [c.Consume(1, "create", stream, b"n", From("seq", 7), 0.5, 3, 3, 2)]
-    assert stream in node.workers[where].owner.names
+    assert stream in node.workers[where].owner.catalog.names
     owners.answer({"next_seq": 7, "created": True})
     assert peer.take() == [c.Consumed(1, 7, True)]
 

@@ -120,7 +120,7 @@ def test_a_frame_that_is_wrong_is_never_shown(node: World) -> None:
     owners, peer, name = Owners(node), node.connect(), node.name(0)
     node.fill(name, [b"a", b"b"])
     reader = node.workers[0].readers.get(name.encode())
-    path = Path(stream_paths(node.workers[0].owner.shard_path(name.encode()), name).content_file)
+    path = Path(stream_paths(node.workers[0].owner.catalog.shard_path(name.encode()), name).content_file)
     with path.open("r+b") as file:
         write_all(file.fileno(), b"?", reader.offset_of(2) - 1)
     node.ask(peer, f"get {name} n")

@@ -166,7 +166,7 @@ def test_a_copy_that_has_other_messages_does_not_give_them(node: World) -> None:
 def test_a_damaged_stream_says_so(node: World) -> None:
     owners, peer, name = Owners(node), Member(node), node.name(0)
     node.fill(name, [b"a", b"b"])
-    path = Path(stream_paths(node.workers[0].owner.shard_path(name.encode()), name).index_file)
+    path = Path(stream_paths(node.workers[0].owner.catalog.shard_path(name.encode()), name).index_file)
     path.write_bytes(path.read_bytes()[:100])
     peer.ask(get(1, name))
     owners.answer(given([0, 2, 0]))

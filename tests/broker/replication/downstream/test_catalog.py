@@ -40,9 +40,9 @@ def test_an_owner_tells_its_names_from_a_place_on(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(catalog_module, "NAMES_A_CALL", 2)
     for number in range(3):
         owner.create(b"s%d" % number)
-    assert call(owner, "names", [0, 7]) == [owner.incarnation, 0, [b"s0", b"s1"]]
-    assert call(owner, "names", [owner.incarnation, 2]) == [owner.incarnation, 2, [b"s2"]]
-    assert call(owner, "names", [owner.incarnation, 3]) == [owner.incarnation, 3, []]
+    assert call(owner, "names", [0, 7]) == [owner.catalog.incarnation, 0, [b"s0", b"s1"]]
+    assert call(owner, "names", [owner.catalog.incarnation, 2]) == [owner.catalog.incarnation, 2, [b"s2"]]
+    assert call(owner, "names", [owner.catalog.incarnation, 3]) == [owner.catalog.incarnation, 3, []]
 
 
 def test_many_names_come_bit_by_bit(node: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,8 +98,8 @@ def test_a_new_owner_is_asked_from_the_beginning(node: World) -> None:
     peer.say(r.Watch(1, b""))
     assert len(told(node, peer)) == 4
     owner = node.workers[1].owner
-    owner.incarnation += 1
-    owner.names = dict.fromkeys(sorted(owner.names, reverse=True))
+    owner.catalog.incarnation += 1
+    owner.catalog.names = dict.fromkeys(sorted(owner.catalog.names, reverse=True))
     make(node, there[4])
     assert told(node, peer) == [there[4].encode()]
 

@@ -98,7 +98,7 @@ def test_many_streams_are_told_of_bit_by_bit(node: World, monkeypatch: pytest.Mo
     timers.next_due_s = float("inf")  # what goes by the clock opens streams too
     for _ in range(3):
         node.workers[1].turn()
-        opened.append(len(owner.open))
+        opened.append(len(owner.catalog.open))
     timers.next_due_s = 0.0
     assert opened == [3, 5, 5], "what is open comes first"
     node.settle()

@@ -25,7 +25,7 @@ def through_msgpack(value: Any) -> Any:
 
 def test_a_stream_is_made_for_its_first_follower(tmp_path: Path) -> None:
     owner = make_owner(tmp_path)
-    here = owner.directory.node_id
+    here = owner.catalog.directory.node_id
     found = replica_state.unpack(through_msgpack(call(owner, "follow", [S, 1, ""])))
     assert found == Lineage("master", (EpochStart(1, 0, here),), (here,), 0, 0, owner.replicas.holders(S).line)
     publish(owner, S)

@@ -289,10 +289,10 @@ def test_a_master_gives_in_to_a_later_term(node: World, name: str) -> None:
 
 
 def test_that_others_follow_is_written_down(node: World) -> None:
-    assert not node.workers[0].owner.was_followed
+    assert not node.workers[0].owner.roles.was_followed
     follower(node)
-    node.workers[0].owner.read_rules()
-    assert node.workers[0].owner.was_followed
+    node.workers[0].owner.roles.read_rules()
+    assert node.workers[0].owner.roles.was_followed
 
 
 # --- what is held below -----------------------------------------------------------------------------------------------
@@ -424,7 +424,7 @@ def test_a_claim_is_answered_and_obeyed(node: World, name: str) -> None:
     history = (EpochStart(1, 0, here), EpochStart(2, 1, B))
     assert peer.ask(r.Claim(9, name.encode(), history)) == [r.Claimed(9, "slave", 2, B, True)]
     owner = node.workers[-1].owner
-    assert str(owner.meta(name.encode()).upstream) == "peer:5050", "where the peer is, and its own port"
+    assert str(owner.roles.meta(name.encode()).upstream) == "peer:5050", "where the peer is, and its own port"
     other = follower(node, C)
     earlier = (EpochStart(1, 0, C),)
     (answer,) = other.ask(r.Claim(3, name.encode(), earlier))

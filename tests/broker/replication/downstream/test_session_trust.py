@@ -54,7 +54,7 @@ def test_a_stranger_does_nothing_that_nodes_do(tmp_path: Path, host: str, peer_t
         (ended,) = peer.ask(r.Held(((0, "x", 1, 1),)))
         assert isinstance(ended, m.Failed) and (ended.code, ended.fatal) == ("denied", True)
         owner = node.workers[0].owner
-        assert owner.role(b"s") == "master" and owner.epoch(b"s") == 1 and not owner.was_followed
+        assert owner.roles.role(b"s") == "master" and owner.roles.epoch(b"s") == 1 and not owner.roles.was_followed
 
 
 @pytest.mark.parametrize(
@@ -91,4 +91,4 @@ def test_a_claim_leads_to_no_stranger(
             assert isinstance(answer, r.Claimed) and answer.accepted
         else:
             assert refused([answer]) == ("denied", Op.CLAIM, 3)
-            assert node.workers[0].owner.role(b"s") == "master"
+            assert node.workers[0].owner.roles.role(b"s") == "master"

@@ -41,7 +41,9 @@ def say(owner: Owner, verb: str, pattern: bytes, upstream: list[Any] = NONE) -> 
 
 
 def roles(owner: Owner) -> dict[str, tuple[str, int]]:
-    return {name.decode(): (owner.role(name).value, owner.epoch(name)) for name in sorted(owner.names)}
+    return {
+        name.decode(): (owner.roles.role(name).value, owner.roles.epoch(name)) for name in sorted(owner.catalog.names)
+    }
 
 
 def test_streams_that_are_here_and_those_to_come(owner: Owner) -> None:
@@ -50,7 +52,7 @@ def test_streams_that_are_here_and_those_to_come(owner: Owner) -> None:
     assert say(owner, "slave", b"log.*", UP) == Outcome(1)
     owner.create(b"log.b")
     assert roles(owner) == {"log.a": ("slave", 1), "log.b": ("slave", 1), "other": ("master", 1)}
-    assert owner.meta(b"log.b").upstream == Upstream(*UP)
+    assert owner.roles.meta(b"log.b").upstream == Upstream(*UP)
     assert say(owner, "promote", b"*") == Outcome(2)
     owner.create(b"log.c")
     assert roles(owner) == {
@@ -63,7 +65,7 @@ def test_unslave_leaves_nobody_a_master(owner: Owner) -> None:
     owner.create(b"made-later")
     assert say(owner, "unslave", b"*") == Outcome(1)
     assert roles(owner) == {"made-later": ("disabled", 1)}
-    assert read_node_file(owner.directory.path) == NodeFile()
+    assert read_node_file(owner.catalog.directory.path) == NodeFile()
 
 
 def test_a_command_outlives_the_owner(tmp_path: Path) -> None:
@@ -81,11 +83,11 @@ def test_a_command_outlives_the_owner(tmp_path: Path) -> None:
 def test_a_command_counts_before_the_configuration(tmp_path: Path) -> None:
     owner = make_owner(tmp_path, slaves=(SlaveRule("*", "10.0.0.9:1"),))
     owner.create(b"s")
-    assert owner.meta(b"s").upstream == Upstream("10.0.0.9", 1)
+    assert owner.roles.meta(b"s").upstream == Upstream("10.0.0.9", 1)
     assert say(owner, "promote", b"*") == Outcome(1)
     owner.create(b"t")
     assert roles(owner) == {"s": ("master", 2), "t": ("master", 1)}
-    assert read_node_file(owner.directory.path).rules == (Rule(b"*", None),)
+    assert read_node_file(owner.catalog.directory.path).rules == (Rule(b"*", None),)
     owner.release()
 
 
@@ -97,14 +99,14 @@ def test_a_damaged_stream_keeps_no_other_from_it(tmp_path: Path, verb: str, role
     for name in (b"a", b"bad", b"c"):
         owner.create(name)
     owner.close_logs()
-    Path(stream_paths(owner.shard_path(b"bad"), "bad").index_file).write_bytes(b"x" * 9_000)
+    Path(stream_paths(owner.catalog.shard_path(b"bad"), "bad").index_file).write_bytes(b"x" * 9_000)
     outcome = say(owner, verb, b"*")
     assert outcome[:3] == (2, 1, Code.DAMAGED) and outcome.text.startswith("bad: ")
     assert [role for role, _ in roles(owner).values()] == [role, "disabled", role]
-    assert not read_node_file(owner.directory.path).rules
+    assert not read_node_file(owner.catalog.directory.path).rules
     owner.release()
     again = make_owner(tmp_path)
-    assert again.role(b"bad") is Role.DISABLED
+    assert again.roles.role(b"bad") is Role.DISABLED
     again.release()
 
 
@@ -121,21 +123,21 @@ def test_a_stream_whose_end_is_being_set_aside_is_told_of(owner: Owner) -> None:
 def test_being_followed_is_written_down_once(owner: Owner) -> None:
     call(owner, "rule", [b"x*", *UP])
     call(owner, "followed", [])
-    kept = read_node_file(owner.directory.path)
+    kept = read_node_file(owner.catalog.directory.path)
     assert kept.followed and len(kept.rules) == 1
-    before = (owner.directory.path / NODE_FILE).stat()
+    before = (owner.catalog.directory.path / NODE_FILE).stat()
     call(owner, "followed", [])
-    after = (owner.directory.path / NODE_FILE).stat()
+    after = (owner.catalog.directory.path / NODE_FILE).stat()
     assert (before.st_ino, before.st_mtime_ns) == (after.st_ino, after.st_mtime_ns)
 
 
 def test_a_file_that_is_damaged_or_cannot_be_written_refuses(owner: Owner) -> None:
-    write_node_file(owner.directory.path, NodeFile((), True))
-    (owner.directory.path / f"{NODE_FILE}.new").mkdir()
+    write_node_file(owner.catalog.directory.path, NodeFile((), True))
+    (owner.catalog.directory.path / f"{NODE_FILE}.new").mkdir()
     with pytest.raises(Refused, match="could not be written down") as caught:
         call(owner, "rule", [b"x*", *UP])
     assert caught.value.code is Code.FULL
-    (owner.directory.path / NODE_FILE).write_text("{")
+    (owner.catalog.directory.path / NODE_FILE).write_text("{")
     for verb, args in (("rule", [b"x*", *UP]), ("rules", ["slave", b"x*", *UP]), ("followed", [])):
         with pytest.raises(Refused, match="is damaged") as caught:
             call(owner, verb, args)
@@ -153,22 +155,22 @@ def test_a_section_that_is_gone_makes_no_master_of_what_followed_by_it(tmp_path:
     owner = make_owner(tmp_path, slaves=(SlaveRule("d", ""), SlaveRule("*", "10.0.0.1:5050")))
     for name in names:
         owner.create(name, by_command=True)
-    assert [owner.role(name) for name in names] == [Role.SLAVE, Role.SLAVE, Role.SLAVE, Role.MASTER]
+    assert [owner.roles.role(name) for name in names] == [Role.SLAVE, Role.SLAVE, Role.SLAVE, Role.MASTER]
     owner.release()
 
     owner = make_owner(tmp_path)
-    assert [owner.role(name) for name in names] == [Role.DISABLED] * 4
+    assert [owner.roles.role(name) for name in names] == [Role.DISABLED] * 4
     assert publish(owner, b"a").refusals[0][0] is Code.DISABLED
     assert call(owner, "promote", [b"a"]) == 2, "a term of its own"
     assert say(owner, "unslave", b"b*").changed == 1
     assert say(owner, "promote", b"c*").changed == 1
     assert say(owner, "promote", b"*").changed == 1
-    assert not read_node_file(owner.directory.path).configured
+    assert not read_node_file(owner.catalog.directory.path).configured
     owner.release()
 
     owner = make_owner(tmp_path)
-    assert [owner.role(name) for name in names] == [Role.MASTER, Role.DISABLED, Role.MASTER, Role.MASTER]
-    assert [owner.epoch(name) for name in names] == [2, 1, 2, 2]
+    assert [owner.roles.role(name) for name in names] == [Role.MASTER, Role.DISABLED, Role.MASTER, Role.MASTER]
+    assert [owner.roles.epoch(name) for name in names] == [2, 1, 2, 2]
     owner.release()
 
 
@@ -178,8 +180,8 @@ def test_a_section_that_is_gone_makes_no_master_of_what_followed_by_it(tmp_path:
 def test_a_rule_is_on_the_disk_before_it_is_obeyed(owner: Owner) -> None:
     publish(owner, b"s")
     call(owner, "rule", [b"*", *UP])
-    assert read_node_file(owner.directory.path).rules == (Rule(b"*", Upstream(*UP)),)
-    assert roles(owner) == {"s": ("master", 1)} and not owner.rules.commands
+    assert read_node_file(owner.catalog.directory.path).rules == (Rule(b"*", Upstream(*UP)),)
+    assert roles(owner) == {"s": ("master", 1)} and not owner.roles.rules.commands
 
 
 @pytest.mark.parametrize(("verb", "role", "epoch"), [("promote", Role.MASTER, 2), ("unslave", Role.DISABLED, 1)])
@@ -195,11 +197,11 @@ def test_whenever_the_worker_dies_nobody_is_master_of_the_term_it_followed_in(
         :steps
     ]:
         call(owner, command, args)
-    assert read_meta(owner.shard_path(b"by-rule"), "by-rule").role is role
+    assert read_meta(owner.catalog.shard_path(b"by-rule"), "by-rule").role is role
     owner.release()
     again = make_owner(tmp_path)
-    assert (again.role(b"by-rule"), again.epoch(b"by-rule")) == (role, epoch)
-    assert bool(again.rules.commands) is (steps == 1)
+    assert (again.roles.role(b"by-rule"), again.roles.epoch(b"by-rule")) == (role, epoch)
+    assert bool(again.roles.rules.commands) is (steps == 1)
     again.release()
 
 
@@ -208,7 +210,7 @@ def test_what_is_made_between_the_two_rounds_is_seen_to_in_the_second(owner: Own
     call(owner, "rules", ["promote", b"*", *NONE])
     owner.create(b"meanwhile")
     call(owner, "rule", [b"*", *NONE])
-    assert owner.role(b"meanwhile") is Role.SLAVE, "this worker obeys the rule still"
+    assert owner.roles.role(b"meanwhile") is Role.SLAVE, "this worker obeys the rule still"
     assert Outcome(*call(owner, "rules", ["promote", b"*", *NONE])) == Outcome(1)
     assert roles(owner) == {"meanwhile": ("master", 2)}
 
@@ -223,14 +225,16 @@ def test_the_brokers_own_streams_are_not_meant(owner: Owner) -> None:
 
 def test_who_listens_hears_of_the_rules_when_they_have_been_read(owner: Owner) -> None:
     heard: list[tuple[Rule, ...]] = []
-    around(owner).on_rules = lambda: heard.append(owner.rules.commands)
+    around(owner).on_rules = lambda: heard.append(owner.roles.rules.commands)
     publish(owner, b"s")
     say(owner, "slave", b"*", UP)
     assert heard == [(Rule(b"*", Upstream(*UP)),)]
 
 
 def test_rules_have_a_bound(owner: Owner) -> None:
-    write_node_file(owner.directory.path, NodeFile(tuple(Rule(b"p%d.*" % n, Upstream(*UP)) for n in range(RULES_MAX))))
+    write_node_file(
+        owner.catalog.directory.path, NodeFile(tuple(Rule(b"p%d.*" % n, Upstream(*UP)) for n in range(RULES_MAX)))
+    )
     with pytest.raises(Refused) as caught:
         call(owner, "rule", [b"one-more*", *UP])
     assert caught.value.code is Code.OVERLOADED

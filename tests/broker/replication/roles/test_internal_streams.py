@@ -34,11 +34,11 @@ def owner(tmp_path: Path) -> Owner:
 
 
 def state(owner: Owner) -> list[tuple[Role, Upstream | None]]:
-    return [(owner.meta(name).role, owner.meta(name).upstream) for name in FAMILY[1:]]
+    return [(owner.roles.meta(name).role, owner.roles.meta(name).upstream) for name in FAMILY[1:]]
 
 
 def epochs(owner: Owner) -> list[int]:
-    return [owner.epoch(name) for name in FAMILY]
+    return [owner.roles.epoch(name) for name in FAMILY]
 
 
 def history(owner: Owner, name: bytes) -> History:
@@ -90,8 +90,8 @@ def test_a_companion_turns_with_its_stream(owner: Owner) -> None:
         command(owner, args)
         assert state(owner) == [(role, upstream)] * 3
         assert set(changed) == set(FAMILY), "whoever follows them is told, and what follows for them is done"
-        assert [owner.open[name].epoch > 0 for name in FAMILY] == [role is Role.MASTER] * 4
-    assert owner.role(b"other") is Role.MASTER
+        assert [owner.catalog.open[name].epoch > 0 for name in FAMILY] == [role is Role.MASTER] * 4
+    assert owner.roles.role(b"other") is Role.MASTER
 
 
 def test_a_promotion_begins_a_term_of_each(owner: Owner) -> None:
@@ -99,12 +99,14 @@ def test_a_promotion_begins_a_term_of_each(owner: Owner) -> None:
         publish(owner, name, b"before")
     stream_roles.slave(owner, [S, *UPSTREAM])
     assert stream_roles.promote(owner, [S]) == 2
-    node = owner.directory.node_id
+    node = owner.catalog.directory.node_id
     for name in FAMILY:
         publish(owner, name, b"behind")
-        assert (owner.role(name), history(owner, name)[-1]) == (Role.MASTER, EpochStart(2, 1, node))
-        assert owner.stream(name).log.entry(1).epoch == read_meta(owner.shard_path(name), name.decode()).epoch == 2
-    assert owner.meta(S).upstream == UPSTREAM, "it is claimed from there"
+        assert (owner.roles.role(name), history(owner, name)[-1]) == (Role.MASTER, EpochStart(2, 1, node))
+        assert (
+            owner.stream(name).log.entry(1).epoch == read_meta(owner.catalog.shard_path(name), name.decode()).epoch == 2
+        )
+    assert owner.roles.meta(S).upstream == UPSTREAM, "it is claimed from there"
     assert state(owner) == [(Role.MASTER, None)] * 3, "and the others with it"
 
 
@@ -121,9 +123,9 @@ def test_a_promotion_counts_where_a_companion_is_damaged(owner: Owner, caplog: p
     """Its messages have the term of its stream, whether that could be written down or not."""
     stream_roles.slave(owner, [S, *UPSTREAM])
     owner.forget(owner.stream(CURSOR))
-    (owner.shard_path(CURSOR) / "%24cursor%2Fs.content").write_bytes(b"no header")
+    (owner.catalog.shard_path(CURSOR) / "%24cursor%2Fs.content").write_bytes(b"no header")
     assert stream_roles.promote(owner, [S]) == 2
-    assert epochs(owner) == [2, 2, 2, 2] and CURSOR not in owner.metas and DEAD in owner.metas
+    assert epochs(owner) == [2, 2, 2, 2] and CURSOR not in owner.roles.metas and DEAD in owner.roles.metas
     assert "'$cursor/s': its term 2 could not be written down" in caplog.text.replace("b'", "'")
 
 
@@ -135,7 +137,7 @@ def test_a_companion_that_is_made_later_is_of_the_term_of_its_stream(tmp_path: P
     publish(owner, DEAD, b"x")
     assert owner.stream(DEAD).log.entry(0).epoch == 2
     assert history(owner, DEAD)[-1][:2] == (2, 0)
-    assert DEAD not in owner.metas, "nothing need be written down for it"
+    assert DEAD not in owner.roles.metas, "nothing need be written down for it"
 
 
 @pytest.mark.parametrize(
@@ -147,7 +149,7 @@ def test_a_companion_is_commanded_by_the_name_of_its_stream(owner: Owner, comman
     args = [name, *UPSTREAM] if command is stream_roles.slave else [name]
     with pytest.raises(Refused, match=r"goes with (s|new) and has its role; say this of that one") as refused:
         command(owner, args)
-    assert refused.value.code is Code.USAGE and b"new/$dead" not in owner.names
+    assert refused.value.code is Code.USAGE and b"new/$dead" not in owner.catalog.names
 
 
 def test_while_the_end_of_a_companion_is_set_aside_nothing_changes(owner: Owner) -> None:
@@ -155,7 +157,7 @@ def test_while_the_end_of_a_companion_is_set_aside_nothing_changes(owner: Owner)
     owner.stream(CURSOR).busy = True
     with pytest.raises(Refused, match="is being set aside"):
         stream_roles.promote(owner, [S])
-    assert owner.role(S) is owner.role(CURSOR) is Role.SLAVE
+    assert owner.roles.role(S) is owner.roles.role(CURSOR) is Role.SLAVE
 
 
 def test_a_rule_is_for_streams_and_their_companions(owner: Owner) -> None:
@@ -164,16 +166,19 @@ def test_a_rule_is_for_streams_and_their_companions(owner: Owner) -> None:
     assert state(owner) == [(Role.SLAVE, FROM_THE_BEGINNING)] * 3
     for name in (b"$cursor/s-new", b"other/$dead"):
         owner.create(name)
-    assert owner.meta(b"$cursor/s-new").upstream == FROM_THE_BEGINNING and owner.role(b"other/$dead") is Role.MASTER
+    assert (
+        owner.roles.meta(b"$cursor/s-new").upstream == FROM_THE_BEGINNING
+        and owner.roles.role(b"other/$dead") is Role.MASTER
+    )
     assert call(owner, "rules", ["promote", b"*", "", 0, "time", 0])[:2] == [2, 0]
     assert state(owner) == [(Role.MASTER, None)] * 3
-    assert epochs(owner) == [2] * 4 and owner.epoch(b"$cursor/s-new") == 2
+    assert epochs(owner) == [2] * 4 and owner.roles.epoch(b"$cursor/s-new") == 2
 
 
 def test_a_pattern_that_only_a_companion_begins_with_is_for_none(owner: Owner) -> None:
     """orders/* is for orders/eu, and not for the dead letters of orders."""
-    owner.rules = Rules((Rule(b"s/*", UPSTREAM),))
-    assert owner.role(DEAD) is owner.role(DEAD_CURSOR) is Role.MASTER
+    owner.roles.rules = Rules((Rule(b"s/*", UPSTREAM),))
+    assert owner.roles.role(DEAD) is owner.roles.role(DEAD_CURSOR) is Role.MASTER
     assert call(owner, "rules", ["slave", b"s/*", *UPSTREAM])[:2] == [0, 0]
 
 
@@ -184,7 +189,10 @@ def test_a_claim_of_a_stream_is_one_of_its_companions(owner: Owner) -> None:
     """Of those too that the claimant has not got."""
     for name in FAMILY:
         publish(owner, name, b"x")
-    assert stream_roles.claimed(owner, [S, [[1, 0, owner.directory.node_id], [2, 1, "b"]], "b", 6060])[0] == "slave"
+    assert (
+        stream_roles.claimed(owner, [S, [[1, 0, owner.catalog.directory.node_id], [2, 1, "b"]], "b", 6060])[0]
+        == "slave"
+    )
     assert state(owner) == [(Role.SLAVE, Upstream("b", 6060, "seq", 0))] * 3
     for name in (DEAD, b"new/$dead"):
         with pytest.raises(Refused, match="goes with"):
@@ -195,15 +203,19 @@ def test_who_follows_a_companion_of_a_later_term_is_told_one_behind_it(owner: Ow
     """It was another master's and has not come here before this node was promoted; who is the master now is settled."""
     publish(owner, CURSOR, b"x")
     stream_roles.hear_of(owner, CURSOR, 5, "")
-    assert (owner.role(CURSOR), owner.epoch(CURSOR), owner.open[CURSOR].epoch) == (Role.MASTER, 6, 6)
-    assert history(owner, CURSOR)[-1] == EpochStart(6, 1, owner.directory.node_id)
-    assert owner.epoch(S) == 1 and owner.role(S) is Role.MASTER
+    assert (owner.roles.role(CURSOR), owner.roles.epoch(CURSOR), owner.catalog.open[CURSOR].epoch) == (
+        Role.MASTER,
+        6,
+        6,
+    )
+    assert history(owner, CURSOR)[-1] == EpochStart(6, 1, owner.catalog.directory.node_id)
+    assert owner.roles.epoch(S) == 1 and owner.roles.role(S) is Role.MASTER
 
 
 def test_whose_the_first_term_was_is_not_guessed_where_there_was_another_master(owner: Owner) -> None:
     """A companion that was copied has no .meta while its stream has one."""
     publish(owner, CURSOR, b"x")
-    assert history(owner, CURSOR) == (EpochStart(1, 0, owner.directory.node_id),)
+    assert history(owner, CURSOR) == (EpochStart(1, 0, owner.catalog.directory.node_id),)
     stream_roles.slave(owner, [S, *UPSTREAM])
     stream_roles.promote(owner, [S])
     assert history(owner, CURSOR)[0] == EpochStart(1, 0, "")
@@ -212,7 +224,7 @@ def test_whose_the_first_term_was_is_not_guessed_where_there_was_another_master(
 def test_who_follows_a_companion_that_is_not_here_makes_it(tmp_path: Path) -> None:
     owner = make_owner(tmp_path, auto_master=False)
     owner.create(S, by_command=True)
-    assert call(owner, "follow", [CURSOR, 1, ""])[0] == "master" and CURSOR in owner.names
+    assert call(owner, "follow", [CURSOR, 1, ""])[0] == "master" and CURSOR in owner.catalog.names
     with pytest.raises(Refused):
         call(owner, "follow", [b"other", 1, ""])
 
@@ -223,18 +235,20 @@ def test_who_follows_a_companion_that_is_not_here_makes_it(tmp_path: Path) -> No
 def test_a_companion_is_not_without_its_stream(tmp_path: Path) -> None:
     owner = make_owner(tmp_path)
     owner.create(DEAD_CURSOR)
-    assert sorted(owner.names) == [DEAD_CURSOR, S]
+    assert sorted(owner.catalog.names) == [DEAD_CURSOR, S]
 
 
 def test_what_is_written_down_of_a_companion_is_its_terms(owner: Owner, tmp_path: Path) -> None:
     stream_roles.slave(owner, [S, *UPSTREAM])
     stream_roles.learn(owner, owner.stream(CURSOR), HISTORY)
-    written = read_meta(owner.shard_path(CURSOR), CURSOR.decode())
+    written = read_meta(owner.catalog.shard_path(CURSOR), CURSOR.decode())
     assert written == StreamMeta(CURSOR.decode(), Role.MASTER, 3, None, HISTORY)
     owner.release()
     again = make_owner(tmp_path)
-    assert again.meta(CURSOR) == StreamMeta(CURSOR.decode(), Role.SLAVE, 3, FROM_THE_BEGINNING, HISTORY)
-    assert again.companions.of(S) != () and not meta_path(again.shard_path(DEAD), DEAD.decode()).exists()
+    assert again.roles.meta(CURSOR) == StreamMeta(CURSOR.decode(), Role.SLAVE, 3, FROM_THE_BEGINNING, HISTORY)
+    assert (
+        again.catalog.companions.of(S) != () and not meta_path(again.catalog.shard_path(DEAD), DEAD.decode()).exists()
+    )
     again.release()
 
 
@@ -249,11 +263,11 @@ def test_after_the_machine_went_down_all_begin_one_term(
     owner.release()
     monkeypatch.setattr("tests.broker.owning.BOOT", "the next boot")
     again = make_owner(tmp_path)
-    again.was_followed = True
+    again.roles.was_followed = True
     around(again).on_open = lambda stream: stream_roles.begin_after_boot(again, stream)
     again.stream(first)
     for name in FAMILY[:3]:
         publish(again, name, b"y")
-        assert again.stream(name).log.entry(1).epoch == again.epoch(name) == 2
-        assert history(again, name)[-1] == EpochStart(2, 1, again.directory.node_id)
-    assert not again.reborn
+        assert again.stream(name).log.entry(1).epoch == again.roles.epoch(name) == 2
+        assert history(again, name)[-1] == EpochStart(2, 1, again.catalog.directory.node_id)
+    assert not again.roles.reborn

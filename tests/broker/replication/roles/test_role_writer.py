@@ -77,7 +77,7 @@ def test_the_loop_goes_on_while_a_role_is_written(node: World, disk: Disk) -> No
     node.settle()
     assert admin.take()[:2] == ["ok unmaster s 1", "ok master s 2"]
     assert neighbour.take() == ["ok pub s 1"]
-    stored = read_meta(node.workers[0].owner.shard_path(b"s"), "s")
+    stored = read_meta(node.workers[0].owner.catalog.shard_path(b"s"), "s")
     assert (stored.role, stored.epoch) == (Role.MASTER, 2)
 
 
@@ -93,7 +93,7 @@ def test_a_role_that_cannot_be_written_is_taken_back(node: World, disk: Disk) ->
     node.settle()
     assert admin.take() == ["err full the role could not be written down: No space left on device"]
     assert publisher.take() == ["ok ack on", "ok pub s 1"]
-    directory = node.workers[0].owner.shard_path(b"s")
+    directory = node.workers[0].owner.catalog.shard_path(b"s")
     assert read_meta(directory, "s").role is Role.MASTER and not list(directory.glob("*.new"))
 
 

@@ -84,7 +84,7 @@ def test_one_that_gives_in_takes_none_afterwards_either(scene: Scene) -> None:
     scene.node.claims.drop(S)
     stream_roles.give_in(scene.owner, S, 2, "another", Upstream("10.0.0.2", 5050, "seq", 0))
     scene.asking.tick(0.2)
-    assert not scene.takes(S) and scene.owner.role(S) is Role.SLAVE
+    assert not scene.takes(S) and scene.owner.roles.role(S) is Role.SLAVE
 
 
 def test_a_node_that_cannot_be_reached_is_not_waited_for(scene: Scene, caplog: pytest.LogCaptureFixture) -> None:

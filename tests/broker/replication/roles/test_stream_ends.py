@@ -26,7 +26,7 @@ def test_the_term_of_the_last_message_is_not_the_latest_that_is_known(tmp_path: 
     """A master that comes back has learned of term 5; its messages are of its own term, the first."""
     owner = make_owner(tmp_path / "data")
     publish(owner, S, b"a", b"b")
-    owner.set_meta(StreamMeta("s", Role.SLAVE, 5, None, owner.meta(S).history))
+    owner.roles.set_meta(StreamMeta("s", Role.SLAVE, 5, None, owner.roles.meta(S).history))
     assert rows(owner, S) == [End("s", "slave", 5, 1, 2)]
     stat = call(owner, "stat", [S])
     assert (stat["epoch"], stat["last_epoch"], stat["next_seq"]) == (5, 1, 2)
@@ -36,7 +36,7 @@ def test_the_term_of_the_last_message_is_not_the_latest_that_is_known(tmp_path: 
 def test_a_term_counts_from_its_beginning_on(tmp_path: Path) -> None:
     owner = make_owner(tmp_path / "data")
     publish(owner, S, b"a")
-    owner.set_meta(StreamMeta("s", Role.SLAVE, 1))
+    owner.roles.set_meta(StreamMeta("s", Role.SLAVE, 1))
     assert call(owner, "promote", [S]) == 2
     assert rows(owner, S) == [End("s", "master", 2, 2, 1)]
     publish(owner, S, b"b")
@@ -48,7 +48,7 @@ def test_a_slave_is_in_a_term_when_it_has_all_that_is_before(tmp_path: Path) -> 
     """Its upstream has told that term 4 begins at seq 3."""
     owner = make_owner(tmp_path / "data")
     publish(owner, S, b"a", b"b")
-    owner.set_meta(StreamMeta("s", Role.SLAVE, 4, None, (EpochStart(1, 0, "n1"), EpochStart(4, 3, "n2"))))
+    owner.roles.set_meta(StreamMeta("s", Role.SLAVE, 4, None, (EpochStart(1, 0, "n1"), EpochStart(4, 3, "n2"))))
     assert rows(owner, S) == [End("s", "slave", 4, 1, 2)]
     frames = bytearray(pack_frame(b"c"))
     stamp(frames, 2, owner.stream(S).log.last_timestamp_us, 1, 0)
@@ -75,8 +75,8 @@ def test_companions_are_reported_and_what_is_not_there_is_left_out(tmp_path: Pat
     publish(owner, S, b"a")
     owner.create(b"$cursor/s", by_command=True)
     owner.create(b"broken")
-    owner.open.pop(b"broken").log.close()
-    owner.note_damage(b"broken", StreamDamaged("broken", tmp_path, 0, "for the test"))
+    owner.catalog.open.pop(b"broken").log.close()
+    owner.catalog.note_damage(b"broken", StreamDamaged("broken", tmp_path, 0, "for the test"))
     found = rows(owner, b"broken", b"other", S)
     assert found == [End("s", "master", 1, 1, 1), End("$cursor/s", "master", 1, 0, 0)]
     owner.release()

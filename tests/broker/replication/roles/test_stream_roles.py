@@ -10,7 +10,7 @@ import pytest
 
 from tailrace.broker.replication.roles import stream_roles
 from tailrace.broker.replication.roles.rules import Rule, Rules
-from tailrace.broker.streams import owner as owner_module
+from tailrace.broker.streams import roles as roles_module
 from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.protocol.errors import Code
 from tailrace.shard.epochs import EpochStart, History
@@ -35,15 +35,15 @@ class Node:
 
     @property
     def id(self) -> str:
-        return self.owner.directory.node_id
+        return self.owner.catalog.directory.node_id
 
     @property
     def meta(self) -> StreamMeta:
-        return self.owner.meta(S)
+        return self.owner.roles.meta(S)
 
     @property
     def written(self) -> StreamMeta:
-        return read_meta(self.owner.shard_path(S), "s")
+        return read_meta(self.owner.catalog.shard_path(S), "s")
 
     def history(self) -> History:
         return stream_roles.history_of(self.owner, self.owner.stream(S))
@@ -57,10 +57,10 @@ class Node:
 
     def be(self, role: Role, epoch: int = 1, upstream: Upstream | None = None, *history: tuple[int, int, str]) -> None:
         """Put the stream into this state, with a message in each term of its own before."""
-        if S not in self.owner.names:
+        if S not in self.owner.catalog.names:
             self.owner.create(S)
         starts = tuple(EpochStart(*start) for start in history or ((1, 0, self.id),))
-        self.owner.set_meta(StreamMeta("s", role, epoch, upstream, starts))
+        self.owner.roles.set_meta(StreamMeta("s", role, epoch, upstream, starts))
         self.changed.clear()
 
 
@@ -116,8 +116,8 @@ def test_each_command_in_each_role(
     command(node.owner, args)
     role, epoch, _upstream = after
     assert (node.meta.role, node.meta.epoch, node.meta.upstream) == after
-    assert node.owner.open[S].epoch == (epoch if role is Role.MASTER else 0)
-    if node.owner.metas:
+    assert node.owner.catalog.open[S].epoch == (epoch if role is Role.MASTER else 0)
+    if node.owner.roles.metas:
         assert node.written == node.meta
 
 
@@ -171,7 +171,7 @@ def test_a_disk_that_takes_no_role_changes_nothing(node: Node, monkeypatch: pyte
     def full(*_args: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(owner_module, "write_meta", full)
+    monkeypatch.setattr(roles_module, "write_meta", full)
     assert refusal(stream_roles.slave, node.owner, S, *PLACE) is Code.FULL
     assert node.meta.role is Role.MASTER and not node.changed
     node.publish(b"b")
@@ -429,7 +429,7 @@ def test_what_is_disabled_stays_so(node: Node) -> None:
 
 def test_a_claim_of_a_stream_that_is_not_here_is_accepted_and_makes_none(node: Node) -> None:
     assert claim(node, 4, LOW) == ["disabled", 4, LOW, True]
-    assert S not in node.owner.names
+    assert S not in node.owner.catalog.names
 
 
 def test_a_claim_waits_while_the_end_is_set_aside(node: Node) -> None:
@@ -466,7 +466,7 @@ def test_who_hears_of_a_later_term_takes_no_more_messages(
 
 def test_hearing_of_a_stream_that_is_not_here_is_nothing(node: Node) -> None:
     stream_roles.hear_of(node.owner, S, 9, HIGH)
-    assert S not in node.owner.names and not node.changed
+    assert S not in node.owner.catalog.names and not node.changed
 
 
 def test_one_who_has_given_in_with_nobody_to_follow_is_disabled_until_somebody_claims(node: Node) -> None:
@@ -503,11 +503,11 @@ def test_the_terms_of_the_upstream_are_written_down(node: Node) -> None:
 
 
 def test_a_slave_by_rule_needs_no_file_for_a_first_term(node: Node) -> None:
-    node.owner.rules = Rules((Rule(b"*", UPSTREAM),))
+    node.owner.roles.rules = Rules((Rule(b"*", UPSTREAM),))
     node.owner.create(S)
     node.changed.clear()
     learn(node, (1, 0, LOW))
-    assert not node.changed and S not in node.owner.metas
+    assert not node.changed and S not in node.owner.roles.metas
     learn(node, (1, 0, LOW), (2, 5, HIGH))
     assert node.changed == [S] and node.written.upstream == UPSTREAM
 
@@ -523,7 +523,7 @@ def boot_again(path: Path, boot: str = "the next boot") -> Node:
 
 def opened(node: Node, *, followed: bool = True) -> Node:
     """As a worker has it; the stream is opened for the first time in this boot."""
-    node.owner.was_followed = followed
+    node.owner.roles.was_followed = followed
     around(node.owner).on_open = lambda stream: stream_roles.begin_after_boot(node.owner, stream)
     node.owner.stream(S)
     return node
@@ -535,7 +535,7 @@ def test_a_master_begins_a_term_after_the_machine_went_down(tmp_path: Path) -> N
     node.owner.release()
     again = opened(boot_again(tmp_path))
     assert again.history() == (EpochStart(1, 0, again.id), EpochStart(2, 2, again.id))
-    assert again.written.epoch == again.owner.open[S].epoch == 2
+    assert again.written.epoch == again.owner.catalog.open[S].epoch == 2
     again.owner.release()
     same_boot = opened(boot_again(tmp_path))
     assert same_boot.meta.epoch == 2, "once a boot"
@@ -577,7 +577,7 @@ def test_no_message_is_taken_before_the_term_is_written_down(tmp_path: Path, mon
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(owner_module, "write_meta", full)
+        patch.setattr(roles_module, "write_meta", full)
         opened(again)
         assert again.is_refused() is Code.FULL
         again.owner.trim(again.owner.stream(S), 1)

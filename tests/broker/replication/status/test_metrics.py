@@ -54,7 +54,7 @@ def test_a_stream_that_is_not_open_is_not_opened_for_this(node: World) -> None:
     holders.tell(B, Held(1, 1, (0, 1, 1)))
     owner.close_logs()
     survey(node)
-    assert node.workers[0].metrics.slaves[B] == SlaveMeasures(1, 0, 1, 0, 0.0) and not owner.open
+    assert node.workers[0].metrics.slaves[B] == SlaveMeasures(1, 0, 1, 0, 0.0) and not owner.catalog.open
 
 
 def test_nodes_are_bounded(node: World) -> None:

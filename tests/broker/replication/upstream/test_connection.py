@@ -23,7 +23,7 @@ from tailrace.broker.replication.upstream.connection import (
 )
 from tailrace.broker.replication.upstream.leadership_claims import CLAIM_RETRY_S
 from tailrace.broker.replication.upstream.upstream_calls import PATIENCE_S
-from tailrace.broker.streams import owner as owner_module
+from tailrace.broker.streams import roles as roles_module
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.binary import ServerCodec
@@ -52,7 +52,7 @@ def test_a_node_says_who_it_is_and_is_up_when_it_is_welcome(near: Near) -> None:
     assert near.at(Phase.GREETING) and near.uplink.why == "not tried yet"
     (hello,) = _hellos(near.far.hello)
     assert (hello.features, hello.token, hello.address) == ((r.FEATURE,), "secret", ":6060")
-    assert hello.node == near.owner.directory.node_id
+    assert hello.node == near.owner.catalog.directory.node_id
     near.far.say(m.Welcome(1, (r.FEATURE,), "test", UP, 0, {}))
     near.until(lambda: near.at(Phase.UP))
     assert (near.uplink.node, near.uplink.why, near.uplink.copies.up) == (UP, "", True)
@@ -73,7 +73,7 @@ def _hellos(data: bytes) -> list[m.Hello]:
     ],
 )
 def test_who_cannot_be_an_upstream_is_left(near: Near, node: str, features: tuple[str, ...], why: str) -> None:
-    near.up(near.owner.directory.node_id if node == "own" else node, features)
+    near.up(near.owner.catalog.directory.node_id if node == "own" else node, features)
     near.until(lambda: near.at(Phase.DOWN))
     assert why in near.uplink.why and not near.uplink.copies.up
 
@@ -281,7 +281,7 @@ def test_frames_come_down_and_what_is_held_goes_up(near: Near) -> None:
     near.up()
     near.follow()
     log = near.owner.stream(S).log
-    other = make_owner(near.owner.directory.path.parent / "other")
+    other = make_owner(near.owner.catalog.directory.path.parent / "other")
     frames = bytearray(pack_frame(b"hello"))
     other.create(S)
     other.stream(S).log.append(frames, 1, 1_000, 1)
@@ -289,7 +289,7 @@ def test_frames_come_down_and_what_is_held_goes_up(near: Near) -> None:
     near.far.sock.sendall(raw(m.Chunk(1, memoryview(frames))))
     near.until(lambda: log.next_seq == 1)
     near.settle()
-    assert near.far.take()[-1] == r.Held(((1, near.owner.directory.node_id, 1, log.synced_seq),))
+    assert near.far.take()[-1] == r.Held(((1, near.owner.catalog.directory.node_id, 1, log.synced_seq),))
     other.release()
 
 
@@ -504,23 +504,23 @@ def test_a_claim_is_made_and_settled(near: Near) -> None:
     promoted(near)
     assert near.needed()
     near.up()
-    here = near.owner.directory.node_id
+    here = near.owner.catalog.directory.node_id
     assert near.far.take() == [r.Claim(1, S, (EpochStart(1, 0, UP), EpochStart(2, 0, here)))]
     near.tick(CLAIM_RETRY_S + 0.1)
     near.settle()
     assert [each for each in near.far.take() if isinstance(each, r.Claim)] == [], "one is under way"
     near.far.say(claimed(1, master=here), claimed(1, master=here), claimed(9))
     near.settle()
-    assert not near.needed() and near.owner.meta(S).upstream is None
-    assert (near.owner.role(S), near.owner.epoch(S)) == (Role.MASTER, 2)
+    assert not near.needed() and near.owner.roles.meta(S).upstream is None
+    assert (near.owner.roles.role(S), near.owner.roles.epoch(S)) == (Role.MASTER, 2)
 
 
 def test_a_claim_of_an_earlier_term_makes_a_slave(near: Near) -> None:
     promoted(near)
     near.up()
     near.far.say(claimed(1, accepted=False, epoch=3, master=UP))
-    near.until(lambda: near.owner.role(S) is Role.SLAVE)
-    assert (near.owner.epoch(S), near.owner.meta(S).upstream) == (3, near.upstream._replace(kind="seq"))
+    near.until(lambda: near.owner.roles.role(S) is Role.SLAVE)
+    assert (near.owner.roles.epoch(S), near.owner.roles.meta(S).upstream) == (3, near.upstream._replace(kind="seq"))
     assert not near.uplink.claims
 
 
@@ -551,7 +551,7 @@ def test_an_answer_that_the_disk_does_not_take_is_asked_for_again(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(owner_module, "write_meta", full)
+        patch.setattr(roles_module, "write_meta", full)
         near.far.say(claimed(1, accepted=accepted, epoch=3, master=UP))
         near.settle()
     near.tick(CLAIM_RETRY_S + 0.1)
@@ -559,7 +559,7 @@ def test_an_answer_that_the_disk_does_not_take_is_asked_for_again(
     assert [each.id for each in near.far.take()] == [2]
     near.far.say(claimed(2, accepted=accepted, epoch=3, master=UP))
     near.settle()
-    assert near.owner.role(S) is (Role.MASTER if accepted else Role.SLAVE) and not near.uplink.claims
+    assert near.owner.roles.role(S) is (Role.MASTER if accepted else Role.SLAVE) and not near.uplink.claims
 
 
 def test_after_a_lost_connection_a_claim_is_made_again(near: Near) -> None:

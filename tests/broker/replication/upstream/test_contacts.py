@@ -123,10 +123,10 @@ class Model:
             node.release()
 
     def role(self, number: int) -> Role:
-        return self.nodes[number].role(S)
+        return self.nodes[number].roles.role(S)
 
     def upstream(self, number: int) -> int | None:
-        upstream = self.nodes[number].meta(S).upstream
+        upstream = self.nodes[number].roles.meta(S).upstream
         is_slave = self.role(number) is Role.SLAVE
         return self.addresses.index(upstream[:2]) if upstream is not None and is_slave else None
 
@@ -164,7 +164,7 @@ class Model:
         replica_state.follow(upstream, [S, *stream_roles.term_of(node, S)])
         told = [contact for contact in stream_roles.to_be_told(upstream, S) if contact.was_above]
         history = stream_roles.history_of(upstream, upstream.stream(S))
-        if history[-1].epoch >= node.meta(S).epoch:
+        if history[-1].epoch >= node.roles.meta(S).epoch:
             stream_roles.learn(node, node.stream(S), history, [Contact(*contact[:2]) for contact in told])
 
     def _path_of(self, number: int) -> list[int]:
@@ -197,13 +197,13 @@ class Model:
         """All links are well. The rounds that it takes until nobody has anything to tell."""
         self.cut.clear()
         for number in range(ROUNDS_MAX):
-            before = [node.meta(S) for node in self.nodes]
+            before = [node.roles.meta(S) for node in self.nodes]
             pairs = [(one, other) for one in range(NODES) for other in range(NODES)]
             self.chance.shuffle(pairs)
             for one, other in pairs:
                 self.claim(one, other)
                 self.follow(one)
-            if [node.meta(S) for node in self.nodes] == before:
+            if [node.roles.meta(S) for node in self.nodes] == before:
                 return number
         raise AssertionError("they never come to rest")
 
@@ -224,4 +224,4 @@ def test_one_master_is_left_once_all_links_are_well(model: Model) -> None:
     model.settle()
     terms = [stream_roles.term_of(node, S) for node in model.nodes]
     (master,) = model.masters()
-    assert terms[master] == max(terms) == (terms[master][0], model.nodes[master].directory.node_id)
+    assert terms[master] == max(terms) == (terms[master][0], model.nodes[master].catalog.directory.node_id)

@@ -15,7 +15,7 @@ from tailrace.broker.replication.upstream import decide
 from tailrace.broker.replication.upstream import fetchers as copies_module
 from tailrace.broker.replication.upstream.fetchers import FOLLOWS_AT_ONCE, RETRY_MAX_S, RETRY_S, State
 from tailrace.broker.replication.upstream.socket import WireClosed
-from tailrace.broker.streams import owner as owner_module
+from tailrace.broker.streams import roles as roles_module
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
 from tailrace.protocol.messages import Op
@@ -53,9 +53,9 @@ def test_a_copy_whose_messages_are_all_trimmed_asks_from_its_end(slave: Slave) -
 
 def test_a_copy_says_the_latest_term_that_is_known_here(slave: Slave) -> None:
     slave.follow()
-    slave.owner.set_meta(StreamMeta("s", Role.SLAVE, 5, UPSTREAM, (EpochStart(5, 0, "me"),)))
+    slave.owner.roles.set_meta(StreamMeta("s", Role.SLAVE, 5, UPSTREAM, (EpochStart(5, 0, "me"),)))
     assert slave.up()[0].term_master == "me"
-    slave.owner.set_meta(StreamMeta("s", Role.SLAVE, 6, UPSTREAM, (EpochStart(5, 0, "me"),)))
+    slave.owner.roles.set_meta(StreamMeta("s", Role.SLAVE, 6, UPSTREAM, (EpochStart(5, 0, "me"),)))
     slave.copies.went_down("lost")
     assert (slave.up()[0].term, slave.copy.state) == (6, State.ASKED)
 
@@ -86,10 +86,10 @@ def test_a_damaged_stream_waits_and_keeps_no_other_from_following(slave: Slave) 
     for name in (S, T):
         slave.follow(name)
     slave.owner.close_logs()
-    next(slave.owner.directory.path.glob("*/s.indx")).write_bytes(b"x" * 5_000)
+    next(slave.owner.catalog.directory.path.glob("*/s.indx")).write_bytes(b"x" * 5_000)
     assert [each.stream for each in slave.up()] == [T]
     assert slave.copy.state is State.WAITING and "damaged" in slave.copy.why
-    assert slave.owner.damaged
+    assert slave.owner.catalog.damaged
 
 
 def test_a_stream_whose_end_is_being_set_aside_waits(slave: Slave) -> None:
@@ -194,7 +194,7 @@ def test_streams_that_are_closed_are_asked_for_when_a_turn_has_time_to_open_them
     steps: list[tuple[bytes, Callable[[], object]]] = []
     slave.copies._later_step = lambda name, step: steps.append((name, step))
     assert [each.stream for each in slave.up()] == [S]
-    assert [name for name, _step in steps] == [T] and T not in slave.owner.open
+    assert [name for name, _step in steps] == [T] and T not in slave.owner.catalog.open
     steps[0][1]()
     assert [each.stream for each in slave.heard()] == [T]
     slave.copies.remove(T)
@@ -325,7 +325,7 @@ def test_a_disk_that_takes_no_frames_is_tried_again(
 def test_a_stream_that_is_damaged_meanwhile_waits(slave: Slave) -> None:
     slave.be(State.FOLLOWING)
     slave.owner.close_logs()
-    next(slave.owner.directory.path.glob("*/s.indx")).write_bytes(b"x" * 5_000)
+    next(slave.owner.catalog.directory.path.glob("*/s.indx")).write_bytes(b"x" * 5_000)
     slave.chunk(10, 11)
     assert slave.copy.state is State.WAITING and slave.heard() == [m.Unsubscribe(1)]
 
@@ -337,9 +337,9 @@ def test_the_upstreams_terms_are_learnt_before_its_frames_come(slave: Slave) -> 
     slave.be(State.ASKED)
     history = (EpochStart(1, 0, A), EpochStart(4, 10, "node-b"))
     slave.followed("following", 10, history=history)
-    assert (slave.owner.meta(S).history, slave.owner.epoch(S)) == (history, 4)
+    assert (slave.owner.roles.meta(S).history, slave.owner.roles.epoch(S)) == (history, 4)
     slave.followed("news", history=(*history, EpochStart(5, 12, A)))
-    assert slave.owner.epoch(S) == 5
+    assert slave.owner.roles.epoch(S) == 5
 
 
 def test_terms_that_the_disk_does_not_take_end_the_following(slave: Slave, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -349,10 +349,10 @@ def test_terms_that_the_disk_does_not_take_end_the_following(slave: Slave, monke
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(owner_module, "write_meta", full)
+        patch.setattr(roles_module, "write_meta", full)
         slave.followed("following", 10, history=LATER)
     assert (slave.copy.state, slave.heard()) == (State.WAITING, [m.Unsubscribe(1)])
-    assert slave.owner.epoch(S) == 1
+    assert slave.owner.roles.epoch(S) == 1
 
 
 def test_the_way_to_the_master_is_known_while_there_is_one(slave: Slave) -> None:
@@ -467,7 +467,7 @@ def test_a_copy_that_cannot_begin_anew_is_tried_again(
         slave.followed("following", 15, first_seq=15)
         slave.finish_cut()
     assert slave.copy.state is State.WAITING and slave.heard() == [m.Unsubscribe(1)]
-    assert S not in slave.owner.open
+    assert S not in slave.owner.catalog.open
     (asked,) = slave.tick(RETRY_S)
     slave.followed("following", 15, first_seq=15)
     slave.finish_cut()

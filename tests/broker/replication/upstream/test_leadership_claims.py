@@ -42,7 +42,9 @@ class Said:
 def owner(tmp_path: Path) -> Iterator[Owner]:
     owner = make_owner(tmp_path / "data")
     publish(owner, S)
-    owner.set_meta(StreamMeta("s", Role.MASTER, 5, UPSTREAM, (EpochStart(5, 0, owner.directory.node_id),)))
+    owner.roles.set_meta(
+        StreamMeta("s", Role.MASTER, 5, UPSTREAM, (EpochStart(5, 0, owner.catalog.directory.node_id),))
+    )
     yield owner
     owner.release()
 
@@ -54,8 +56,8 @@ def test_a_claim_is_said_once_and_settled_by_its_answer(owner: Owner) -> None:
     claims.tick(100.0)
     said = heard.claims
     assert [(each.id, each.stream, each.history[-1].epoch) for each in said] == [(1, S, 5)]
-    claims.answered(Claimed(1, "slave", 5, owner.directory.node_id, True), 100.0)
-    assert not claims and owner.meta(S).upstream is None
+    claims.answered(Claimed(1, "slave", 5, owner.catalog.directory.node_id, True), 100.0)
+    assert not claims and owner.roles.meta(S).upstream is None
 
 
 def test_who_is_not_accepted_gives_in(owner: Owner) -> None:
@@ -63,19 +65,22 @@ def test_who_is_not_accepted_gives_in(owner: Owner) -> None:
     claims.add(S)
     claims.tick(1.0)
     claims.answered(Claimed(1, "slave", 5, "another", False), 1.0)
-    assert not claims and (owner.role(S), owner.meta(S).upstream) == (Role.SLAVE, UPSTREAM._replace(kind="seq"))
+    assert not claims and (owner.roles.role(S), owner.roles.meta(S).upstream) == (
+        Role.SLAVE,
+        UPSTREAM._replace(kind="seq"),
+    )
 
 
 def test_a_slave_passes_on_what_it_knows_of_its_master(owner: Owner) -> None:
     contact = Contact(*NODE)
     history = (EpochStart(1, 0, "former"),)
-    owner.set_meta(StreamMeta("s", Role.SLAVE, 7, Upstream("new", 1), history, (contact,), "master"))
+    owner.roles.set_meta(StreamMeta("s", Role.SLAVE, 7, Upstream("new", 1), history, (contact,), "master"))
     claims = Claims(owner, heard := Said(), NODE)
     claims.add(S)
     claims.tick(1.0)
     assert heard.claims == [Claim(1, S, (EpochStart(1, 0, "former"), EpochStart(7, 0, "master")))]
     claims.answered(Claimed(1, "master", 9, "yet another", False), 1.0)
-    assert not claims and owner.meta(S).upstream == Upstream(*NODE, "seq", 0), "that one knows of a later term"
+    assert not claims and owner.roles.meta(S).upstream == Upstream(*NODE, "seq", 0), "that one knows of a later term"
     assert ("new", 1) in [contact[:2] for contact in stream_roles.to_be_told(owner, S)], (
         "and so must the former upstream"
     )
@@ -98,7 +103,7 @@ def test_no_more_than_some_claims_wait_for_an_answer(owner: Owner, monkeypatch: 
         claims.add(name)
     claims.tick(1.0)
     assert [each.stream for each in heard.claims] == [b"s", b"a"]
-    claims.answered(Claimed(1, "slave", 5, owner.directory.node_id, True), 1.0)
+    claims.answered(Claimed(1, "slave", 5, owner.catalog.directory.node_id, True), 1.0)
     claims.tick(1.0)
     assert [each.stream for each in heard.claims] == names
 
@@ -108,10 +113,10 @@ def test_a_term_that_began_meanwhile_is_claimed_next(owner: Owner) -> None:
     claims.add(S)
     claims.tick(1.0)
     stream_roles.promote(owner, [S])
-    owner.set_meta(replace(owner.meta(S), epoch=6))
+    owner.roles.set_meta(replace(owner.roles.meta(S), epoch=6))
     claims.answered(Claimed(1, "master", 5, "another", False), 1.0)
     claims.tick(1.0)
-    assert [each.history[-1].epoch for each in heard.claims] == [5, 6] and owner.role(S) is Role.MASTER
+    assert [each.history[-1].epoch for each in heard.claims] == [5, 6] and owner.roles.role(S) is Role.MASTER
 
 
 def test_a_claim_that_failed_and_one_on_a_lost_connection_are_said_again(owner: Owner) -> None:

@@ -72,14 +72,14 @@ class Node:
 
     def next_seq(self, name: str = "s") -> int:
         owner = self.world.workers[self.world.owner_of(name)].owner
-        return owner.stream(name.encode()).log.next_seq if name.encode() in owner.names else -1
+        return owner.stream(name.encode()).log.next_seq if name.encode() in owner.catalog.names else -1
 
     def copy_state(self, name: str = "s") -> State:
         (state,) = [uplink.copies.by_name[name.encode()].state for uplink in self.uplinks]
         return state
 
     def role(self, name: str = "s") -> str:
-        return str(self.world.workers[self.world.owner_of(name)].owner.role(name.encode()))
+        return str(self.world.workers[self.world.owner_of(name)].owner.roles.role(name.encode()))
 
     def fill(self, *payloads: bytes, name: str = "s") -> None:
         self.world.fill(name, list(payloads))
@@ -331,7 +331,7 @@ def test_a_promoted_slave_is_followed_by_its_former_master(tree: Tree, pair: tup
     up.peer.send("ack on", "pub s |d")
     tree.until(lambda: up.next_seq() == down.next_seq() == 4)
     tree.until(lambda: not down.uplinks)
-    assert down.owner.meta(b"s").upstream is None and up.owner.epoch(b"s") == 2
+    assert down.owner.roles.meta(b"s").upstream is None and up.owner.roles.epoch(b"s") == 2
 
 
 def test_two_masters_end_as_one_and_the_others_messages_are_set_aside(tree: Tree, pair: tuple[Node, Node]) -> None:
@@ -375,7 +375,7 @@ def test_companions_are_promoted_and_turn_round_with_their_stream(tree: Tree, pa
 def test_one_who_was_deposed_says_so_until_somebody_claims(tree: Tree) -> None:
     node = tree.node()
     node.fill(b"a")
-    node.owner.set_meta(StreamMeta("s", Role.SLAVE, 5, None))
+    node.owner.roles.set_meta(StreamMeta("s", Role.SLAVE, 5, None))
     assert node.say("pub s |b").startswith("err disabled s: " + DEPOSED_TEXT[:40])
 
 
@@ -384,7 +384,7 @@ def test_a_claim_is_dropped_when_its_stream_is_no_masters_any_more(tree: Tree) -
     node = tree.node()
     node.fill(b"a")
     for upstream in (Upstream("127.0.0.1", 9), Upstream("127.0.0.1", 10)):
-        node.owner.set_meta(StreamMeta("s", Role.MASTER, 5, upstream))
+        node.owner.roles.set_meta(StreamMeta("s", Role.MASTER, 5, upstream))
         assert not any(upstream.port == uplink.port for uplink in node.uplinks), "it is not on the disk yet"
         node.world.workers[0]._finish_roles()
         assert [list(uplink.claims) for uplink in node.uplinks if uplink.claims] == [[b"s"]]
@@ -403,18 +403,20 @@ def test_a_turns_publishes_go_where_the_stream_is_when_the_turn_ends(tree: Tree,
         router.batch(b"s").add(sink, 0, 1, made.take_frames())
 
     stage(sinks[0])
-    owner.set_meta(StreamMeta("s", Role.MASTER, 5, None))  # as when a claim, or a sibling's call, comes in between
+    owner.roles.set_meta(
+        StreamMeta("s", Role.MASTER, 5, None)
+    )  # as when a claim, or a sibling's call, comes in between
     down.world.workers[0]._finish_roles()
     router.flush()
     assert sinks[0].published_at == {0: 3}
     stage(sinks[1])
-    owner.set_meta(StreamMeta("s", Role.SLAVE, 5, Upstream("127.0.0.1", 9)))
+    owner.roles.set_meta(StreamMeta("s", Role.SLAVE, 5, Upstream("127.0.0.1", 9)))
     down.world.workers[0]._finish_roles()
     router.flush()
     assert not sinks[1].published_at and [uplink.route.bytes_held for uplink in down.uplinks if uplink.port == 9] == [
         33
     ]
-    owner.set_meta(StreamMeta("s", Role.DISABLED, 5, None))
+    owner.roles.set_meta(StreamMeta("s", Role.DISABLED, 5, None))
     down.world.workers[0]._finish_roles()
     assert sinks[1].refusals[0][0] is Code.UNAVAILABLE
 
@@ -470,12 +472,14 @@ def test_a_cut_that_ends_after_the_streams_were_given_up_changes_nothing(
     monkeypatch.setattr(worker.fanout, "cut", lambda name, _seq: cuts.append(name))
     down.slave(up)
     tree.until(held.begun.is_set)
-    stream = worker.owner.open[b"s"]
+    stream = worker.owner.catalog.open[b"s"]
     worker._retire()
     held.go_on.set()
     tree.until(lambda: not stream.busy)
     assert not cuts and worker.metrics.diverged_messages == 0
-    with contextlib.closing(StreamLog.open(worker.owner.shard_path(b"s"), "s", create=False, boot_id="x")) as log:
+    with contextlib.closing(
+        StreamLog.open(worker.owner.catalog.shard_path(b"s"), "s", create=False, boot_id="x")
+    ) as log:
         assert log.next_seq == 5, "its successor sees to it"
 
 
@@ -521,7 +525,11 @@ def test_a_cut_that_fails_is_made_again_and_told_when_it_is_one(
     reader = down.world.connect()
     down.world.ask(reader, "sub s #0")
     down.slave(up)
-    tree.until(lambda: not failures and not down.owner.open[b"s"].busy if b"s" in down.owner.open else not failures)
+    tree.until(
+        lambda: (
+            not failures and not down.owner.catalog.open[b"s"].busy if b"s" in down.owner.catalog.open else not failures
+        )
+    )
     tree.until(lambda: down.messages() == [b"a", b"b"])
     assert len(told) >= 1 and [line for line in reader.lines if line.startswith("err diverged")]
     assert down.world.workers[0].metrics.diverged_messages == (0 if late else 5)

@@ -1,0 +1,107 @@
+"""The shards of a worker on the disk: their locks, the names of their streams, and which of these are open or damaged.
+
+All streams are known by name; only some are open. A stream that is not open is one dictionary entry. Opening is where
+damage shows: that stream refuses with `damaged` from then on, the others work.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import OrderedDict
+from pathlib import Path
+
+from tailrace.broker.process.metrics import WorkerMetrics
+from tailrace.broker.replication.roles.internal_streams import Companions
+from tailrace.broker.streams.full_disk import FullDiskLog
+from tailrace.broker.streams.open_stream import OpenStream
+from tailrace.broker.streams.refused import Refused
+from tailrace.protocol.errors import Code
+from tailrace.shard.catalog import stream_names
+from tailrace.shard.directory import DataDirectory
+from tailrace.shard.errors import StorageError, StorageFull, StreamDamaged
+from tailrace.shard.lock import ShardLock, lock_shard
+from tailrace.shard.log import StreamLog
+from tailrace.shard.names import shard_of
+
+log = logging.getLogger(__name__)
+
+LOCK_PATIENCE_S = 5.0  # a predecessor that is leaving gives its locks back well within this
+
+
+class StreamCatalog:
+    """One per owner: the shards `slot`, `slot + slots`, ... of the data directory.
+
+    open: open streams, the least recently used first.
+    incarnation: no other owner of these shards has the same while the node runs.
+    """
+
+    def __init__(self, directory: DataDirectory, slot: int, slots: int, boot_id: str, metrics: WorkerMetrics) -> None:
+        self.directory = directory
+        self.boot_id = boot_id
+        self.shards = list(range(slot, directory.shards, slots))
+        self.owning = False
+        self.incarnation = time.monotonic_ns()
+        self.names: dict[bytes, None] = {}
+        self.companions = Companions()
+        self.damaged: dict[bytes, StreamDamaged] = {}
+        self.open: OrderedDict[bytes, OpenStream] = OrderedDict()
+        self.full_disk = FullDiskLog(directory.path)
+        self._metrics = metrics
+        self._locks: list[ShardLock] = []
+
+    def lock(self) -> None:
+        """Lock the shards and read their streams' names. Raises ShardLocked if another process does not let go."""
+        deadline_s = time.monotonic() + LOCK_PATIENCE_S
+        for shard in self.shards:
+            path = self.directory.shard_path(shard)
+            self._locks.append(lock_shard(path, deadline_s))
+            self.names.update((name.encode(), None) for name in stream_names(path))
+        self.companions.note(self.names)
+        self.owning = True
+
+    def unlock(self) -> None:
+        """Release the locks; a successor may take them at once."""
+        self.owning = False
+        for lock in self._locks:
+            lock.release()
+        self._locks.clear()
+
+    def shard_path(self, name: bytes) -> Path:
+        return self.directory.shard_path(shard_of(name, self.directory.shards))
+
+    def add(self, name: bytes) -> None:
+        """There is a new stream."""
+        self.names[name] = None
+        self.companions.note([name])
+
+    def open_log(self, name: bytes) -> StreamLog:
+        """Open a stream's files, or make them: those of a known stream may be missing, if its making was interrupted.
+
+        Raises Refused.
+        """
+        if not self.owning:
+            raise Refused(Code.UNAVAILABLE, "this worker does not own the stream; nothing of this was logged")
+        if name in self.damaged:
+            raise Refused(Code.DAMAGED, str(self.damaged[name]))
+        text = name.decode()
+        try:
+            opened = StreamLog.open(self.shard_path(name), text, create=True, boot_id=self.boot_id)
+        except StreamDamaged as damage:
+            self.note_damage(name, damage)
+            raise Refused(Code.DAMAGED, str(damage)) from damage
+        except StorageFull as full:
+            self.full_disk.note(full)
+            raise Refused(Code.FULL, str(full)) from full
+        except (OSError, StorageError) as error:
+            log.error("cannot open stream %r: %s", text, error)
+            raise Refused(Code.UNAVAILABLE, f"this stream cannot be opened: {error}") from error
+        self._metrics.note_losses(text, opened.lost_messages, opened.torn_bytes)
+        return opened
+
+    def note_damage(self, name: bytes, damage: StreamDamaged) -> None:
+        """Remember that a stream is damaged: it refuses until the node is restarted after a repair."""
+        if name not in self.damaged:
+            log.error("stream refused: %s", damage)
+            self._metrics.damaged_streams += 1
+            self.damaged[name] = damage
