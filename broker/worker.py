@@ -167,6 +167,13 @@ class Worker:
             context=wiring,
             role_writer=self.role_writer,
         )
+        self.desk = Desk(self.owner, time.monotonic)
+        answered_later = {
+            "await": partial(ack_handover.wait_on, self.owner),
+            "consume": partial(verbs.consume, self.desk),
+            "get": partial(verbs.get, self.desk),
+            "rules": partial(obey, self.owner, self.work),
+        }
         self.router = Router(
             self.owner,
             self.routes,
@@ -175,16 +182,15 @@ class Worker:
             boot.metrics,
             self.work,
             self.links.send,
+            answered_later=answered_later,
+            on_away=lambda client, slot: self.movers.consider(client, slot),
         )
-        self.desk = Desk(self.owner, time.monotonic)
-        self.router.answered_later = {
-            "await": partial(ack_handover.wait_on, self.owner),
-            "consume": partial(verbs.consume, self.desk),
-            "get": partial(verbs.get, self.desk),
-            "rules": partial(obey, self.owner, self.work),
-        }
         self.readers = Readers(boot.directory, settings.max_open_streams, boot.boot_id)
-        self.fanout = FanOut(self.readers, on_count=lambda feed: self.siblings.recount(feed) if feed.remote else None)
+        self.fanout = FanOut(
+            self.readers,
+            on_count=lambda feed: self.siblings.recount(feed) if feed.remote else None,
+            on_cut=self._forget_chunks,
+        )
         cache_bytes, fresh = settings.chunk_cache_bytes, self.fanout.fresh
         self.renderings = Renderings(self.readers, settings.chunk_bytes, cache_bytes, fresh)
         self.frame_chunks = FrameChunks(self.readers, settings.chunk_bytes, cache_bytes, fresh)
@@ -193,7 +199,6 @@ class Worker:
         self.stirred_s = self.services.now_s
         self._set_cells(self.services.cells)
         self.movers = Movers(self.services, self.links, self.board)
-        self.router.on_away = self.movers.consider
         self.subscribing = Subscribing(self.services, self.work, self.movers.consider_subscriber)
         self.aging = AgingClock(boot.directory.path, boot.slot, boot.boot_id, settings.clock_jump_wait_s, now_us)
         self.patrol = Patrol(self.desk)
@@ -207,7 +212,6 @@ class Worker:
         )
         self._build_replication(boot)
         self._build_connections(boot)
-        self.fanout.on_cut = self._forget_chunks
         self.timers = Timers(time.monotonic)
 
     def _build_replication(self, boot: WorkerBoot) -> None:

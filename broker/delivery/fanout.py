@@ -26,8 +26,11 @@ LOOKS_A_TICK = 256
 class FanOut:
     """The feeds of a worker and the clients that have something to be sent."""
 
-    def __init__(self, readers: Readers, *, on_count: Callable[[Feed], None]) -> None:
-        """`on_count` hears of each feed whose number of cursors has changed; with none left the feed is gone."""
+    def __init__(self, readers: Readers, *, on_count: Callable[[Feed], None], on_cut: Callable[[], None]) -> None:
+        """on_count: called with each feed whose number of cursors has changed; with none left the feed is gone.
+
+        on_cut: called when messages of a stream were cut; chunks made of them must not be sent any more.
+        """
         self.feeds: dict[bytes, Feed] = {}
         self.runnable: deque[Subscriber] = deque()
         self.blocked: dict[Subscriber, None] = {}  # kept by the clients themselves
@@ -37,7 +40,7 @@ class FanOut:
         self._to_look_at: list[bytes] = []
         self._serving: Subscriber | None = None  # in no list while it has its turn
         self._on_count = on_count
-        self.on_cut: Callable[[], None] = lambda: None  # what was made of some stream's messages is right no more
+        self._on_cut = on_cut
 
     def behind(self) -> Iterator[Subscriber]:
         """The clients that wait for their turn or for their socket."""
@@ -277,7 +280,7 @@ class FanOut:
         """
         self._readers.forget(name)
         self.fresh.pop(name, None)
-        self.on_cut()
+        self._on_cut()
         feed = self.feeds.get(name)
         parked = dict.fromkeys(self.starved)
         if feed is not None:

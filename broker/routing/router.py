@@ -198,8 +198,15 @@ class Router:
         metrics: WorkerMetrics,
         work: Work,
         send_forwards: Callable[[], None],
+        *,
+        answered_later: Mapping[str, Later],
+        on_away: Callable[[Any, int], None],
     ) -> None:
-        """`send_forwards` sends at once what is queued for the siblings."""
+        """`send_forwards` sends at once what is queued for the siblings.
+
+        answered_later: by verb, the calls whose answers are not known at once. on_away: called with a client that
+        publishes mostly to one other worker, and the slot of that worker.
+        """
         self.owner = owner
         self._send_forwards = send_forwards
         self.routes = routes
@@ -211,8 +218,8 @@ class Router:
         self._new_streams = 0  # of this turn, of this worker's own
         self._ids = count(1)
         self.slot_of: Callable[[bytes], int] = lru_cache(SLOTS_KEPT)(lambda name: shard_of(name, shards) % slots)
-        self.answered_later: Mapping[str, Later] = {}  # calls whose answers are not known at once
-        self.on_away: Callable[[Any, int], None] = lambda _client, _slot: None
+        self.answered_later = answered_later
+        self.on_away = on_away
 
     @property
     def scattered(self) -> bool:

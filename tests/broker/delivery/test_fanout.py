@@ -86,9 +86,12 @@ class World:
         self.logs: dict[str, StreamLog] = {}
         self.readers = Readers(self.directory, 16, BOOT)
         self.counts: list[tuple[bytes, int]] = []
-        self.fanout = FanOut(self.readers, on_count=lambda feed: self.counts.append((feed.name, feed.cursors)))
+        self.fanout = FanOut(
+            self.readers,
+            on_count=lambda feed: self.counts.append((feed.name, feed.cursors)),
+            on_cut=lambda: self.renderings.cache.clear(),
+        )
         self.renderings = Renderings(self.readers, CHUNK_BYTES, 8 * CHUNK_BYTES, self.fanout.fresh)
-        self.fanout.on_cut = self.renderings.cache.clear
 
     def client(self, room: int = PLENTY) -> FakeClient:
         return FakeClient(self.renderings, room)
@@ -557,7 +560,7 @@ def test_what_was_made_of_the_old_messages_is_forgotten(world: World) -> None:
     world.subscribe(world.client(), "a")
     world.publish("a", b"in memory")
     said: list[int] = []
-    world.fanout.on_cut = lambda: said.append(1)
+    world.fanout._on_cut = lambda: said.append(1)
     reader = world.readers.get(b"a")
     cut_and_say(world, "a", 10)
     assert said and not world.fanout.fresh and world.readers.get(b"a") is not reader
