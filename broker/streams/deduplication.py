@@ -23,7 +23,7 @@ from tailrace.shard.producer_memory import ProducerMemory
 from tailrace.shard.producers import Judgement, Kind, Producers, Run
 
 if TYPE_CHECKING:
-    from tailrace.broker.streams.owner import OpenStream
+    from tailrace.broker.streams.open_stream import OpenStream
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.tidy import circles, tree
 
-FILES_MAX = 5  # of the largest circle
+FILES_MAX = 4  # of the largest circle
 WORKER = "tailrace.broker.worker"
 
 
