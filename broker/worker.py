@@ -167,7 +167,7 @@ class Worker:
             context=wiring,
             role_writer=self.role_writer,
         )
-        self.desk = Desk(self.owner, time.monotonic)
+        self.desk = Desk(self.owner, time.monotonic, on_change=lambda name: self.patrol.forget(name))
         answered_later = {
             "await": partial(ack_handover.wait_on, self.owner),
             "consume": partial(verbs.consume, self.desk),

@@ -72,14 +72,15 @@ class Answer:
 class Desk:
     """`clock`: monotonic seconds."""
 
-    def __init__(self, owner: Owner, clock: Callable[[], float]) -> None:
+    def __init__(self, owner: Owner, clock: Callable[[], float], on_change: Callable[[bytes], None]) -> None:
+        """`on_change` is called with a stream's name if its consumers may change from now on."""
         self.owner = owner
         self.clock = clock
         self.books: OrderedDict[bytes, Book] = OrderedDict()
         self.waiters = Waiters()
         self.patient = True  # gets may wait for messages
         self.post = Post(self)
-        self.on_change: Callable[[bytes], None] = lambda _name: None  # a stream's consumers may change from now on
+        self._on_change = on_change
         self._staged: dict[bytes, Book] = {}
         self._hungry: dict[tuple[bytes, bytes], None] = {}  # consumers at which some wait, and may be given something
         self._deadlines: list[tuple[int, bytes]] = []  # a heap
@@ -95,7 +96,7 @@ class Desk:
         with refusals("consume"):
             book = Book(self.owner, name)
         self.books[name] = book
-        self.on_change(name)
+        self._on_change(name)
         if book.log.staged:
             self._staged[name] = book
         self.post.look_at(book)
@@ -300,7 +301,7 @@ class Desk:
 
     def role_changed(self, name: bytes) -> None:
         """Of a stream, or of its log of consumers: its role, its term, or where it ends."""
-        self.on_change(name.removeprefix(CURSOR_PREFIX))
+        self._on_change(name.removeprefix(CURSOR_PREFIX))
         book = self.known(name.removeprefix(CURSOR_PREFIX))
         if book is None:
             return

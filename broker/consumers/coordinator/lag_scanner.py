@@ -79,7 +79,6 @@ class Patrol:
         self._found = Measures()
         self._memory: OrderedDict[bytes, Remembered] = OrderedDict()
         self.read = 0  # logs that were, for want of a survey that holds
-        desk.on_change = self._forget
 
     def visit(self, name: bytes, nbytes: int) -> None:
         """A log of consumers whose files take so much."""
@@ -136,7 +135,7 @@ class Patrol:
         if len(self._memory) > SURVEYS_MAX:
             self._memory.popitem(last=False)
 
-    def _forget(self, name: bytes) -> None:
+    def forget(self, name: bytes) -> None:
         """The stream's consumers are in memory from now on, where they may change; or the stream is another now."""
         self._memory.pop(name, None)
 

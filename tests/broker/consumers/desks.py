@@ -32,10 +32,10 @@ class Office:
         self.path = path
         self.clock = clock or Clock()
         self.owner: Owner = make_owner(path, self.clock, **settings)
-        self.desk = Desk(self.owner, self.clock.seconds)
+        self.desk = Desk(self.owner, self.clock.seconds, lambda name: self.patrol.forget(name))
         around(self.owner).on_role = self.desk.role_changed
         self.syncer = HandSyncer()
-        patrol = Patrol(self.desk)
+        self.patrol = patrol = Patrol(self.desk)
         around(self.owner).spared_seq = patrol.spared_seq
         self.upkeep = Upkeep(
             self.owner,

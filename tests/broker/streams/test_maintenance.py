@@ -69,7 +69,7 @@ class World:
         self.owner: Owner = make_owner(path / "data", self.clock, **settings)  # type: ignore[arg-type]
         self.syncer = HandSyncer()
         clock = self.clock
-        patrol = Patrol(Desk(self.owner, clock.seconds))
+        patrol = Patrol(Desk(self.owner, clock.seconds, lambda name: patrol.forget(name)))
         self.upkeep = Upkeep(
             self.owner,
             patrol,
