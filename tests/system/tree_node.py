@@ -151,7 +151,6 @@ class Tree:
     def rebuild(self, name: str) -> None:
         """Start a node that does not run with nothing, as a new one."""
         shutil.rmtree(self.nodes[name].data)
-        self.nodes[name].by_exec = True  # forked, it is so quick that its slaves are back before it is told to follow
         self.nodes[name].start()
         self.follow(name)
 

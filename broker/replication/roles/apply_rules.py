@@ -89,10 +89,15 @@ def rules(owner: Owner, args: Args) -> list[Any]:
     return list(outcome)
 
 
-def changes(owner: Owner, args: Args) -> Iterator[tuple[bytes, Callable[[], Outcome]] | None]:
-    """[verb, pattern, host, port, kind, value] -> each stream that is meant, and what changes it; None now and then."""
+def changes(
+    owner: Owner, args: Args, names: Iterable[bytes] | None = None
+) -> Iterator[tuple[bytes, Callable[[], Outcome]] | None]:
+    """[verb, pattern, host, port, kind, value] -> each stream that is meant, and what changes it; None now and then.
+
+    `names`: all by default.
+    """
     verb, pattern, *upstream = args
-    for number, name in enumerate(list(owner.catalog.names)):
+    for number, name in enumerate(list(owner.catalog.names) if names is None else names):
         if covers(pattern, name) and _has_own_role(name):
             yield name, partial(_change, owner, verb, name, upstream)
         elif number % PAUSE_NAMES == 0:
@@ -115,6 +120,9 @@ def obey(owner: Owner, work: Work, args: Args, done: Callable[[Any | Refused], N
 class Obeying:
     """A command for all streams of a pattern on its way through those of this worker, some in each turn.
 
+    Streams that are made meanwhile are changed at the end, when the rules have been read: until then a FOLLOW of a
+    later term may have made one that follows nobody.
+
     `done` gets what `rules` gives when all roles are on the disk, or a Refused if one could not be written: the rule
     then stays as it is.
     """
@@ -124,7 +132,9 @@ class Obeying:
         self._work = work
         self._args = args
         self._done = done
+        self._names = set(owner.catalog.names)
         self._changes = changes(owner, args)
+        self._is_last_pass = False
         self._outcome = Outcome(0)
         self._looked_at = 0
         self._error: OSError | None = None
@@ -170,7 +180,13 @@ class Obeying:
         except Refused as refused:
             self._done(refused)
             return
-        self._done(list(self._outcome))
+        newer = [] if self._is_last_pass else [name for name in self._owner.catalog.names if name not in self._names]
+        if newer:
+            self._is_last_pass = True  # the rules hold for any that are made from now on
+            self._changes = changes(self._owner, self._args, newer)
+            self.next(None)
+        else:
+            self._done(list(self._outcome))
 
     def _give_up(self) -> None:
         self._done(Refused(Code.UNAVAILABLE, "this worker is being replaced; give the command again"))

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from tailrace.broker.process.settings import SlaveRule
-from tailrace.broker.replication.roles.apply_rules import Outcome, together
+from tailrace.broker.process.work import Work
+from tailrace.broker.replication.roles.apply_rules import Outcome, obey, together
 from tailrace.broker.replication.roles.node_file import NODE_FILE, NodeFile, read_node_file, write_node_file
 from tailrace.broker.replication.roles.rules import RULES_MAX, Rule
 from tailrace.broker.streams.owner import Owner, Refused
@@ -213,6 +214,21 @@ def test_what_is_made_between_the_two_rounds_is_seen_to_in_the_second(owner: Own
     assert owner.roles.role(b"meanwhile") is Role.SLAVE, "this worker obeys the rule still"
     assert Outcome(*call(owner, "rules", ["promote", b"*", *NONE])) == Outcome(1)
     assert roles(owner) == {"meanwhile": ("master", 2)}
+
+
+def test_streams_that_slaves_make_during_the_command_follow_too(owner: Owner) -> None:
+    """The slaves of a node that was set up anew come back, with their terms, while it is told whom to follow."""
+    publish(owner, b"s")
+    work, outcomes = Work(lambda: 0.0), list[Any]()
+    call(owner, "rule", [b"*", *UP])
+    obey(owner, work, ["slave", b"*", *UP], outcomes.append)
+    call(owner, "follow", [b"meanwhile", 3, "their-master"])
+    assert owner.roles.meta(b"meanwhile").upstream is None, "it gives in to the later term, and knows no master"
+    while work.busy:
+        work.begin_turn()
+        work.run()
+    assert outcomes == [[2, 0, "", ""]]
+    assert owner.roles.meta(b"meanwhile").upstream == owner.roles.meta(b"s").upstream == Upstream(*UP)
 
 
 def test_the_brokers_own_streams_are_not_meant(owner: Owner) -> None:
