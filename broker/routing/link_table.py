@@ -20,15 +20,25 @@ class LinkTable:
 
     def __init__(self, slots: int, own: int, window_bytes: int, poller: Poller, clock: Callable[[], float]) -> None:
         self.open: dict[tuple[int, int], Link] = {}
-        self.routes = {slot: Route(slot, window_bytes, clock, self.touch) for slot in range(slots) if slot != own}
         self._window_bytes = window_bytes
         self.poller = poller
         self._clock = clock
+        self.routes = {slot: self._route(slot) for slot in range(slots) if slot != own}
         self._touched: dict[Link, None] = {}
 
     def follow_successor(self, own: int) -> None:
         """This worker is retired: what is for its own slot goes to the slot's next owner."""
-        self.routes[own] = Route(own, self._window_bytes, self._clock, self.touch)
+        self.routes[own] = self._route(own)
+
+    def _route(self, slot: int) -> Route:
+        return Route(slot, self._window_bytes, self._clock, self.touch, on_switch=self._send_switched)
+
+    def _send_switched(self, owner: Link) -> None:
+        """Tell the former owners of the slot that they may leave."""
+        for link in self.open.values():
+            if link.slot == owner.slot and link.generation < owner.generation:
+                link.queue(sibling.pack_switched())
+                self.touch(link)
 
     def touch(self, link: Link) -> None:
         """There is something to send over this link; it goes at the end of the turn."""

@@ -57,12 +57,12 @@ class Route:
     __slots__ = (
         "_clock",
         "_moving",
+        "_on_switch",
         "_wake",
         "bytes_held",
         "feeders",
         "inflight",
         "link",
-        "on_switch",
         "slot",
         "successor",
         "waiting",
@@ -71,8 +71,16 @@ class Route:
     )
 
     def __init__(
-        self, slot: int, window_bytes: int, clock: Callable[[], float], wake: Callable[[Any], None], who: str = OWNER
+        self,
+        slot: int,
+        window_bytes: int,
+        clock: Callable[[], float],
+        wake: Callable[[Any], None],
+        who: str = OWNER,
+        *,
+        on_switch: Callable[[Any], None],
     ) -> None:
+        """on_switch: called with the new `link` when it has become another one."""
         self.slot = slot
         self.who = who
         self.window_bytes = window_bytes
@@ -82,7 +90,7 @@ class Route:
         self.waiting: deque[Request] = deque()
         self.inflight: dict[int, Request] = {}
         self.bytes_held = 0
-        self.on_switch: Callable[[Any], None] = lambda _link: None  # called when `link` has become another
+        self._on_switch = on_switch
         self.feeders: set[Callable[[], None]] = set()  # what to call when there is room again
         self._clock = clock
         self._wake = wake
@@ -184,7 +192,7 @@ class Route:
         self.link, self.successor, self._moving = self.successor, None, False
         while self.waiting:
             self._send(self.waiting.popleft(), self.link)
-        self.on_switch(self.link)
+        self._on_switch(self.link)
 
     def _release(self, request: Request) -> None:
         self._free(request.nbytes)

@@ -252,7 +252,6 @@ class Siblings:
         link = self.links.open.get((slot, generation))
         if route is None or link is None:
             return
-        route.on_switch = self._say_switched
         route.switch(link)
         self._followers.owner_is(link)
         feeds = self._fanout.feeds
@@ -260,13 +259,6 @@ class Siblings:
         if counts:
             link.queue(sibling.pack_interest(counts))
             self.links.touch(link)
-
-    def _say_switched(self, owner: Link) -> None:
-        """Let those that owned the slot before know that they may leave."""
-        for link in self.links.open.values():
-            if link.slot == owner.slot and link.generation < owner.generation:
-                link.queue(sibling.pack_switched())
-                self.links.touch(link)
 
     @property
     def all_switched(self) -> bool:

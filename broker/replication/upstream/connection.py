@@ -88,7 +88,9 @@ class Uplink:
         self._around = around
         self._owner = around.owner
         who = f"the node that this one follows, {self.address},"
-        self.route = Route(UP_SLOT, around.settings.link_window_bytes, around.clock, self._wake, who)
+        self.route = Route(
+            UP_SLOT, around.settings.link_window_bytes, around.clock, self._wake, who, on_switch=lambda _link: None
+        )
         self.copies = Copies(around.owner, self.queue, around.set_aside, around.later)
         self.prefixes: set[bytes] = set()  # of streams to be followed as they are made
         self.claims = Claims(around.owner, self.queue, (host, port))

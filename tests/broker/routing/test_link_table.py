@@ -47,6 +47,19 @@ def test_a_slot_has_a_link_once_its_owner_is_known(table: LinkTable, pair: tuple
     assert table.link_to(0) is pair[0] and table.link_to(2) is None
 
 
+def test_a_former_owner_is_told_that_it_may_leave(table: LinkTable, pair: tuple[Link, Link]) -> None:
+    ours, theirs = pair
+    left, right = socket.socketpair()
+    successor = table.open[0, 2] = Link(left, 0, 2, WINDOW_BYTES)
+    table.routes[0].switch(ours)
+    table.routes[0].switch(successor)
+    assert ours.wants_write and not successor.wants_write
+    table.send()
+    assert [opcode for opcode, _body in theirs.receive()] == [sibling.SWITCHED]
+    successor.close()
+    right.close()
+
+
 def test_what_is_queued_goes_when_it_is_sent(table: LinkTable, pair: tuple[Link, Link]) -> None:
     ours, theirs = pair
     ours.queue(sibling.pack_switched())

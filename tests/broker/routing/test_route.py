@@ -27,7 +27,7 @@ class World:
     def __init__(self, window_bytes: int = 1000) -> None:
         self.now_s = 0.0
         self.log: list[tuple[object, int]] = []
-        self.route = Route(1, window_bytes, lambda: self.now_s, lambda _link: None)
+        self.route = Route(1, window_bytes, lambda: self.now_s, lambda _link: None, on_switch=lambda _link: None)
         self.requests: dict[int, FakeRequest] = {}
 
     def submit(self, *ids: int) -> None:

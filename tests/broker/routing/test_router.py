@@ -315,7 +315,7 @@ def test_a_batch_for_another_node_is_bounded(node: World, router: Router, monkey
     monkeypatch.setattr(router_module, "UP_BATCH_BYTES", 100)
     here, owner = node.name(0), node.workers[0].owner
     sent: list[Batch] = []
-    owner.uproutes[here.encode()] = Route(-1, 1 << 20, lambda: 0.0, lambda _link: None)
+    owner.uproutes[here.encode()] = Route(-1, 1 << 20, lambda: 0.0, lambda _link: None, on_switch=lambda _link: None)
     owner.context.send_up = sent.append  # type: ignore[method-assign]
     client = FrameSink()
     for number in range(9):
@@ -344,7 +344,7 @@ def test_whoever_publishes_to_another_nodes_stream_hears_of_it_and_waits_for_roo
     """A client without `ack on` too: its order may not be mixed with what has failed."""
     here, owner = node.name(0), node.workers[0].owner
     sent: list[Batch] = []
-    route = owner.uproutes[here.encode()] = Route(-1, 1, lambda: 0.0, lambda _link: None)
+    route = owner.uproutes[here.encode()] = Route(-1, 1, lambda: 0.0, lambda _link: None, on_switch=lambda _link: None)
     route.bytes_held = 2
     owner.context.send_up = sent.append  # type: ignore[method-assign]
     quiet = FakePublisher()
@@ -360,7 +360,7 @@ def test_whoever_publishes_to_another_nodes_stream_hears_of_it_and_waits_for_roo
 def test_a_batch_goes_where_its_stream_is_when_the_turn_ends(node: World, router: Router, before: bool) -> None:
     here, owner = node.name(0), node.workers[0].owner
     sent: list[Batch] = []
-    route = Route(-1, 1 << 20, lambda: 0.0, lambda _link: None)
+    route = Route(-1, 1 << 20, lambda: 0.0, lambda _link: None, on_switch=lambda _link: None)
     owner.context.send_up = sent.append  # type: ignore[method-assign]
     if before:
         owner.uproutes[here.encode()] = route
