@@ -63,7 +63,7 @@ def test_a_log_that_follows_another_node_is_not_written_to(office: Office, monke
     from tailrace.shard.meta import Role
 
     role = office.owner.roles.role
-    monkeypatch.setattr(office.owner, "role", lambda name: Role.SLAVE if name == cursor_name(S) else role(name))
+    monkeypatch.setattr(office.owner.roles, "role", lambda name: Role.SLAVE if name == cursor_name(S) else role(name))
     with pytest.raises(Refused) as caught:
         Book(office.owner, S)
     assert caught.value.code is Code.DISABLED
