@@ -178,5 +178,5 @@ def test_another_streams_file_is_refused(tmp_path: Path) -> None:
 )
 def test_a_map_with_a_right_checksum_is_still_not_believed(tmp_path: Path, fields: object) -> None:
     put(tmp_path, fields)
-    with pytest.raises(MetaDamaged, match="not one of ours"):
+    with pytest.raises(MetaDamaged, match="its map is invalid"):
         read_meta(tmp_path, "25")

@@ -12,7 +12,7 @@ def test_the_numbering_in_metadata() -> None:
     assert msgpack.unpackb(metadata) == {"h": {"k": "v"}, "p": b"me", "n": 7}
     assert read_numbering(metadata) == read_numbering(write_numbering(b"", b"me", 7)) == (b"me", 7)
     assert len(write_numbering(b"", bytes(ID_BYTES_MAX), NUMBER_MAX)) < RUN_METADATA_BYTES
-    with pytest.raises(ValueError, match="no map"):
+    with pytest.raises(ValueError, match="not a map"):
         write_numbering(b"\x01", b"me", 7)
 
 

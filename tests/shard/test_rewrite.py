@@ -38,7 +38,7 @@ def test_bytes_that_differ_on_the_disk_are_an_error(tmp_path: Path, monkeypatch:
     fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     os.write(fd, os.urandom(3 * HEADER_PAGE_BYTES))
     monkeypatch.setattr(rewrite, "read_all", lambda fd, size, place: read_all(fd, size, place)[:: -1 if place else 1])
-    with pytest.raises(OSError, match="are not there"):
+    with pytest.raises(OSError, match="are not on the disk"):
         require_on_disk(fd, HEADER_PAGE_BYTES, 3 * HEADER_PAGE_BYTES)
     os.close(fd)
 

@@ -269,9 +269,9 @@ WRONG_ANSWERS: dict[str, tuple[Sending, str]] = {
         f"it starts at {VALUE_MAX + 1}",
     ),
     "a state that is none": (lambda f: followed(f.id, 5, state="well"), "a state that is none of"),
-    "terms that go back": (lambda f: followed(f.id, 5, history=[[3, 0, EVIL], [2, 0, EVIL]]), "a history that is none"),
-    "seqs that go back": (lambda f: followed(f.id, 5, history=[[3, 9, EVIL], [4, 0, EVIL]]), "a history that is none"),
-    "epochs beyond all": (lambda f: followed(f.id, 5, history=[[1 << 32, 0, EVIL]]), "a history that is none"),
+    "terms that go back": (lambda f: followed(f.id, 5, history=[[3, 0, EVIL], [2, 0, EVIL]]), "invalid history"),
+    "seqs that go back": (lambda f: followed(f.id, 5, history=[[3, 9, EVIL], [4, 0, EVIL]]), "invalid history"),
+    "epochs beyond all": (lambda f: followed(f.id, 5, history=[[1 << 32, 0, EVIL]]), "invalid history"),
     "terms without end": (
         lambda f: followed(f.id, 5, history=[[1 + n, 0, EVIL] for n in range(1_100)]),
         "that is not a msgpack map",
@@ -289,7 +289,7 @@ def test_who_answers_what_cannot_be_is_cut_off(scenes: Scenes) -> None:
 
 
 # The input for an answer to a call for the list of consumers, and its line in the log.
-NO_ANSWER = "bytes that are no answer to consume"
+NO_ANSWER = "bytes that are no answer to Consume"
 WRONG_VALUES: dict[str, tuple[Callable[[Call], bytes], str]] = {
     "no msgpack": (lambda call: pack(Returned(call.id, b"\xc1")), NO_ANSWER),
     "what a get gives": (lambda call: value(call, {"runs": [], "stale": [], "trimmed": 0}), NO_ANSWER),

@@ -208,39 +208,37 @@ def test_requests_that_cannot_be_are_refused(original: Original) -> None:
     assert streams_of(original.master) == before
 
 
-MEMBER = [b"n", b"m"]
-NOTHING: list[object] = [[], [], 1, 1_000, 0, False, False, 0, 0]
+GET: dict[str, object] = {"id": 1, "stream": S, "name": "n", "member": "m", "max_messages": 1, "max_bytes": 1_000}
+CONSUME: dict[str, object] = {"id": 1, "stream": S, "name": "n"}
+CREATE = {**CONSUME, "do": "create", "from": ["new", 0]}
 # Verb and arguments, and the code of the refusal.
 REFUSED_CALLS: dict[str, tuple[str, object, str]] = {
-    "a verb that is none": ("steal", [], "unsupported"),
-    "what only siblings ask": ("promote", [], "unsupported"),
-    "no array": ("get", {}, "usage"),
-    "too few": ("get", [b"n"], "usage"),
-    "too many": ("get", [*MEMBER, *NOTHING, 1], "usage"),
-    "a text for a name": ("get", ["n", b"m", *NOTHING], "usage"),
-    "a name that is none": ("get", [b"a b", b"m", *NOTHING], "consumer"),
-    "a member that is none": ("get", [b"n", b"a b", *NOTHING], "usage"),
-    "a range that ends before it begins": ("get", [*MEMBER, [[2, 1, 0]], *NOTHING[1:]], "usage"),
-    "a range without an epoch": ("get", [*MEMBER, [[1, 2]], *NOTHING[1:]], "usage"),
-    "a range of four": ("get", [*MEMBER, [[1, 2, 0, 0]], *NOTHING[1:]], "usage"),
-    "a range of texts": ("get", [*MEMBER, [["1", "2", 0]], *NOTHING[1:]], "usage"),
-    "a number below 0": ("get", [*MEMBER, [], [], -1, *NOTHING[3:]], "usage"),
-    "a number beyond all": ("get", [*MEMBER, [], [], 1 << 63, *NOTHING[3:]], "usage"),
-    "more bytes than go": ("get", [*MEMBER, [], [], 1, 1 << 40, *NOTHING[4:]], "usage"),
-    "a consumer that is not": ("get", [b"x", b"m", *NOTHING], "consumer"),
-    "no deed": ("consume", [], "usage"),
-    "a deed that is none": ("consume", [{"do": "promote"}], "usage"),
-    "a member that is none leaves": ("consume", [{"do": "leave", "name": b"n", "member": b"a b"}], "usage"),
-    "who leaves what is not": ("consume", [{"do": "leave", "name": b"x", "member": b"m"}], "consumer"),
-    "a deed of no text": ("consume", [{"do": []}], "usage"),
-    "a place that is none": ("consume", [{"do": "create", "name": b"n", "from": ["end", 0]}], "usage"),
-    "a place of three": ("consume", [{"do": "create", "name": b"n", "from": ["seq", 0, 0]}], "usage"),
-    "a time that is none": (
-        "consume",
-        [{"do": "create", "name": b"n", "from": ["seq", 0], "ack_wait_s": float("nan")}],
-        "usage",
-    ),
-    "the reset of what is not": ("consume", [{"do": "reset", "name": b"x", "from": ["seq", 0]}], "consumer"),
+    "a verb that is none": ("steal", {}, "unsupported"),
+    "what only siblings ask": ("promote", {}, "unsupported"),
+    "no map": ("get", [], "usage"),
+    "too few": ("get", {"name": "n"}, "usage"),
+    "another stream": ("get", {**GET, "stream": "another"}, "usage"),
+    "binary for a name": ("get", {**GET, "name": b"n"}, "usage"),
+    "a name that is none": ("get", {**GET, "name": "a b"}, "usage"),
+    "a member that is none": ("get", {**GET, "member": "a b"}, "usage"),
+    "a range that ends before it begins": ("get", {**GET, "finished": [[2, 1, 1]]}, "usage"),
+    "a range without an epoch": ("get", {**GET, "finished": [[1, 2]]}, "usage"),
+    "a range of no epoch": ("get", {**GET, "finished": [[1, 2, 0]]}, "usage"),
+    "a range of four": ("get", {**GET, "finished": [[1, 2, 1, 0]]}, "usage"),
+    "a range of texts": ("get", {**GET, "finished": [["1", "2", 1]]}, "usage"),
+    "a number below 0": ("get", {**GET, "max_messages": -1}, "usage"),
+    "a number beyond all": ("get", {**GET, "max_messages": 1 << 63}, "usage"),
+    "more messages than go": ("get", {**GET, "max_messages": 1 << 40}, "usage"),
+    "a consumer that is not": ("get", {**GET, "name": "x"}, "consumer"),
+    "no deed": ("consume", CONSUME, "usage"),
+    "a deed that is none": ("consume", {**CONSUME, "do": "promote"}, "usage"),
+    "a member that is none leaves": ("consume", {**CONSUME, "do": "leave", "member": "a b"}, "usage"),
+    "who leaves what is not": ("consume", {**CONSUME, "do": "leave", "name": "x", "member": "m"}, "consumer"),
+    "a deed of no text": ("consume", {**CONSUME, "do": []}, "usage"),
+    "a place that is none": ("consume", {**CREATE, "from": ["end", 0]}, "from"),
+    "a place of three": ("consume", {**CREATE, "from": ["seq", 0, 0]}, "from"),
+    "a time that is none": ("consume", {**CREATE, "ack_wait_s": float("nan")}, "usage"),
+    "the reset of what is not": ("consume", {**CREATE, "do": "reset", "name": "x"}, "consumer"),
 }
 
 
@@ -249,14 +247,13 @@ def test_calls_that_cannot_be_are_refused(original: Original) -> None:
     before = streams_of(original.master)
     wrong = []
     with Slave(original.master.port) as slave:
-        create = msgpack.packb([{"do": "create", "name": b"n", "from": ["new", 0]}])
-        assert slave.ask(Call(0, S.encode(), "consume", create), Returned).value is not None
+        assert slave.ask(Call(0, S.encode(), "consume", msgpack.packb(CREATE)), Returned).value is not None
         for number, (what, (verb, args, code)) in enumerate(REFUSED_CALLS.items()):
             returned = slave.ask(Call(number, S.encode(), verb, msgpack.packb(args)), Returned)
             if (returned.id, returned.value, returned.code) != (number, None, code) or not returned.text:
                 wrong.append(f"{what}: {returned}")
         assert not wrong, "\n".join(wrong)
-        listed = slave.ask(Call(0, S.encode(), "consume", msgpack.packb([{"do": "list"}])), Returned)
+        listed = slave.ask(Call(0, S.encode(), "consume", msgpack.packb({**CONSUME, "do": "list"})), Returned)
         assert [row["name"] for row in msgpack.unpackb(listed.value or b"")["consumers"]] == [b"n"]
     assert streams_of(original.master) == before
 
@@ -335,7 +332,7 @@ FLOODS: dict[str, Callable[[int], bytes]] = {
         pack(Claim(number, S.encode(), (EpochStart(1, 0, EVIL),))) for number in range(start, start + 500)
     ),
     "CALL": lambda start: b"".join(
-        pack(Call(number, S.encode(), "get", msgpack.packb([b"n%d" % number, b"m", *NOTHING])))
+        pack(Call(number, S.encode(), "get", msgpack.packb({**GET, "name": f"n{number}"})))
         for number in range(start, start + 500)
     ),
     "CALL that waits": lambda start: b"".join(
@@ -344,7 +341,7 @@ FLOODS: dict[str, Callable[[int], bytes]] = {
                 number,
                 S.encode(),
                 "get",
-                msgpack.packb([b"w", b"m%d" % number, [], [], 1, 1, 60_000, False, False, 0, 0]),
+                msgpack.packb({**GET, "name": "w", "member": f"m{number}", "wait_ms": 60_000}),
             )
         )
         for number in range(start, start + 500)
@@ -377,8 +374,8 @@ def test_slaves_that_flood(original: Original, what: str) -> None:
     with Slave(original.master.port) as slave:
         slave.follow(1, S)
         if what == "CALL that waits":
-            create = {"do": "create", "name": b"w", "from": ["new", 0]}
-            assert slave.ask(Call(1, S.encode(), "consume", msgpack.packb([create])), Returned).value is not None
+            create = msgpack.packb({**CREATE, "name": "w"})
+            assert slave.ask(Call(1, S.encode(), "consume", create), Returned).value is not None
         slave.answers.clear()
         owed = -WAITING.get(what, 0)
         for number in range(ROUNDS):

@@ -18,21 +18,20 @@ def silent_defaults(module: ast.Module) -> Iterator[int]:
     for node in ast.walk(module):
         if isinstance(node, ast.AnnAssign | ast.Assign) and isinstance(node.value, ast.Lambda):
             targets = [node.target] if isinstance(node, ast.AnnAssign) else node.targets
-            if any(isinstance(each, ast.Attribute) and ast.unparse(each.value) == "self" for each in targets):
+            if any(map(_is_own, targets)):
                 yield node.lineno
 
 
 def late_callbacks(module: ast.Module) -> Iterator[int]:
     """Lines that fill in a callback, `on_` and a name, of another object."""
     for node in ast.walk(module):
-        targets = node.targets if isinstance(node, ast.Assign) else []
-        for target in targets:
-            if (
-                isinstance(target, ast.Attribute)
-                and target.attr.startswith("on_")
-                and ast.unparse(target.value) != "self"
-            ):
-                yield node.lineno
+        for target in node.targets if isinstance(node, ast.Assign) else []:
+            if isinstance(target, ast.Attribute) and target.attr.startswith("on_") and not _is_own(target):
+                yield target.lineno
+
+
+def _is_own(target: ast.expr) -> bool:
+    return isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"
 
 
 @pytest.mark.parametrize("path", tree.modules(*WIRED), ids=tree.shown)
