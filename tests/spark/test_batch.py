@@ -88,7 +88,7 @@ def test_a_missing_stream_fails_unless_it_may_be_left_out(path: str) -> None:
 
 
 def test_what_is_wrong_is_told_before_any_task_runs(path: str) -> None:
-    with pytest.raises(WrongSchema, match="no column 'sequence'"):
+    with pytest.raises(WrongSchema, match="unknown column 'sequence'"):
         reader_of(path, StructType([StructField("sequence", LongType())]))
     with pytest.raises(InvalidOption, match="live queries"):
         reader_of(path, **{"from": "new"})

@@ -114,7 +114,7 @@ def test_a_row_for_what_is_wrong(source: Source) -> None:
 @pytest.mark.parametrize(
     ("schema", "form", "text"),
     [
-        ([("sequence", pa.int64())], "binary", "no column 'sequence'; there are stream, shard"),
+        ([("sequence", pa.int64())], "binary", "unknown column 'sequence'; the columns are stream, shard"),
         ([("seq", pa.int32())], "binary", "the column seq is int64, not int32"),
         ([("timestamp", pa.int64())], "binary", "the column timestamp is timestamp"),
         ([("payload", pa.string())], "binary", "payloads are binary, not string"),

@@ -52,7 +52,7 @@ def test_new_is_a_place_to_begin() -> None:
         ({}, "one of them"),
         ({"path": "/data", "brokers": "a:1"}, "not both"),
         ({"brokers": "a:b"}, "brokers: 'a:b' is not HOST:PORT"),
-        ({"path": "/data", "form": "1"}, "no option 'form'; there are path, brokers"),
+        ({"path": "/data", "form": "1"}, "unknown option 'form'; the options are path, brokers"),
         ({"path": "/data", "from": "soon"}, "the option from: 'soon' is not a time"),
         ({"path": "/data", "to": "new"}, "the option to: 'new'"),
         ({"path": "/data", "badStreams": "maybe"}, "badStreams is 'maybe'; it is one of fail, skip"),

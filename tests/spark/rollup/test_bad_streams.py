@@ -347,7 +347,7 @@ def test_a_failure_of_spark_says_what_python_said_and_where(
     command = partial(run_command, tmp_path, monkeypatch, spark_engine)
     assert command(meanwhile=lambda: rename(tmp_path / "data", tmp_path / "elsewhere")) == REFUSED
     said = capsys.readouterr().err
-    cause = f"tailrace: Spark: tailrace.shard.errors.DirectoryError: {tmp_path}/data: is no tailrace data directory"
+    cause = f"tailrace: Spark: tailrace.shard.errors.DirectoryError: {tmp_path}/data: is not a tailrace data directory"
     assert said.startswith(cause), said
     assert said.endswith(f" (on {socket.gethostname()})\n")
     assert len(said.splitlines()) == 1, said

@@ -33,7 +33,7 @@ def test_without_java(tmp_path: Path) -> None:
 
 def test_a_task_that_fails(tmp_path: Path, spark_engine: ChooseEngine) -> None:
     work = Work(SourceOptions(str(tmp_path / "nothing")), str(tmp_path), "node")
-    with pytest.raises(EngineError, match="is no tailrace data directory") as failed:
+    with pytest.raises(EngineError, match="is not a tailrace data directory") as failed:
         spark_engine(1).run(work, TASKS, show)
     assert failed.value.name == "Spark"
 
