@@ -340,6 +340,8 @@ class _Checker:
             # When all was trimmed the last message stayed, and may have got successors since.
             if frame_seq(self._content_fd, content.first_offset) == words.first_seq - 1 >= self._base_seq:
                 oldest_seq = words.first_seq - 1
+            elif content.first_offset == content.end_offset and words.first_seq == trusted_seq:
+                return start  # trimmed up to messages that were then lost with the power: nothing is left
         else:
             oldest = self._entry(oldest_seq)
             start = oldest.offset if oldest else None

@@ -48,6 +48,22 @@ def test_a_stream_without_messages_and_one_that_was_trimmed_whole(tmp_path: Path
     assert report_of(tmp_path) == StreamReport(-1, NAME, first_seq=20, next_seq=20, synced_seq=20)
 
 
+def test_a_stream_that_was_trimmed_up_to_a_message_that_the_machine_lost(tmp_path: Path) -> None:
+    log = open_log(tmp_path)
+    append(log, b"one")
+    append(log, b"two")
+    log.sync()
+    append(log, b"three")
+    size, end = (tmp_path / "stream.content").stat().st_size, log.end_offset
+    log.trim(2)
+    log.abandon()
+    overwrite(tmp_path / "stream.content", end - len(b"three") - 32, bytes(size))
+    log = open_log(tmp_path, boot=LATER_BOOT)
+    assert (log.first_seq, log.next_seq) == (2, 2)
+    log.close()
+    assert report_of(tmp_path, boot=LATER_BOOT) == StreamReport(-1, NAME, first_seq=2, next_seq=2, synced_seq=2)
+
+
 def test_what_opening_takes_up_or_cuts_after_the_machine_was_down_is_no_fault(tmp_path: Path) -> None:
     log = open_log(tmp_path)
     append(log, b"one")
