@@ -13,7 +13,7 @@ number: so a history also names the master, if it is known.
 from __future__ import annotations
 
 import sys
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, TypeAlias
 
@@ -119,14 +119,18 @@ def first_foreign(mine: History, theirs: History, my_next_seq: int) -> int:
 
 
 def find_epochs(epoch_of: Callable[[int], int], first_seq: int, next_seq: int) -> History:
-    """The epochs that messages first_seq..next_seq show, by binary search: an epoch is asked of a few of them."""
+    """The epochs that messages first_seq..next_seq show, the latest EPOCHS_MAX of them.
+
+    By binary search, from the end: `epoch_of` is called for a few messages of each epoch.
+    """
     found: list[EpochStart] = []
     seqs = range(first_seq, next_seq)
     while seqs and len(found) < EPOCHS_MAX:
-        epoch = epoch_of(seqs[0])
-        found.append(EpochStart(epoch, seqs[0]))
-        seqs = seqs[bisect_right(seqs, epoch, key=epoch_of) :]
-    return tuple(found)
+        epoch = epoch_of(seqs[-1])
+        start = bisect_left(seqs, epoch, key=epoch_of)
+        found.append(EpochStart(epoch, seqs[start]))
+        seqs = seqs[:start]
+    return tuple(reversed(found))
 
 
 def reconcile(stored: History, found: History, next_seq: int) -> History:

@@ -7,7 +7,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Iterable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
@@ -93,8 +93,13 @@ class FilePair:
             if size < HEADER_PAGE_BYTES:
                 _close((content_fd, index_fd))
                 raise paths.damaged(file, size, f"the file ends within its header page of {HEADER_PAGE_BYTES} bytes")
-        self.content_map, self.content_words = map_page(content_fd, writable=True)
-        self.index_map, self.index_words = map_page(index_fd, writable=True)
+        with ExitStack() as failed:
+            failed.callback(_close, (content_fd, index_fd))
+            self.content_map, self.content_words = map_page(content_fd, writable=True)
+            failed.callback(self.content_map.close)
+            failed.callback(self.content_words.release)
+            self.index_map, self.index_words = map_page(index_fd, writable=True)
+            failed.pop_all()
 
     def headers(self) -> Headers:
         """Reads both header pages again. Raises StreamDamaged."""
@@ -146,7 +151,11 @@ def open_pair(paths: StreamPaths) -> FilePair:
 def open_fds(paths: StreamPaths, flags: int) -> tuple[int, int]:
     """Descriptors of the content and of the index. Raises as `open_pair`."""
     content_fd = _open_or_none(paths.content_file, flags)
-    index_fd = _open_or_none(paths.index_file, flags)
+    try:
+        index_fd = _open_or_none(paths.index_file, flags)
+    except OSError:
+        _close(fd for fd in (content_fd,) if fd is not None)
+        raise
     if content_fd is not None and index_fd is not None:
         return content_fd, index_fd
     _close(fd for fd in (content_fd, index_fd) if fd is not None)

@@ -205,6 +205,15 @@ def test_epochs_are_found_by_few_looks(history: History, next_seq: int, data: st
     assert len(looks) < 50
 
 
+def test_of_too_many_terms_the_latest_are_found() -> None:
+    terms = [epoch for epoch in range(1, EPOCHS_MAX + 101) for _ in range(2)]
+    found = find_epochs(terms.__getitem__, 0, len(terms))
+    assert (
+        found[0] == (101, 200, "") and found[-1] == (EPOCHS_MAX + 100, len(terms) - 2, "") and len(found) == EPOCHS_MAX
+    )
+    assert reconcile(found, found, len(terms)) == found
+
+
 @given(histories(), st.integers(0, 30), st.data())
 def test_a_history_agrees_with_its_own_messages(history: History, next_seq: int, data: st.DataObject) -> None:
     terms = [term[0] for term in spread(history, next_seq) if term]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -29,6 +30,29 @@ def test_a_pair_holds_four_descriptors_and_gives_them_back(tmp_path: Path) -> No
     pair = create_pair(stream_paths(tmp_path, NAME), 1)
     assert descriptors() == before + 4
     pair.close()
+    assert descriptors() == before
+
+
+@pytest.mark.parametrize("left", [0, 1, 2, 3])
+def test_none_is_left_when_there_are_no_more(tmp_path: Path, left: int) -> None:
+    """Both files and their maps take four: whichever is refused, those before it are given back."""
+    paths = stream_paths(tmp_path, NAME)
+    create_pair(paths, 1).close()
+    before = descriptors()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    highest = max(int(name) for name in os.listdir("/proc/self/fd"))
+    spare = [os.open("/dev/null", os.O_RDONLY) for _ in range(highest + 1 - before + left + 4)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(spare) + 1, hard))
+    try:
+        for fd in spare[len(spare) - left :]:
+            os.close(fd)
+        held = spare[: len(spare) - left]
+        with pytest.raises(OSError, match="Too many open files"):
+            open_pair(paths)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for fd in held:
+            os.close(fd)
     assert descriptors() == before
 
 
