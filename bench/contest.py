@@ -1,4 +1,4 @@
-"""One run: every row, every peer, several rounds, a fresh server for each measurement.
+"""The whole contest: every row, every peer, several rounds, a fresh server for each measurement.
 
 Rounds go outermost and the order of the peers turns with each, so that changes of the machine affect all
 of them alike. The medians of the rounds are reported.
@@ -102,15 +102,16 @@ def in_turn(cells: Sequence[Cell], number: int) -> list[Cell]:
 def measure(row: Row, peer: Peer, scale: Scale, scratch: Path, build: str) -> Measurement:
     """One measurement on a fresh server. LoadError, with the end of the server's log, if it does not go through."""
     peer = row.suited(peer)
-    with fresh_site(scratch, peer.name) as site, Server(peer, site) as server:
-        try:
-            measured = row.measure(Run(peer, server, scale))
-            if isinstance(peer, Tailrace):
-                _require_build(server, build)
-        except LoadError as error:
-            raise LoadError(f"{error}\n{server.log_tail()}".rstrip()) from error
-    # What the last server left to be written is written before the next one's turn.
-    os.sync()
+    try:
+        with fresh_site(scratch, peer.name) as site, Server(peer, site) as server:
+            try:
+                measured = row.measure(Run(peer, server, scale))
+                if isinstance(peer, Tailrace):
+                    _require_build(server, build)
+            except LoadError as error:
+                raise LoadError(f"{error}\n{server.log_tail()}".rstrip()) from error
+    finally:
+        os.sync()  # what this server, or one that failed, left to be written must not slow down the next one
     return measured
 
 

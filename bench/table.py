@@ -1,4 +1,4 @@
-"""The report on the terminal."""
+"""Results and targets as tables on the terminal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Retention: the pure decision which message a stream may begin with. Trimming to it is the caller's act."""
+"""Retention: the decision which message a stream may begin with. Trimming to it is the caller's act."""
 
 from __future__ import annotations
 

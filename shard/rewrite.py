@@ -1,4 +1,4 @@
-"""Put bytes of a file on the disk that a failed sync may have left in memory only.
+"""Repair after a failed sync: check the messages, write their bytes again, and compare them with the disk.
 
 After a failed write the kernel calls a page clean although it never reached the disk, so that the next sync succeeds
 without it. Storing the same bytes makes the page dirty again, but that is not enough: ext4 takes the blocks for written

@@ -1,4 +1,4 @@
-"""A Spark session on this machine alone, set up for many short Python tasks; and the Java that it runs on."""
+"""Spark sessions for many short Python tasks, on this machine or on a cluster; and the Java that they run on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that does the least a broker could do: it reads, keeps the bytes in memory, and sends them on.
+"""A process that does the least a broker could do: it reads, and sends the bytes on if anybody subscribes.
 
 It shows how much the generator itself can do at most. Each connection's first byte is its kind: P publishes, S
 subscribes to everything. A publisher's chunk that ends in `!` is answered `done`; if answers are wanted, every whole
