@@ -1,4 +1,4 @@
-"""A chain of two or three tailrace nodes, each a slave of the one before. The master gets publishes in binary batches."""
+"""A chain of two or three tailrace nodes, each a slave of the one before.."""
 
 from __future__ import annotations
 

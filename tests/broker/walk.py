@@ -68,15 +68,21 @@ class Walk(NamedTuple):
         return Walk(kept)
 
 
+def is_traced(code: CodeType) -> bool:
+    """Functions of the product that have a name. Leaves do not count, whether they are compiled or not."""
+    path = code.co_filename
+    return path.startswith(TRACED) and not path.endswith("_cy.py") and not code.co_name.startswith("<")
+
+
 def trace(step: Callable[[], object]) -> Walk:
-    """The calls of Python functions of the product during `step`. Compiled leaves do not count."""
+    """The calls of functions of the product during `step`."""
     calls: list[Call] = []
     begun: set[FrameType] = set()
     depth = 0
 
     def look(frame: FrameType, event: str, _argument: Any) -> None:
         nonlocal depth
-        if frame.f_code.co_filename.startswith(TRACED) and not frame.f_code.co_name.startswith("<"):
+        if is_traced(frame.f_code):
             if event == "call":
                 if frame not in begun:  # else a generator goes on
                     calls.append(Call(depth, frame.f_code))
