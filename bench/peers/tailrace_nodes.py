@@ -1,4 +1,4 @@
-"""A chain of two or three tailrace nodes, each a slave of the one before.."""
+"""A chain of two or three tailrace nodes, each a slave of the one before. Binary batches go to the master."""
 
 from __future__ import annotations
 
