@@ -98,7 +98,7 @@ class Services:
         self.cells.connections = len(self.clients)
 
     def replace_client(self, client: Connection) -> None:
-        """A newcomer has shown what it speaks: this is what it has become."""
+        """Put the connection of a detected protocol in the place of the newcomer that it was."""
         newcomer = self.clients[client.fd]
         self.clients[client.fd] = client
         self.answered.pop(newcomer, None)

@@ -2,8 +2,7 @@
 descriptor.
 
 The thin shell: queue out, bytes in. What the envelopes mean is `broker.routing.worker_links`' business. The queue out
-is bounded by those who fill it: publishes by the link window, notices by one a stream and turn, connections handed over
-by the number of connections.
+has bounds where it is filled: the link window of publishes, one notice per stream and turn, one handover per connection.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The links to the other workers of the node, the routes to the owners of their slots, and what is to be sent."""
+"""The links to the other workers of the node, the routes to the owners of their slots, and the links with output."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class LinkTable:
             self.poller.modify(link.fileno(), select.EPOLLIN | (select.EPOLLOUT if link.wants_write else 0))
 
     def link_to(self, slot: int) -> Link | None:
-        """The link to the slot's owner; None while there is none. A successor that stands by owns nothing yet."""
+        """The link to the worker that owns the slot's shards, or None. A successor that stands by owns nothing yet."""
         route = self.routes.get(slot)
         return None if route is None else route.successor or route.link
 

@@ -43,7 +43,8 @@ FRESH_BYTES_MAX = 64 << 10  # of what came from a master: more of it is read fro
 class Owner:
     """One per worker. Appends to the streams of its shards, with the help of the other parts.
 
-    catalog: locks, names, open streams. roles: what this node is to each stream. syncs: what is to be synced when.
+    `catalog`: locks, names, open streams. `roles`: the role of this node for each stream. `syncs`: which streams to
+    sync, and when.
     replicas: what other nodes hold. numbered: publishes that their producers have numbered.
     uproutes: of slaved streams, the route of their publishes to the master.
     """
@@ -111,7 +112,7 @@ class Owner:
     # --- publishing -------------------------------------------------------------------------------------------------
 
     def append(self, batch: Batch, now_s: float) -> None:
-        """Append one batch and tell its parts; under `always` they are told when it is synced."""
+        """Append one batch and answer its publishes; under `always` once it is synced."""
         try:
             stream = self.catalog.open.get(batch.name)
             if stream is None:

@@ -70,7 +70,7 @@ class Remembered(NamedTuple):
 
 
 class Patrol:
-    """One an owner, which goes round with `broker.streams.maintenance`."""
+    """One per owner; `broker.streams.maintenance` calls it while it walks over the streams."""
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk

@@ -16,7 +16,8 @@ TICK_S: Final = 0.05
 class Waiter:
     """A get of one member, answered when there are messages for it, at `deadline_s` at the latest.
 
-    `so_far`: the result of what it had finished and failed; `wanted` has these no more. `asked_us`: when it came.
+    `wanted`: the request without its acknowledgements, which are done already; `so_far`: the result of those.
+    `asked_us`: when the request came.
     """
 
     __slots__ = ("_done", "asked_us", "deadline_s", "so_far", "wanted")

@@ -1,7 +1,7 @@
 """The messages of `$cursor/X`: what has happened to the consumers of stream X, and their bytes.
 
-A record says what came of something, not what was asked for: whoever applies it (`broker.consumers.state.stream_state`)
-decides nothing more. Runs of messages are flat rows of numbers: first seq, messages, first seq, messages, … rising,
+A record holds the outcome of a decision, not the request: `broker.consumers.state.stream_state` applies it without
+deciding anything. Runs of messages are flat rows of numbers: first seq, messages, first seq, messages, … rising,
 apart.
 """
 

@@ -1,8 +1,7 @@
 """The connection of an uplink: one TCP socket to another node's port, on which this worker is the client.
 
 The thin shell: queue out, bytes in. What is said is `broker.replication.upstream.connection`'s business. The queue out
-is bounded by those who fill it: publishes by the uplink's window, reports by one a stream, questions by
-`FOLLOWS_AT_ONCE`.
+has bounds where it is filled: the window of publishes, one report per stream, `FOLLOWS_AT_ONCE` questions.
 """
 
 from __future__ import annotations
