@@ -2,7 +2,7 @@
 descriptor.
 
 The thin shell: queue out, bytes in. What the envelopes mean is `broker.routing.worker_links`' business. The queue out
-has bounds where it is filled: the link window of publishes, one notice per stream and turn, one handover per connection.
+has bounds where it is filled: the link window of publishes, one notice per stream and turn, one handover a connection.
 """
 
 from __future__ import annotations
