@@ -16,7 +16,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 from tailrace.protocol import features
 from tailrace.protocol.envelope import pack_envelope
-from tailrace.protocol.fields import CONTROL_BODY_MAX_BYTES, pack_fields_of, pack_map
+from tailrace.protocol.fields import CONTROL_BODY_MAX_BYTES, pack_map, packed_map
 from tailrace.protocol.names import CONSUMER_BYTES_MAX
 from tailrace.protocol.opcodes import Op
 from tailrace.protocol.places import From
@@ -210,11 +210,11 @@ def pack_body(request: Any) -> bytes:
     Raises TypeError for anything else: it is a `default` of msgpack's packer.
     """
     if type(request) is Get:
-        return pack_fields_of(_get_body(request))
+        return packed_map(_get_body(request))
     if type(request) is Consume:
-        return pack_fields_of(_consume_body(request))
+        return packed_map(_consume_body(request))
     if type(request) is MemberNotice:
-        return pack_fields_of(_notice_body(request))
+        return packed_map(_notice_body(request))
     raise TypeError(f"{type(request).__name__} cannot be packed")
 
 

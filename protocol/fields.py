@@ -32,10 +32,10 @@ _KINDS = {dict: "a map", list: "an array", str: "a text", bytes: "binary", bool:
 
 def pack_map(opcode: int, body: dict[str, Any]) -> bytes:
     """The envelope of a control message. Fields that are None are left out."""
-    return pack_envelope(opcode, pack_fields_of(body))
+    return pack_envelope(opcode, packed_map(body))
 
 
-def pack_fields_of(body: dict[str, Any]) -> bytes:
+def packed_map(body: dict[str, Any]) -> bytes:
     """The body of a control message. Fields that are None are left out."""
     packed: bytes = msgpack.packb({key: value for key, value in body.items() if value is not None})
     return packed
