@@ -5,7 +5,8 @@
 
 A worker runs in this process, with real sockets and files. Each request is made several times before, so that nothing
 is opened or created in the one that is traced. What a turn calls without any request is left out once: a walk shows
-what its request adds to a turn.
+what its request adds to a turn. Work that is due at intervals may fall into a traced turn: of several walks the shortest
+counts.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from tests.tidy import tree
 
 TRACED = tuple(f"{tree.ROOT / folder}/" for folder in ("broker", "protocol", "shard"))
 WARM_UP = 3
+WALKS_TRACED = 5
 TURNS_MAX = 50
 STREAM = "orders"
 LINE_STREAM = "lines"
@@ -217,7 +219,8 @@ def measure(names: list[str]) -> dict[str, Walk]:
                 WALKS[name](scene)
             node.settle()
             idle = trace(node.workers[0].turn)
-            found[name] = WALKS[name](scene).without(idle)
+            traced = [WALKS[name](scene).without(idle) for _ in range(WALKS_TRACED)]
+            found[name] = min(traced, key=lambda walk: len(walk.calls))
         return found
 
 
