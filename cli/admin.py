@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import click
 
-from tailrace.address import Address
 from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, CommandError
 from tailrace.cli.options import server_options
 from tailrace.cli.output import write_all
 from tailrace.cli.server import RECEIVE_BYTES, choose_server, connect_socket
+from tailrace.core.address import Address
 
 ANSWER_TIMEOUT_S = 60.0
 STDOUT = 1

@@ -6,8 +6,8 @@ import socket
 import time
 from typing import Final
 
-from tailrace.address import Address
-from tailrace.link import CLIENT_NAME
+from tailrace.core.address import Address
+from tailrace.core.link import CLIENT_NAME
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.errors import PeerError

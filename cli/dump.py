@@ -17,8 +17,8 @@ from tailrace.cli.ending import NO_DIRECTORY, OK, REFUSED, CommandError
 from tailrace.cli.output import write_all
 from tailrace.cli.progress import ProgressBar
 from tailrace.cli.start import BadStart, parse_start, to_iso
-from tailrace.headers import unpack_headers
-from tailrace.places import Seq, Time
+from tailrace.core.headers import unpack_headers
+from tailrace.core.places import Seq, Time
 from tailrace.shard.directory import open_data_dir
 from tailrace.shard.diverged import DIVERGED_SUFFIX, diverged_path
 from tailrace.shard.errors import DirectoryError, StorageError, StreamCut, StreamDamaged, Trimmed

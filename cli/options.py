@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
-from tailrace.address import DEFAULT_HOST, DEFAULT_PORT
 from tailrace.cli.server import RECONNECT_S, SERVER_VARIABLE
+from tailrace.core.address import DEFAULT_HOST, DEFAULT_PORT
 from tailrace.shard.names import InvalidName, is_reserved, validate_name
 
 F = TypeVar("F", bound=Callable[..., Any])

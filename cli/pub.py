@@ -13,8 +13,8 @@ from tailrace.cli.progress import ProgressBar, input_size
 from tailrace.cli.publishing import Outcome, Publisher
 from tailrace.cli.server import choose_server, connect
 from tailrace.cli.template import BadTemplate, parse_template
-from tailrace.framing import REPLICAS_MAX
-from tailrace.headers import pack_headers
+from tailrace.core.arguments import REPLICAS_MAX
+from tailrace.core.headers import pack_headers
 
 EPILOG = """\b
 Examples:

@@ -14,12 +14,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tailrace import Ack, BatchResult, BrokerError, Client, TailraceError
-from tailrace.address import Address
-from tailrace.batcher import Batcher
 from tailrace.cli.ending import NO_CONNECTION, CommandError
 from tailrace.cli.lines import LineSplitter
 from tailrace.cli.template import NoStream
-from tailrace.headers import pack_headers
+from tailrace.core.address import Address
+from tailrace.core.headers import pack_headers
+from tailrace.sync.batcher import Batcher
 
 BLOCK_BYTES = 256 << 10  # of input a read
 REFUSALS_MAX = 10  # shown one by one; the rest is counted

@@ -20,7 +20,7 @@ import msgpack
 from tailrace.cli.ending import NO_CONNECTION, OK, CommandError
 from tailrace.cli.options import check_stream, server_options
 from tailrace.cli.server import RECEIVE_BYTES, TOKEN_VARIABLE, choose_server, connect_socket
-from tailrace.link import CLIENT_NAME
+from tailrace.core.link import CLIENT_NAME
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.errors import Code, PeerError

@@ -6,9 +6,9 @@ import os
 import socket
 
 import tailrace
-from tailrace.address import Address, parse_address
 from tailrace.cli.ending import NO_CONNECTION, REFUSED, USAGE, CommandError
-from tailrace.dialer import DialError, resolve
+from tailrace.core.address import Address, parse_address
+from tailrace.sockets import DialError, resolve
 
 SERVER_VARIABLE = "TAILRACE_SERVER"
 TOKEN_VARIABLE = "TAILRACE_TOKEN"

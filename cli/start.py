@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-from tailrace.places import NEW, PLACE_MAX, Seq, StartPlace, Time, to_us
+from tailrace.core.places import NEW, PLACE_MAX, Seq, StartPlace, Time, to_us
 
 FORMS = '0, new, #SEQ, microseconds since 1970, "2024-05-31T12:00" (local unless it has a zone), "10m ago"'
 

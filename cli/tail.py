@@ -18,13 +18,13 @@ from tailrace import (
     TailraceError,
     Trimmed,
 )
-from tailrace.address import Address
 from tailrace.cli.ending import NO_CONNECTION, OK, REFUSED, CommandError
 from tailrace.cli.options import reconnect_option, server_options, stream_argument
 from tailrace.cli.output import render_json, render_plain, write_all
 from tailrace.cli.server import choose_server, connect
 from tailrace.cli.start import FORMS, BadStart, parse_start
-from tailrace.places import StartPlace
+from tailrace.core.address import Address
+from tailrace.core.places import StartPlace
 
 EPILOG = """\b
 Examples:

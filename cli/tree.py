@@ -8,12 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import click
 
-from tailrace.address import Address
 from tailrace.cli.asking import AskFailed, ask_node
 from tailrace.cli.ending import NO_CONNECTION, OK, CommandError
 from tailrace.cli.options import check_stream
 from tailrace.cli.server import TOKEN_VARIABLE, choose_server
 from tailrace.cli.tree_walk import walk
+from tailrace.core.address import Address
 from tailrace.protocol.replication import Told
 
 ASKED_AT_ONCE = 16

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from tailrace.address import Address
+from tailrace.core.address import Address
 from tailrace.protocol.replication import Link, Told
 
 NODES_MAX: Final = 1_000

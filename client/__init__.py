@@ -20,16 +20,15 @@ from typing import TYPE_CHECKING, Any
 from tailrace.version import VERSION as __version__
 
 if TYPE_CHECKING:
-    from tailrace.aio import AsyncClient, connect_async
-    from tailrace.aio_batcher import AsyncBatcher
-    from tailrace.aio_consumer import AsyncConsumer
-    from tailrace.aio_subscription import AsyncSubscription
-    from tailrace.batch import BatchResult
-    from tailrace.batcher import Batcher
-    from tailrace.client import Client, connect
-    from tailrace.consumed import ConsumedMessage
-    from tailrace.consumer import Consumer
-    from tailrace.consumer_calls import ConsumerInfo
+    from tailrace.aio.batcher import AsyncBatcher
+    from tailrace.aio.client import AsyncClient, connect_async
+    from tailrace.aio.consumer import AsyncConsumer
+    from tailrace.aio.subscription import AsyncSubscription
+    from tailrace.core.batch import BatchResult
+    from tailrace.core.consumed_message import ConsumedMessage
+    from tailrace.core.consumer_calls import ConsumerInfo
+    from tailrace.core.message import Message, Receipt
+    from tailrace.core.places import NEW, NOW, START, Seq, Time
     from tailrace.errors import (
         AlreadySubscribed,
         BadRequest,
@@ -79,11 +78,12 @@ if TYPE_CHECKING:
         UnknownStream,
         Unsupported,
     )
-    from tailrace.message import Message, Receipt
-    from tailrace.once import Once
-    from tailrace.places import NEW, NOW, START, Seq, Time
     from tailrace.protocol.messages import Ack
-    from tailrace.subscription import Subscription
+    from tailrace.sync.batcher import Batcher
+    from tailrace.sync.client import Client, connect
+    from tailrace.sync.consumer import Consumer
+    from tailrace.sync.subscription import Subscription
+    from tailrace.transactional import Once
 
 __all__ = [
     "NEW",
@@ -160,27 +160,27 @@ __all__ = [
 
 _HOMES = {
     "Ack": "tailrace.protocol.messages",
-    "AsyncBatcher": "tailrace.aio_batcher",
-    "AsyncClient": "tailrace.aio",
-    "AsyncConsumer": "tailrace.aio_consumer",
-    "AsyncSubscription": "tailrace.aio_subscription",
-    "BatchResult": "tailrace.batch",
-    "Batcher": "tailrace.batcher",
-    "Client": "tailrace.client",
-    "ConsumedMessage": "tailrace.consumed",
-    "Consumer": "tailrace.consumer",
-    "ConsumerInfo": "tailrace.consumer_calls",
-    "Message": "tailrace.message",
-    "NEW": "tailrace.places",
-    "NOW": "tailrace.places",
-    "Once": "tailrace.once",
-    "Receipt": "tailrace.message",
-    "START": "tailrace.places",
-    "Seq": "tailrace.places",
-    "Subscription": "tailrace.subscription",
-    "Time": "tailrace.places",
-    "connect": "tailrace.client",
-    "connect_async": "tailrace.aio",
+    "AsyncBatcher": "tailrace.aio.batcher",
+    "AsyncClient": "tailrace.aio.client",
+    "AsyncConsumer": "tailrace.aio.consumer",
+    "AsyncSubscription": "tailrace.aio.subscription",
+    "BatchResult": "tailrace.core.batch",
+    "Batcher": "tailrace.sync.batcher",
+    "Client": "tailrace.sync.client",
+    "ConsumedMessage": "tailrace.core.consumed_message",
+    "Consumer": "tailrace.sync.consumer",
+    "ConsumerInfo": "tailrace.core.consumer_calls",
+    "Message": "tailrace.core.message",
+    "NEW": "tailrace.core.places",
+    "NOW": "tailrace.core.places",
+    "Once": "tailrace.transactional",
+    "Receipt": "tailrace.core.message",
+    "START": "tailrace.core.places",
+    "Seq": "tailrace.core.places",
+    "Subscription": "tailrace.sync.subscription",
+    "Time": "tailrace.core.places",
+    "connect": "tailrace.sync.client",
+    "connect_async": "tailrace.aio.client",
 }
 """Where a name is defined that is not in `tailrace.errors`."""
 

@@ -31,7 +31,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tailrace.message import Receipt
+    from tailrace.core.message import Receipt
 
 
 class TailraceError(Exception):
@@ -308,8 +308,8 @@ class PartlyPublished(TailraceError):
     def __init__(self, outcomes: Sequence[Receipt | BrokerError]) -> None:
         self.outcomes = tuple(outcomes)
         errors = [each for each in self.outcomes if isinstance(each, BrokerError)]
-        told = "; ".join(f"{error.stream}: {error}" for error in errors[:3])
-        super().__init__(f"{len(errors)} of {len(self.outcomes)} streams failed: {told}")
+        shown = "; ".join(f"{error.stream}: {error}" for error in errors[:3])
+        super().__init__(f"{len(errors)} of {len(self.outcomes)} streams failed: {shown}")
 
 
 class ConnectFailed(TailraceError, ConnectionError):

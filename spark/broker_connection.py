@@ -11,13 +11,13 @@ from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import Final, NamedTuple
 
-from tailrace.address import Address
-from tailrace.dialer import why
+from tailrace.core.address import Address
 from tailrace.errors import BrokerFault, ConnectFailed, ConnectionLost, OperationTimeout, broker_error
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.errors import PeerError
 from tailrace.protocol.places import From
+from tailrace.sockets import why
 from tailrace.version import VERSION
 
 CLIENT_NAME: Final = f"tailrace-spark/{VERSION}"

@@ -16,6 +16,7 @@ from typing import Final
 
 import numpy as np
 
+from tailrace.core.subscription_state import RESUMED
 from tailrace.errors import (
     BrokerClosing,
     BrokerError,
@@ -27,7 +28,6 @@ from tailrace.errors import (
     StreamBehind,
 )
 from tailrace.protocol.places import From
-from tailrace.reading import RESUMED
 from tailrace.shard.frame import SEQ_OFFSET
 from tailrace.shard.leaves import load
 from tailrace.shard.walk import fault_text

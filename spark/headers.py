@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from tailrace.headers import unpack_headers
+from tailrace.core.headers import unpack_headers
 from tailrace.spark.entries import Int64s
 
 HEADERS_TYPE: Final = pa.map_(pa.string(), pa.binary())

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, TypeVar, cast
 
-from tailrace.address import parse_addresses
+from tailrace.core.address import parse_addresses
 from tailrace.errors import InvalidArgument
 from tailrace.spark.patterns import split_patterns
 from tailrace.spark.places import EVERYTHING, Place, Range, parse_place

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime
 from typing import Final, Literal, NamedTuple
 
-from tailrace.places import PLACE_MAX, to_us
+from tailrace.core.places import PLACE_MAX, to_us
 
 TIME_MIN_US: Final = 10**14
 TIME_MAX_US: Final = 10**17

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple, Protocol
 
-from tailrace.address import Address
+from tailrace.core.address import Address
 from tailrace.errors import ConnectFailed, ConnectionLost, OperationTimeout, TailraceError
 from tailrace.shard.errors import StorageError
 from tailrace.shard.names import InvalidName

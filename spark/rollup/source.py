@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from tailrace.address import Address
+from tailrace.core.address import Address
 from tailrace.shard.errors import StorageError
 from tailrace.spark.rollup.day_plan import read_tasks
 from tailrace.spark.rollup.tasks import Work, write_task

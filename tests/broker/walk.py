@@ -5,8 +5,8 @@
 
 A worker runs in this process, with real sockets and files. Each request is made several times before, so that nothing
 is opened or created in the one that is traced. What a turn calls without any request is left out once: a walk shows
-what its request adds to a turn. Work that is due at intervals may fall into a traced turn: of several walks the shortest
-counts.
+what its request adds to a turn. Work that is due at intervals may fall into a traced turn: of several walks the
+shortest counts.
 """
 
 from __future__ import annotations

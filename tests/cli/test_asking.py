@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from tailrace.address import Address, parse_address
 from tailrace.cli.asking import ASK_ID, AskFailed, ask_node
+from tailrace.core.address import Address, parse_address
 from tailrace.protocol import messages as m
 from tailrace.protocol.replication import FEATURE, Ask, Link, Told
 from tests.cli.asked_node import asked_node

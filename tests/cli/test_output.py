@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tailrace import Message
 from tailrace.cli.output import render_json, render_plain, write_all
-from tailrace.headers import pack_headers
+from tailrace.core.headers import pack_headers
 
 
 def messages_of(*payloads: bytes, stream: str = "s") -> list[Message]:

@@ -11,10 +11,10 @@ import pytest
 
 import tailrace
 from tailrace import Ack
-from tailrace.address import Address
 from tailrace.cli.ending import NO_CONNECTION, CommandError
 from tailrace.cli.publishing import REFUSALS_MAX, Outcome, Publisher, Refusal
 from tailrace.cli.template import parse_template
+from tailrace.core.address import Address
 from tailrace.protocol import messages as m
 from tests.client.model import MAX_MESSAGE_BYTES, ModelConnection, hang_up
 from tests.client.model_server import ModelServer

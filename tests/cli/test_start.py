@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.cli.start import BadStart, parse_start, to_iso
-from tailrace.places import NEW, Seq, StartPlace, Time, to_us
+from tailrace.core.places import NEW, Seq, StartPlace, Time, to_us
 
 NOW = datetime(2024, 5, 31, 12, 0, 0, 250_001, UTC)
 NOW_US = 1_717_156_800_250_001

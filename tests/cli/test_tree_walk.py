@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from tailrace.address import Address
 from tailrace.cli.tree_walk import NO_ADDRESS, NOT_ASKED, Tie, reached_at, walk
+from tailrace.core.address import Address
 from tailrace.protocol.replication import Link, Told
 
 Answers = dict[str, Told | str]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tailrace.consumed import ConsumedMessage
-from tailrace.consuming import ConsumerWish
+from tailrace.core.consumed_message import ConsumedMessage
+from tailrace.core.consumer_state import ConsumerOptions
 from tailrace.protocol import consuming as c
 from tests.client.model_consumers import Groups
 from tests.client.pair import Pair
@@ -19,17 +19,17 @@ class Member:
     def __init__(self, groups: Groups, name: str = "me", addresses: int = 1, **options: Any) -> None:
         self.pair = Pair(groups.model, addresses).ready()
         self.groups = groups
-        wish = ConsumerWish("s", "billing", name, **{"answer_s": 30.0, "patience_s": 60.0, **options})
-        self.consuming = self.pair.session.consume(wish, self.pair.now_s)
-        self.consuming.settle = lambda message, reason: self.consuming.note(message, reason, self.pair.now_s)
+        chosen = ConsumerOptions("s", "billing", name, **{"answer_s": 30.0, "patience_s": 60.0, **options})
+        self.state = self.pair.session.consume(chosen, self.pair.now_s)
+        self.state.settle = lambda message, reason: self.state.record(message, reason, self.pair.now_s)
 
     def take(self) -> ConsumedMessage | None:
         """The next message, if there is one now; asks the broker for more otherwise."""
-        message = self.consuming.take(self.pair.now_s)
+        message = self.state.take(self.pair.now_s)
         for _ in range(2):  # the answer to the first may have only messages that are here
             if message is None:
                 self.pair.run()
-                message = self.consuming.take(self.pair.now_s)
+                message = self.state.take(self.pair.now_s)
                 self.pair.run()
         return message
 

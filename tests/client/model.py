@@ -114,14 +114,14 @@ class Model:
     def publish(self, name: bytes, *payloads: bytes) -> None:
         """As if somebody else did."""
         self.stream(name).append(bytes(_leaf.pack_frames(list(payloads), b"")))
-        self.pump()
+        self.driver()
 
     def trim(self, name: bytes, seq: int) -> None:
         self.stream(name).trim(seq)
 
-    def pump(self) -> None:
+    def driver(self) -> None:
         for connection in self.connections:
-            connection.pump()
+            connection.driver()
         self.on_pump()
 
     def said(self, kind: type) -> list[Message]:
@@ -167,7 +167,7 @@ class ModelConnection:
             self.model.received.append(message)
             if not self.model.on_message(self, message):
                 self.take(message)
-        self.model.pump()
+        self.model.driver()
 
     def take(self, message: Message) -> None:
         """What a broker does."""
@@ -231,7 +231,7 @@ class ModelConnection:
         self.cursors[message.id] = Cursor(stream, seq, end_seq, message.credit)
         self.say(m.Subscribed(message.id, seq, stream.first_seq, end_seq))
 
-    def pump(self) -> None:
+    def driver(self) -> None:
         """Send the chunks that may be sent."""
         for number, cursor in [] if self.closed or self.paused else list(self.cursors.items()):
             while self._chunk(number, cursor):

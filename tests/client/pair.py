@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from tailrace.address import Address
-from tailrace.connector import Phase
-from tailrace.dialling import Attempt
+from tailrace.core.address import Address
+from tailrace.core.address_selector import ConnectAttempt
+from tailrace.core.arguments import make_publication
+from tailrace.core.connector import ConnectionPhase
+from tailrace.core.headers import pack_headers
+from tailrace.core.link import BrokerLink
+from tailrace.core.message import Message
+from tailrace.core.options import ClientOptions
+from tailrace.core.places import START, EndPlace, StartPlace
+from tailrace.core.publications import PendingPublication
+from tailrace.core.session import Session
+from tailrace.core.subscribe_options import subscribe_options
+from tailrace.core.subscription_state import Arrived, SubscriptionState
 from tailrace.errors import TailraceError
-from tailrace.framing import make_publication
-from tailrace.headers import pack_headers
-from tailrace.link import Link
-from tailrace.message import Message
-from tailrace.options import Options
-from tailrace.places import START, EndPlace, StartPlace
 from tailrace.protocol.messages import Ack
-from tailrace.publications import Publication
-from tailrace.reading import Arrived, Reading
-from tailrace.session import Session
-from tailrace.wishes import wish_of
 from tests.client.model import MAX_MESSAGE_BYTES, Model, ModelConnection
 
 
@@ -36,10 +36,10 @@ class Pair:
         self.silent: set[Address] = set()
         self.dialled: list[Address] = []
         self.cut_after: int | None = None
-        self.session = Session(self.addresses, Options(**options), lambda: 0.5, self.now_s)  # type: ignore[arg-type]
+        self.session = Session(self.addresses, ClientOptions(**options), lambda: 0.5, self.now_s)  # type: ignore[arg-type]
         self._piece_bytes = piece_bytes
         self._peer: ModelConnection | None = None
-        self._link: Link | None = None
+        self._link: BrokerLink | None = None
 
     # --- moving -----------------------------------------------------------------------------------------------------
 
@@ -85,7 +85,7 @@ class Pair:
             return False
         return self._to_broker(session.link) or self._to_client(self._peer)
 
-    def _dial(self, attempt: Attempt) -> None:
+    def _dial(self, attempt: ConnectAttempt) -> None:
         self.dialled.append(attempt.address)
         if attempt.address in self.unreachable:
             self.session.dial_failed(attempt, "refused", self.now_s)
@@ -96,7 +96,7 @@ class Pair:
         assert self.session.dialled(attempt, self.now_s)
         self._link = self.session.link
 
-    def _to_broker(self, link: Link) -> bool:
+    def _to_broker(self, link: BrokerLink) -> bool:
         data = b"".join(link.outgoing.head())[: self._piece_bytes]
         link.outgoing.sent(len(data))
         if data and not self.peer.closed:
@@ -130,7 +130,7 @@ class Pair:
 
     def ready(self) -> Pair:
         self.run()
-        assert self.session.phase is Phase.READY
+        assert self.session.phase is ConnectionPhase.READY
         return self
 
     def publish(
@@ -141,7 +141,7 @@ class Pair:
         replicas: int = 0,
         retry: bool = True,
         timeout_s: float = 30.0,
-    ) -> Publication:
+    ) -> PendingPublication:
         metadata, limit = pack_headers(None), MAX_MESSAGE_BYTES
         publication = make_publication(to, list(payloads), metadata, ack, replicas, timeout_s, retry, limit)
         self.session.publish(publication, self.now_s)
@@ -158,17 +158,17 @@ class Pair:
         check_crc: bool = True,
         raise_trimmed: bool = True,
         timeout_s: float = 30.0,
-    ) -> Reading:
+    ) -> SubscriptionState:
         on_trimmed = "raise" if raise_trimmed else "skip"
-        wish = wish_of(stream, start, end, skip, credit_bytes, check_crc, on_trimmed, timeout_s)  # type: ignore[arg-type]
-        return self.session.subscribe(wish, self.now_s)
+        options = subscribe_options(stream, start, end, skip, credit_bytes, check_crc, on_trimmed, timeout_s)  # type: ignore[arg-type]
+        return self.session.subscribe(options, self.now_s)
 
-    def read(self, reading: Reading) -> list[Message]:
+    def read(self, subscription: SubscriptionState) -> list[Message]:
         """All there is now."""
         messages: list[Message] = []
         arrived: Arrived | None = None
         while True:
-            arrived = self.session.next_arrived(reading, arrived)
+            arrived = self.session.next_arrived(subscription, arrived)
             if arrived is None:
                 return messages
             if arrived.trimmed is not None:
@@ -176,10 +176,10 @@ class Pair:
             messages += arrived.messages
             self.run()
 
-    def payloads(self, reading: Reading) -> list[bytes]:
-        return [message.payload for message in self.read(reading)]
+    def payloads(self, subscription: SubscriptionState) -> list[bytes]:
+        return [message.payload for message in self.read(subscription)]
 
 
-def error_of(publication: Publication) -> TailraceError:
+def error_of(publication: PendingPublication) -> TailraceError:
     assert publication.error is not None
     return publication.error

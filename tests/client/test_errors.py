@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from tailrace import errors
+from tailrace.core.message import Receipt
 from tailrace.errors import (
     BY_CODE,
     BrokerError,
@@ -22,7 +23,6 @@ from tailrace.errors import (
     Trimmed,
     broker_error,
 )
-from tailrace.message import Receipt
 from tailrace.protocol.errors import Code
 
 KINDS = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, Exception)]

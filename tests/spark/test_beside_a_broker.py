@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import functions as sql
 
 import tailrace
-from tailrace.address import Address
+from tailrace.core.address import Address
 from tailrace.shard.header import HEADER_PAGE_BYTES
 from tailrace.spark.columns import SCHEMA, BatchMaker
 from tailrace.spark.plan import make_plan

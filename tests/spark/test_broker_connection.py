@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tailrace.address import Address
+from tailrace.core.address import Address
 from tailrace.errors import BrokerError, BrokerFault, ConnectFailed, ConnectionLost, Denied, OperationTimeout
 from tailrace.protocol import messages as m
 from tailrace.protocol.binary import ServerCodec

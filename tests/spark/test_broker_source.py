@@ -6,7 +6,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from tailrace.address import Address
+from tailrace.core.address import Address
 from tailrace.errors import ConnectFailed, DamagedMessage, SeqFault, StreamBehind
 from tailrace.shard.directory import DataDirectory
 from tailrace.shard.frame import pack_frame

@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tailrace.headers import pack_headers
+from tailrace.core.headers import pack_headers
 from tailrace.spark.columns import FAULT, SCHEMA, BatchMaker, Part, WrongSchema, gather
 from tailrace.spark.entries import no_entries
 from tailrace.spark.options import PayloadForm

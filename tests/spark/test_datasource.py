@@ -13,7 +13,7 @@ import pyspark_tailrace
 from bench.load.live import Seen, follow
 from bench.load.spark_data import make_data, stream_name
 from bench.load.spark_server import FILES, PARQUET, Context
-from tailrace.headers import pack_headers
+from tailrace.core.headers import pack_headers
 from tailrace.shard.directory import DataDirectory, open_data_dir
 from tailrace.spark.batch import TailraceReader
 from tailrace.spark.datasource import ddl

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgpack
 import numpy as np
 
-from tailrace.headers import pack_headers
+from tailrace.core.headers import pack_headers
 from tailrace.spark.headers import HEADERS_TYPE, headers_array
 
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from tailrace.address import Address
+from tailrace.core.address import Address
 from tailrace.spark.options import InvalidOption, Options, parse_options
 from tailrace.spark.places import EVERYTHING, Place, Range
 from tailrace.spark.source import SourceOptions

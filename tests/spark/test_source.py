@@ -3,7 +3,7 @@ from __future__ import annotations
 import pickle
 from pathlib import Path
 
-from tailrace.address import Address
+from tailrace.core.address import Address
 from tailrace.spark.broker_source import BrokerSource
 from tailrace.spark.directory_source import DirectorySource
 from tailrace.spark.source import SourceOptions, open_source

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import tailrace
-from tailrace.consumed import ConsumedMessage
-from tailrace.consumer import Consumer
+from tailrace.core.consumed_message import ConsumedMessage
 from tailrace.protocol.messages import Ack
+from tailrace.sync.consumer import Consumer
 from tests.system.consumer_ledger import effect_of, open_books, write
 from tests.system.node import PATIENCE_S
 
@@ -28,7 +28,9 @@ END_S = 30.0
 RETRY_S = 0.05
 LINGER_S = 600.0  # a party sends nothing by itself
 _forks = multiprocessing.get_context("forkserver")
-_forks.set_forkserver_preload(["__main__", __name__, "tailrace.client", "tailrace.consumer", "tailrace.once"])
+_forks.set_forkserver_preload(
+    ["__main__", __name__, "tailrace.sync.client", "tailrace.sync.consumer", "tailrace.transactional"]
+)
 
 
 class Died(Exception):

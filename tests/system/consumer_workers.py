@@ -11,7 +11,7 @@ from contextlib import closing
 from multiprocessing.connection import Connection
 
 import tailrace
-from tailrace.consumed import ConsumedMessage
+from tailrace.core.consumed_message import ConsumedMessage
 from tests.system.consumer_ledger import effect_of, open_books, write
 from tests.system.consumer_members import ENDED, READY
 from tests.system.consumer_party import Spec, connect

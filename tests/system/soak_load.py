@@ -19,7 +19,7 @@ from collections import Counter
 from typing import Any, Protocol, TypeVar
 
 import tailrace
-from tailrace.places import StartPlace
+from tailrace.core.places import StartPlace
 from tailrace.protocol.envelope import pack_envelope
 from tailrace.protocol.messages import Op
 from tests.system.node import PATIENCE_S, LineClient

@@ -13,10 +13,10 @@ import pytest
 
 import tailrace
 from tailrace import Ack
-from tailrace.client import Client
-from tailrace.consumer import Consumer
 from tailrace.shard.errors import StreamMissing
 from tailrace.shard.names import cursor_name, file_stem
+from tailrace.sync.client import Client
+from tailrace.sync.consumer import Consumer
 from tests.system.node import Node, rows, running, wait_for
 from tests.system.scripted import Gate
 from tests.system.tree_check import read_diverged, read_log

@@ -2,8 +2,8 @@
 
 shard imports none of the others, protocol imports shard. client and broker stand on these two, supervisor on broker.
 spark imports the client as well, bench the codecs alone. Of the modules of the command (cli), which load each other
-only when they are asked for, `serve` alone imports the supervisor. Names are those of folders: `client.session` is
-imported as `tailrace.session`.
+only when they are asked for, `serve` alone imports the supervisor. Names are those of folders: `client.core.session` is
+imported as `tailrace.core.session`. The client's core imports neither of its two shells, nor a clock or a socket.
 """
 
 from __future__ import annotations
@@ -21,6 +21,9 @@ MAY_IMPORT = {
     "shard": ("shard",),
     "protocol": CODECS,
     "client": ("client", *CODECS),
+    "client.core": ("client.core", "client.errors", "client.version", *CODECS),
+    "client.sync": ("client.sync", "client.core", "client.sockets", "client.errors", *CODECS),
+    "client.aio": ("client.aio", "client.core", "client.sockets", "client.errors", *CODECS),
     "broker": ("broker", *CODECS),
     "supervisor": ("supervisor", "broker", *CODECS),
     "cli": ("cli", "client", *CODECS),
@@ -35,6 +38,8 @@ MAY_IMPORT = {
 }
 # Bytes in, commands out: code that waits, reads a clock or opens a file belongs elsewhere.
 NOT_IN_CODECS = {"asyncio", "mmap", "multiprocessing", "pathlib", "select", "selectors", "socket", "subprocess", "time"}
+# The client's core gets bytes and times from its shells.
+NOT_IN_CORE = {"asyncio", "select", "selectors", "socket", "threading", "time"}
 # The work loop has one thread. Modules that wait for the disk beside it, and those that such a thread touches, are
 # listed here.
 THREADED = {
@@ -87,6 +92,11 @@ def test_imports_keep_to_the_rule(path: Path) -> None:
 @pytest.mark.parametrize("path", tree.modules("protocol"), ids=tree.shown)
 def test_codecs_touch_nothing_outside(path: Path) -> None:
     assert not {name.split(".")[0] for name, _ in imports(path)} & NOT_IN_CODECS
+
+
+@pytest.mark.parametrize("path", tree.modules("client/core"), ids=tree.shown)
+def test_the_clients_core_has_no_clock_and_no_socket(path: Path) -> None:
+    assert not {name.split(".")[0] for name, _ in imports(path)} & NOT_IN_CORE
 
 
 def test_threads_are_started_only_where_listed() -> None:

@@ -48,20 +48,20 @@ def shown(path: Path) -> str:
 
 
 def room_name(path: Path) -> str:
-    """A module's place in the tree, with dots: `client.session` for client/session.py."""
+    """A module's place in the tree, with dots: `client.core.session` for client/core/session.py."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def module_name(path: Path) -> str:
-    """A module's import name: `tailrace.session` for client/session.py, as pyproject.toml's package-dir says."""
+    """A module's import name, by pyproject.toml's package-dir: `tailrace.core.session` for client/core/session.py."""
     first, *rest = room_name(path).split(".")
     room = {"client": [PACKAGE]}.get(first, [PACKAGE, first] if first in INSTALLED else [first])
     return ".".join((*room, *rest))
 
 
 def room_of(module: str) -> str:
-    """The other way round, for any name that is imported: `client.session` for `tailrace.session`."""
+    """The other way round, for any name that is imported: `client.core.session` for `tailrace.core.session`."""
     first, *rest = module.split(".")
     if first != PACKAGE:
         return module

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pytest
 
-from tailrace.address import Address
+from tailrace.core.address import Address
 from tailrace.spark.rollup.day_plan import plan_day
 from tailrace.spark.rollup.reading import index_reader, run_task
 from tailrace.spark.rollup.table import NOTE, parse_note

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tailrace.address import Address
+from tailrace.core.address import Address
 from tailrace.errors import ConnectFailed
 from tailrace.shard.directory import open_data_dir
 from tailrace.shard.leaves import interpreted_wanted

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tailrace.address import Address
+from tailrace.core.address import Address
 from tailrace.spark.rollup.engine import ChooseEngine, EngineError
 from tailrace.spark.rollup.source import RollupDataSource, to_options
 from tailrace.spark.rollup.spark_engine import SparkEngine

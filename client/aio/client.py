@@ -1,0 +1,355 @@
+"""The asyncio client: as the synchronous one, with the same names."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Generator, Iterable, Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from tailrace.aio.batcher import AsyncBatcher
+from tailrace.aio.driver import AsyncDriver
+from tailrace.aio.subscription import AsyncSubscription
+from tailrace.core.address import Address, parse_addresses
+from tailrace.core.arguments import (
+    Payload,
+    checked_payload,
+    checked_payloads,
+    checked_stream,
+    checked_streams,
+    make_publication,
+)
+from tailrace.core.batch import LINGER_S, MAX_BYTES, MAX_MESSAGES, Batches, BatchLimits, BatchResult
+from tailrace.core.headers import pack_headers
+from tailrace.core.info import ClientInfo
+from tailrace.core.message import Receipt
+from tailrace.core.options import CONSUMER_BATCH, CONSUMER_DELIVERIES, CONSUMER_LINGER_S, WINDOW_BYTES, ClientOptions
+from tailrace.core.places import START, EndPlace, StartPlace
+from tailrace.core.session import Session
+from tailrace.core.subscribe_options import OnTrimmed, subscribe_options
+from tailrace.errors import ConnectFailed
+from tailrace.protocol.messages import Ack
+
+if TYPE_CHECKING:
+    from tailrace.aio.consumer import AsyncConsumer
+    from tailrace.core.calls import PendingCall
+    from tailrace.core.consumer_calls import ConsumerInfo
+
+
+def connect_async(
+    *addresses: str | Iterable[str],
+    token: str | None = None,
+    timeout_s: float = 30.0,
+    connect_timeout_s: float = 10.0,
+    reconnect_s: float = 120.0,
+    heartbeat_s: float = 30.0,
+    max_in_flight: int = 1_024,
+    max_in_flight_bytes: int = 16 << 20,
+    random_order: bool = False,
+    idempotent: bool = True,
+    silence_s: float = 5.0,
+) -> Connecting:
+    """As `connect`, for asyncio: `async with connect_async(...) as client` or `client = await connect_async(...)`."""
+    options = ClientOptions(
+        token,
+        timeout_s,
+        connect_timeout_s,
+        reconnect_s,
+        heartbeat_s,
+        max_in_flight,
+        max_in_flight_bytes,
+        random_order,
+        idempotent,
+        silence_s,
+    )
+    found = list(parse_addresses(addresses))
+    if random_order:
+        random.shuffle(found)
+    return Connecting(found, options)
+
+
+class Connecting:
+    """A client that is not connected yet: to be awaited, or entered as a context."""
+
+    def __init__(self, addresses: list[Address], options: ClientOptions) -> None:
+        self._addresses = addresses
+        self._options = options
+        self._client: AsyncClient | None = None
+
+    def __await__(self) -> Generator[Any, None, AsyncClient]:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> AsyncClient:
+        self._client = await self._connect()
+        return self._client
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if self._client is not None:
+            await self._client.close()
+
+    async def _connect(self) -> AsyncClient:
+        now_s = asyncio.get_running_loop().time()
+        session = Session(self._addresses, self._options, random.random, now_s)
+        return await AsyncClient.connected(session)
+
+
+class AsyncClient(ClientInfo):
+    """A connection to a broker, made by `connect_async`. For tasks of one event loop."""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__(session)
+        self._driver = AsyncDriver(session)
+
+    @classmethod
+    async def connected(cls, session: Session) -> AsyncClient:
+        """Raises ConnectFailed, Denied."""
+        client = cls(session)
+        driver, timeout_s = client._driver, session.options.timeout_s
+        try:
+            driver.advance()
+            deadline_s = driver.now_s() + timeout_s
+            await driver.wait_until(lambda: session.connections > 0 or session.is_over, deadline_s)
+            if not session.connections:
+                raise session.failure or ConnectFailed(f"no broker has answered within {timeout_s:g} s")
+        except BaseException:
+            driver.abort()
+            raise
+        return client
+
+    # --- publishing -------------------------------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        stream: str,
+        payload: Payload,
+        *,
+        headers: Mapping[str, str | bytes] | None = None,
+        key: str | bytes | None = None,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+        retry: bool = True,
+    ) -> Receipt:
+        """Publish one message and wait until what `ack` asks for is true. See `Client.publish`."""
+        streams, payloads = (checked_stream(stream),), [checked_payload(payload)]
+        return (await self._publish(streams, payloads, pack_headers(headers, key), ack, replicas, timeout_s, retry))[0]
+
+    async def publish_many(
+        self,
+        stream: str,
+        payloads: Iterable[Payload],
+        *,
+        headers: Mapping[str, str | bytes] | None = None,
+        key: str | bytes | None = None,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+        retry: bool = True,
+    ) -> Receipt:
+        """Publish messages in one request: all of them, with seqs one after the other, or none."""
+        streams = (checked_stream(stream),)
+        return (
+            await self._publish(
+                streams, checked_payloads(payloads), pack_headers(headers, key), ack, replicas, timeout_s, retry
+            )
+        )[0]
+
+    async def publish_to(
+        self,
+        streams: Iterable[str],
+        payload: Payload,
+        *,
+        headers: Mapping[str, str | bytes] | None = None,
+        key: str | bytes | None = None,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+        retry: bool = True,
+    ) -> list[Receipt]:
+        """Publish one message to several streams in one request; a receipt of each. See `Client.publish_to`."""
+        names, payloads = checked_streams(streams), [checked_payload(payload)]
+        return list(await self._publish(names, payloads, pack_headers(headers, key), ack, replicas, timeout_s, retry))
+
+    def batcher(
+        self,
+        stream: str,
+        *,
+        max_messages: int = MAX_MESSAGES,
+        max_bytes: int = MAX_BYTES,
+        linger_s: float = LINGER_S,
+        headers: Mapping[str, str | bytes] | None = None,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+        retry: bool = True,
+        on_result: Callable[[BatchResult], None] | None = None,
+    ) -> AsyncBatcher:
+        """Publish many messages in batches: a batch is sent when it is full, or `linger_s` after its first message."""
+        limits = BatchLimits(max_messages, min(max_bytes, self._session.limits["max_envelope_bytes"] // 2), linger_s)
+        batch = Batches(checked_stream(stream), limits, ack, self._timeout(timeout_s), retry, replicas)
+        return AsyncBatcher(self._driver, batch, headers, on_result)
+
+    async def _publish(
+        self,
+        streams: tuple[str, ...],
+        payloads: list[bytes],
+        metadata: bytes,
+        ack: Ack,
+        replicas: int,
+        timeout_s: float | None,
+        retry: bool,
+    ) -> tuple[Receipt, ...]:
+        limit, wait_s = self._session.limits["max_message_bytes"], self._timeout(timeout_s)
+        publication = make_publication(streams, payloads, metadata, ack, replicas, wait_s, retry, limit)
+        await self._driver.publish(publication)
+        return publication.outcome()
+
+    # --- subscribing ------------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        stream: str,
+        start: StartPlace = START,
+        end: EndPlace = None,
+        *,
+        skip: int = 0,
+        credit_bytes: int = WINDOW_BYTES,
+        check_crc: bool = True,
+        on_trimmed: OnTrimmed = "raise",
+        timeout_s: float | None = None,
+    ) -> AsyncSubscription:
+        """The messages of a stream from `start` up to `end`, or for ever; see `Client.subscribe` for the arguments.
+
+        The broker is asked at once. Await the subscription, or enter it as a context, to know that it has answered.
+        """
+        wait_s = self._timeout(timeout_s)
+        options = subscribe_options(stream, start, end, skip, credit_bytes, check_crc, on_trimmed, wait_s)
+        state = self._session.subscribe(options, self._driver.now_s())
+        subscription = AsyncSubscription(self._driver, state)
+        self._driver.advance()
+        return subscription
+
+    # --- durable consumers ------------------------------------------------------------------------------------------
+
+    def consumer(
+        self,
+        stream: str,
+        name: str,
+        *,
+        start: StartPlace = START,
+        member: str | None = None,
+        batch: int = CONSUMER_BATCH,
+        ack_wait_s: float | None = None,
+        deliveries_max: int | None = CONSUMER_DELIVERIES,
+        create: bool = True,
+        linger_s: float = CONSUMER_LINGER_S,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        on_trimmed: OnTrimmed = "raise",
+        timeout_s: float | None = None,
+    ) -> AsyncConsumer:
+        """A member of the durable consumer `name` of a stream; see `Client.consumer` for the arguments.
+
+        The broker is asked at once. Await it, or enter it as a context, to know that the consumer is there.
+        """
+        from tailrace.aio.consumer import AsyncConsumer
+        from tailrace.core import consumer_calls as calls
+
+        wait_s, options = self._timeout(timeout_s), self._session.options
+        chosen = calls.consumer_options(
+            stream, name, member, batch, ack_wait_s, linger_s, ack, replicas, on_trimmed, options
+        )
+        creating = None
+        if create:
+            creating = calls.create_call(stream, name, start, ack_wait_s, deliveries_max, ack, replicas, wait_s)
+            self._session.call(creating, self._driver.now_s())
+        state = self._session.consume(chosen, self._driver.now_s())
+        self._driver.advance()
+        return AsyncConsumer(self._driver, state, creating, wait_s)
+
+    async def create_consumer(
+        self,
+        stream: str,
+        name: str,
+        start: StartPlace = START,
+        *,
+        ack_wait_s: float | None = None,
+        deliveries_max: int | None = CONSUMER_DELIVERIES,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Make a durable consumer whose first message is `start`; the seq of its first unfinished message.
+
+        One that is there with these settings goes on as it is; with others BadRequest is raised.
+        """
+        from tailrace.core import consumer_calls as calls
+
+        wait_s = self._timeout(timeout_s)
+        call = calls.create_call(stream, name, start, ack_wait_s, deliveries_max, ack, replicas, wait_s)
+        return calls.next_seq_of(await self._ask(call))
+
+    async def reset_consumer(
+        self,
+        stream: str,
+        name: str,
+        start: StartPlace,
+        *,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Moves a durable consumer to `start`, earlier or later; returns its seq. Messages in flight are released.
+
+        Raises NoSuchConsumer.
+        """
+        from tailrace.core import consumer_calls as calls
+
+        call = calls.reset_call(stream, name, start, ack, replicas, self._timeout(timeout_s))
+        return calls.next_seq_of(await self._ask(call))
+
+    async def delete_consumer(
+        self,
+        stream: str,
+        name: str,
+        *,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+    ) -> bool:
+        """End a durable consumer: nothing is known of it any more. Whether there was one."""
+        from tailrace.core import consumer_calls as calls
+
+        return calls.was_deleted(
+            await self._ask(calls.delete_call(stream, name, ack, replicas, self._timeout(timeout_s)))
+        )
+
+    async def consumers(self, stream: str, *, timeout_s: float | None = None) -> list[ConsumerInfo]:
+        """The durable consumers of a stream, and how far each has come."""
+        from tailrace.core import consumer_calls as calls
+
+        return calls.infos_of(await self._ask(calls.list_call(stream, self._timeout(timeout_s))))
+
+    async def _ask(self, call: PendingCall) -> PendingCall:
+        """Wait until it is done."""
+        self._session.call(call, self._driver.now_s())
+        self._driver.advance()
+        await self._driver.wait_until(lambda: call.done)
+        return call
+
+    # --- the connection ---------------------------------------------------------------------------------------------
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Waits until all publishes are answered and acknowledgements are stored, then closes. Iterations end."""
+        await self._driver.close(self._timeout(timeout_s))
+
+    async def __aenter__(self) -> AsyncClient:
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -1,0 +1,1 @@
+"""The client without clock or socket: time and bytes are passed in."""

@@ -1,0 +1,50 @@
+"""User headers: a map of texts in a frame's metadata."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import msgpack
+
+from tailrace.errors import InvalidArgument
+from tailrace.shard.frame import MAX_METADATA_BYTES, RUN_METADATA_BYTES
+
+UserHeaders: TypeAlias = dict[str, str | bytes]
+HEADERS_KEY = "h"
+KEY_HEADER = "key"
+"""The header that says which messages a durable consumer with several members keeps in order."""
+HEADERS_BYTES_MAX = MAX_METADATA_BYTES - RUN_METADATA_BYTES
+
+_UNREADABLE = (ValueError, TypeError, msgpack.UnpackException)
+
+
+def pack_headers(headers: Mapping[str, str | bytes] | None, key: str | bytes | None = None) -> bytes:
+    """The metadata of a frame with these headers, and with the header "key"; b"" for none. Raises InvalidArgument."""
+    if key is not None:
+        if headers and KEY_HEADER in headers:
+            raise InvalidArgument(f"key={key!r} and a header {KEY_HEADER!r} with it: pass one of them")
+        headers = {**(headers or {}), KEY_HEADER: key}
+    if not headers:
+        return b""
+    for name, value in headers.items():
+        if type(name) is not str or not isinstance(value, str | bytes):
+            raise InvalidArgument(f"the header {name!r}: {value!r} is not a text and its value, a text or bytes")
+    try:
+        metadata: bytes = msgpack.packb({HEADERS_KEY: dict(headers)})
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(f"headers that have no UTF-8 form: {error}") from None
+    if len(metadata) > HEADERS_BYTES_MAX:
+        raise InvalidArgument(f"headers of {len(metadata):,} bytes; at most {HEADERS_BYTES_MAX:,} are possible")
+    return metadata
+
+
+def unpack_headers(metadata: bytes) -> UserHeaders:
+    """Returns the headers in a frame's metadata; {} without any that can be read."""
+    if not metadata:
+        return {}
+    try:
+        headers = msgpack.unpackb(metadata).get(HEADERS_KEY)
+    except (*_UNREADABLE, AttributeError):
+        return {}
+    return headers if isinstance(headers, dict) else {}

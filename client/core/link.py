@@ -1,0 +1,104 @@
+"""One connection to a broker, without its socket: the codec, outgoing bytes, handles, heartbeat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from tailrace.core.heartbeat import NOT_KNOWN, Beat, Heartbeat, Transit
+from tailrace.core.publications import PendingPublication
+from tailrace.protocol import messages as m
+from tailrace.protocol.binary import ClientCodec
+from tailrace.protocol.features import CONSUMERS
+from tailrace.protocol.outgoing import Outgoing
+from tailrace.version import VERSION
+
+CLIENT_NAME: Final = f"tailrace-py/{VERSION}"
+FEATURES: Final = frozenset({CONSUMERS})
+"""Whose messages are taken from every broker."""
+
+
+class BrokerLink:
+    """State from connecting until the loss; never used again."""
+
+    __slots__ = (
+        "_handles",
+        "_handles_made",
+        "_refused",
+        "_transit",
+        "codec",
+        "heartbeat",
+        "outgoing",
+        "useful",
+        "welcome",
+    )
+
+    def __init__(
+        self,
+        token: str | None,
+        heartbeat: Heartbeat,
+        *,
+        idempotent: bool = False,
+        transit: Callable[[], Transit] = lambda: NOT_KNOWN,
+    ) -> None:
+        """`idempotent`: ask the broker to know publishes again. `transit`: which of our bytes are under way."""
+        self.codec = ClientCodec(features=FEATURES)
+        self.outgoing = Outgoing()
+        self.heartbeat = heartbeat
+        self._transit = transit
+        self.welcome: m.Welcome | None = None
+        self.useful = False  # it has brought a message or an acknowledgement
+        self._handles: dict[str, int] = {}
+        self._handles_made = 0
+        self._refused: dict[str, m.Failed] = {}  # streams whose OPEN was refused, and are not asked for again
+        features = {m.PRODUCERS_FEATURE, *FEATURES} if idempotent else FEATURES
+        self.outgoing.add(m.pack(m.Hello(m.VERSION, tuple(sorted(features)), CLIENT_NAME, token)))
+
+    @property
+    def numbered(self) -> bool:
+        """Whether the broker recognises repeated publishes by their numbers."""
+        return self.welcome is not None and m.PRODUCERS_FEATURE in self.welcome.features
+
+    @property
+    def knows_consumers(self) -> bool:
+        """Whether the broker has durable consumers."""
+        return self.welcome is not None and CONSUMERS in self.welcome.features
+
+    def send(self, message: m.Message) -> None:
+        self.outgoing.add(m.pack(message))
+
+    def publish(self, publication: PendingPublication) -> None:
+        """Behind an OPEN for each stream that has no handle yet. The frames must not change before they are sent."""
+        handles = [self._handles.get(stream) or self._open(stream) for stream in publication.streams]
+        head = m.pack_publish(publication.request, publication.ack, handles, publication.frames, publication.replicas)
+        self.outgoing.add(head, publication.frames)
+
+    def beat(self, now_s: float) -> bool:
+        """Ping the broker if that is due; False if it answers no more."""
+        heartbeat = self.heartbeat
+        if now_s < heartbeat.due_s:
+            return True
+        acknowledged, waiting = self._transit()
+        beat = heartbeat.beat(now_s, Transit(acknowledged, waiting + self.outgoing.nbytes))
+        if beat is Beat.PING:
+            self.send(m.Ping())
+        return beat is not Beat.DEAD
+
+    def handle_refused(self, failed: m.Failed) -> None:
+        """The broker did not take a handle. Publishes with it are refused too, and less clearly."""
+        for stream, handle in self._handles.items():
+            if handle == failed.id:
+                self._refused[stream] = failed
+
+    def refusal_of(self, streams: tuple[str, ...]) -> m.Failed | None:
+        """Why one of these streams has no handle, if one has none."""
+        for stream in streams if self._refused else ():
+            if stream in self._refused:
+                return self._refused[stream]
+        return None
+
+    def _open(self, stream: str) -> int:
+        self._handles_made += 1
+        handle = self._handles[stream] = self._handles_made
+        self.send(m.Open(handle, stream.encode()))
+        return handle

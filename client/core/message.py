@@ -1,0 +1,64 @@
+"""Messages for readers and receipts for publishers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import NamedTuple
+
+from tailrace.core.headers import UserHeaders, unpack_headers
+from tailrace.core.places import to_datetime
+
+SHOWN_BYTES = 40  # of a payload, in a message's repr
+
+
+class Message(NamedTuple):
+    """One message of a stream. `timestamp_us` is since 1970; `metadata` as it lies in the frame, read by `headers`.
+
+    `epoch` is the term of the master that logged it: a seq names one message only together with its epoch.
+    """
+
+    stream: str
+    seq: int
+    timestamp_us: int
+    payload: bytes
+    metadata: bytes = b""
+    epoch: int = 0
+
+    @property
+    def headers(self) -> UserHeaders:
+        """The user headers, unpacked at each call; empty for metadata that nobody can read."""
+        return unpack_headers(self.metadata)
+
+    @property
+    def time(self) -> datetime:
+        """When the broker appended it, in UTC."""
+        return to_datetime(self.timestamp_us)
+
+    def __repr__(self) -> str:
+        shown = repr(self.payload[:SHOWN_BYTES]) + ("..." if len(self.payload) > SHOWN_BYTES else "")
+        headers = f", headers={self.headers!r}" if self.metadata else ""
+        return f"Message({self.stream!r}, seq={self.seq}, timestamp_us={self.timestamp_us}, payload={shown}{headers})"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """An acknowledged publish: `count` messages, the first of which has `seq`.
+
+    `subscribers`: how many subscriptions the node had on the stream. Without an acknowledgement (`Ack.NONE`) seq is -1
+    and subscribers 0.
+    """
+
+    stream: str
+    seq: int
+    count: int
+    subscribers: int
+
+    @property
+    def last_seq(self) -> int:
+        return self.seq + self.count - 1 if self.seq >= 0 else -1
+
+    def shown(self) -> str:
+        """The seqs, for a text."""
+        seqs = f"message {self.seq}" if self.count == 1 else f"messages {self.seq} to {self.last_seq}"
+        return f"{self.stream}: {seqs}"

@@ -1,0 +1,48 @@
+"""The options of a client, and their bounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from tailrace.errors import InvalidArgument
+
+WINDOW_BYTES = 4 << 20
+"""Of a subscription's messages that the broker may send ahead of who reads them."""
+CONSUMER_BATCH = 100
+"""The most messages that a durable consumer is asked for at once."""
+CONSUMER_DELIVERIES = 5
+"""After so many a message that always fails is a dead letter, unless the program says otherwise."""
+CONSUMER_LINGER_S = 0.1
+"""How long what was finished waits for the next request before it has one of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """Times in seconds. All of them are more than 0; `math.inf` waits for ever.
+
+    token: the secret that the broker requires; timeout_s: for the answer to anything; connect_timeout_s: for one
+    attempt to connect, greeting included; reconnect_s: how long to try to reconnect; heartbeat_s: of silence before a
+    PING while nothing is asked; silence_s: after which the connection is given up while an answer is owed;
+    max_in_flight, max_in_flight_bytes: publishes that wait for their answers, beyond which publishing waits;
+    random_order: begin with any of the addresses, not with the first; idempotent: number publishes, so that a retry is
+    logged once.
+    """
+
+    token: str | None = None
+    timeout_s: float = 30.0
+    connect_timeout_s: float = 10.0
+    reconnect_s: float = 120.0
+    heartbeat_s: float = 30.0
+    max_in_flight: int = 1_024
+    max_in_flight_bytes: int = 16 << 20
+    random_order: bool = False
+    idempotent: bool = True
+    silence_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name not in ("token", "random_order", "idempotent") and not (
+                isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+            ):
+                raise InvalidArgument(f"{field.name} is {value!r}; it is a number more than 0")

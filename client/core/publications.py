@@ -1,0 +1,435 @@
+"""Publishes that wait: to be sent, to be answered, or to be sent once more. Pure bookkeeping.
+
+A publish that asks for an acknowledgement stays here, with its bytes, until its answer comes. When a connection is lost
+without it, it is sent again on the next one, in the order in which everything was published. What the broker could not
+do at this moment (`RETRIED`) is sent again after a pause, and until it is answered nothing newer goes to its stream.
+With numbers (`tailrace.core.producer_sequence`) it may be sent as often as it takes, and is logged once.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Callable, Iterator
+from operator import attrgetter
+from typing import Final
+
+from tailrace.core.backoff import Backoff, backoff_after
+from tailrace.core.message import Receipt
+from tailrace.core.producer_sequence import ProducerSequence, ProducerSequences, SequencePosition
+from tailrace.errors import (
+    BrokerError,
+    BrokerFault,
+    ConnectionLost,
+    MessageTooLarge,
+    NotReplicated,
+    NumbersMissing,
+    OperationTimeout,
+    PartlyPublished,
+    ProducerUnknown,
+    StreamUnavailable,
+    TailraceError,
+    Unsupported,
+    broker_error,
+)
+from tailrace.protocol.messages import Ack, PartResult, Result
+from tailrace.protocol.outgoing import Buffer
+
+RETRIED: Final = frozenset({"unavailable", "overloaded"})
+"""Codes of what may go well a moment later."""
+RETRIED_ELSEWHERE: Final = RETRIED | {"disabled"}
+"""The same where there is another node to ask, which may be the stream's master: nothing was logged."""
+NUMBERS_REFUSED: Final = frozenset({"gap", "producer"})
+"""Codes that say of numbers that they cannot come next."""
+DOUBTFUL: Final = "unavailable"
+"""The code after which a publish may be logged."""
+CLEAR_AFTER_DOUBT: Final = (NumbersMissing, ProducerUnknown, NotReplicated)
+"""Errors that are true as well of a publish of which an earlier attempt may be logged."""
+REQUEST_MAX: Final = (1 << 32) - 1
+UNKNOWN: Final = "it may or may not be logged"
+
+_by_number = attrgetter("number")
+
+
+class PendingPublication:
+    """One PUBLISH: the same frames for each of `streams`. Once `done` it has `receipts` or an `error`."""
+
+    __slots__ = (
+        "ack",
+        "count",
+        "deadline_s",
+        "done",
+        "doubtful",
+        "error",
+        "frames",
+        "marked",
+        "not_before_s",
+        "number",
+        "position",
+        "receipts",
+        "refusal",
+        "replicas",
+        "retry",
+        "streams",
+        "timeout_s",
+        "tries",
+        "waiter",
+        "was_sent",
+    )
+
+    def __init__(
+        self,
+        streams: tuple[str, ...],
+        frames: Buffer,
+        count: int,
+        ack: Ack,
+        timeout_s: float,
+        *,
+        replicas: int = 0,
+        retry: bool = True,
+    ) -> None:
+        self.number = 0
+        self.streams = streams
+        self.frames = frames
+        self.count = count
+        self.ack = ack
+        self.replicas = replicas
+        self.retry = retry
+        self.timeout_s = timeout_s
+        self.deadline_s = math.inf
+        self.not_before_s = -math.inf
+        self.tries: Backoff | None = None
+        self.refusal: BrokerError | None = None  # the latest that was not taken for an answer
+        self.was_sent = False  # or may have been
+        self.doubtful = False  # it may be logged, but no answer confirmed it
+        self.position: SequencePosition | None = None  # its numbers, once it has some
+        self.marked: SequencePosition | None = None
+        self.done = False
+        self.receipts: tuple[Receipt, ...] = ()
+        self.error: TailraceError | None = None
+        self.waiter: object = None  # for the shell's use
+
+    def fail(self, error: TailraceError) -> None:
+        """It was never queued."""
+        self.error = error
+        self.done = True
+
+    def outcome(self) -> tuple[Receipt, ...]:
+        """Returns its receipts, one per stream; without an acknowledgement it need not be done. Raises its error."""
+        if self.error is not None:
+            raise self.error
+        return self.receipts or tuple(Receipt(stream, -1, self.count, 0) for stream in self.streams)
+
+    @property
+    def request(self) -> int:
+        """Its number on the wire. Those in flight are far fewer than there are numbers."""
+        return self.number % REQUEST_MAX + 1
+
+
+class Publications:
+    """The publishes of one client. `settled` collects those that a caller may wait for, until the shell takes them."""
+
+    def __init__(
+        self, max_count: int, max_bytes: int, random: Callable[[], float], retried: frozenset[str] = RETRIED
+    ) -> None:
+        self.settled: list[PendingPublication] = []
+        self.nbytes = 0
+        self.refused = 0  # errors about publishes that nobody waits for
+        self.last_refusal: TailraceError | None = None
+        self._max_count = max_count
+        self._max_bytes = max_bytes
+        self._random = random
+        self._codes_retried = retried
+        self._undone: dict[int, PendingPublication] = {}  # all of them, by number; the others are made of it
+        self._queue: list[PendingPublication] = []  # to be sent, by number
+        self._in_flight: dict[int, PendingPublication] = {}  # by request
+        self._retried: dict[int, PendingPublication] = {}  # those of either that were refused for the moment, by number
+        self._numbers = 0
+        self._sequences = ProducerSequences()
+        self._earliest_s = math.inf  # no deadline is before it
+        self.resume_s = math.inf  # when `take_sendable` gives some that must wait until then
+
+    def __len__(self) -> int:
+        return len(self._undone)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is room for one more."""
+        return not self or (len(self) < self._max_count and self.nbytes < self._max_bytes)
+
+    @property
+    def due_s(self) -> float:
+        """When `expire` may have something to do."""
+        return self._earliest_s
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether any wait for their answers."""
+        return bool(self._in_flight)
+
+    @property
+    def has_queue(self) -> bool:
+        """Whether any wait to be sent."""
+        return bool(self._queue)
+
+    def add(self, publication: PendingPublication, now_s: float) -> None:
+        self._numbers += 1
+        publication.number = self._numbers
+        publication.deadline_s = now_s + publication.timeout_s
+        self._earliest_s = min(self._earliest_s, publication.deadline_s)
+        self._undone[publication.number] = publication
+        self._queue.append(publication)
+        self.nbytes += len(publication.frames)
+
+    def holds(self, publication: PendingPublication) -> bool:
+        """Whether it is registered and not done."""
+        return publication.number in self._undone
+
+    def take_sendable(self, now_s: float, *, numbered: bool = False) -> list[PendingPublication]:
+        """Yields the publishes that may be sent now, in order. They are in flight from here on; call `sent` for each.
+
+        `numbered`: the broker knows producers, so those that may be sent again get numbers.
+        """
+        self.resume_s = math.inf
+        if not self._queue:
+            return []
+        retried = self._retried.values()
+        held = {stream for each in retried if each.request in self._in_flight for stream in each.streams}
+        waiting: list[PendingPublication] = []
+        sendable: list[PendingPublication] = []
+        for publication in self._queue:
+            may_go = publication.not_before_s <= now_s and held.isdisjoint(publication.streams)
+            to_number = (
+                numbered and publication.position is None and publication.retry and publication.ack is not Ack.NONE
+            )
+            if to_number and may_go:
+                may_go = not self._sequences.must_wait(publication.streams)
+            if may_go:
+                if to_number:
+                    self._sequences.join(publication)
+                self._mark(publication)
+                sendable.append(publication)
+                publication.was_sent = True
+                self._in_flight[publication.request] = publication
+            else:
+                waiting.append(publication)
+                if publication.not_before_s > now_s:
+                    self.resume_s = min(self.resume_s, publication.not_before_s)
+            if publication.tries or not may_go:  # nothing of its streams may overtake it
+                held.update(publication.streams)
+        self._queue = waiting
+        return sendable
+
+    def sent(self, publication: PendingPublication) -> None:
+        """It was written to the socket. Without an acknowledgement to wait for it is done."""
+        if publication.ack is Ack.NONE:
+            del self._in_flight[publication.request]
+            self._done(publication)
+
+    def published(self, request: int, results: tuple[Result, ...]) -> bool:
+        """The answer to a request; whether anybody waited for it."""
+        publication = self._in_flight.pop(request, None)
+        if publication is None:
+            return False
+        if len(results) == len(publication.streams):
+            self._settle(publication, tuple(Receipt(*row) for row in _rows(publication.streams, results)))
+        else:
+            self._fail(publication, _miscounted(len(results), publication))
+        return True
+
+    def streams_of(self, request: int) -> tuple[str, ...]:
+        """The streams of a request that is in flight; () for one that is not."""
+        publication = self._in_flight.get(request)
+        return () if publication is None else publication.streams
+
+    def failed(self, request: int, code: str, text: str, parts: tuple[PartResult, ...] | None, now_s: float) -> None:
+        """The error that answers a request."""
+        publication = self._in_flight.get(request)
+        if publication is None:
+            self.refused += 1
+            self.last_refusal = broker_error(code, text)
+            return
+        del self._in_flight[request]
+        if self._once_more(publication, code, text, parts, now_s):
+            return
+        if parts is None:
+            self._fail(publication, _last_error(publication, broker_error(code, text, publication.streams[0])))
+        elif len(parts) != len(publication.streams):
+            self._fail(publication, _miscounted(len(parts), publication))
+        else:
+            self._fail(publication, _failure(publication.streams, parts))
+
+    def _once_more(
+        self, publication: PendingPublication, code: str, text: str, parts: tuple[PartResult, ...] | None, now_s: float
+    ) -> bool:
+        """Whether a refused publish is retried."""
+        sequence = None if publication.position is None else publication.position.sequence
+        codes = {code} if parts is None else {row[3] for row in parts if row[3]}
+        publication.doubtful |= DOUBTFUL in codes
+        if not publication.retry or (parts is not None and sequence is None):
+            return False  # those streams that took it would have it twice
+        if codes <= self._codes_retried:
+            self._try_again(publication, broker_error(code, text, publication.streams[0]), now_s)
+            return True
+        if sequence is None or not codes <= self._codes_retried | NUMBERS_REFUSED:
+            return False
+        if not sequence.is_first(publication):
+            self._try_after_others(publication, sequence, broker_error(code, text, publication.streams[0]), now_s)
+            return True
+        if publication.doubtful or parts is not None:
+            return False
+        self._sequences.leave(publication)  # earlier messages are lost or unknown; this one is not logged
+        insort(self._queue, publication, key=_by_number)
+        return True
+
+    def _try_after_others(
+        self, publication: PendingPublication, sequence: ProducerSequence, refusal: BrokerError, now_s: float
+    ) -> None:
+        """It was refused because of an earlier one, which is retried too."""
+        if next(iter(sequence.undone)) in self._retried:
+            insort(self._queue, publication, key=_by_number)
+        else:
+            self._try_again(publication, refusal, now_s)
+
+    def _mark(self, publication: PendingPublication) -> None:
+        size = len(publication.frames)
+        self._sequences.mark(publication)
+        self.nbytes += len(publication.frames) - size
+
+    def connection_lost(self, error: TailraceError) -> None:
+        """Queues the publishes in flight to be sent again, or fails them without `retry`."""
+        in_flight, self._in_flight = list(self._in_flight.values()), {}
+        for publication in in_flight:
+            publication.doubtful = True
+            if publication.retry:
+                insort(self._queue, publication, key=_by_number)
+            else:
+                self._fail(publication, ConnectionLost(f"{error}; {UNKNOWN}"))
+
+    def recover(self, error: TailraceError) -> None:
+        """Rebuilds derived state after an interrupted step; the connection is lost."""
+        undone = [each for each in self._undone.values() if not each.done]
+        self._undone = {each.number: each for each in undone}
+        self._retried = {each.number: each for each in undone if each.tries is not None}
+        self._in_flight = {each.request: each for each in undone if each.was_sent}
+        self._queue = [each for each in undone if not each.was_sent]
+        self.nbytes = sum(len(each.frames) for each in undone)
+        self._earliest_s = min((each.deadline_s for each in undone), default=math.inf)
+        self._sequences.recover(undone)
+        self.connection_lost(error)
+
+    def refuse_numbered(self) -> None:
+        """Fails queued publishes with numbers: the present broker would not recognise repeats."""
+        for publication in [each for each in self._queue if each.position is not None]:
+            self._queue.remove(publication)
+            text = f"{_shown(publication)}: the present broker does not support producers; {UNKNOWN}"
+            self._fail(publication, Unsupported(text, publication.streams[0]))
+
+    def refuse_larger(self, room: Callable[[PendingPublication], int]) -> None:
+        """Fails queued publishes that exceed the request limit: a broker would close the connection for it."""
+        for publication in [each for each in self._queue if len(each.frames) > room(each)]:
+            self._queue.remove(publication)
+            text = f"{len(publication.frames):,} bytes; the present broker's limit is {room(publication):,}"
+            self._fail(publication, MessageTooLarge(text, publication.streams[0]))
+
+    def expire(self, now_s: float) -> None:
+        """Fails publishes whose time is over."""
+        if now_s < self._earliest_s:
+            return
+        for publication in [each for each in self._undone.values() if each.deadline_s <= now_s]:
+            text = f"{_shown(publication)}: no acknowledgement within {publication.timeout_s:g} s; {UNKNOWN}"
+            if self._in_flight.pop(publication.request, None) is not None:
+                self._fail(publication, OperationTimeout(text))
+            else:
+                self._queue.remove(publication)
+                refusal = publication.refusal
+                self._fail(
+                    publication, OperationTimeout(text) if refusal is None else _last_error(publication, refusal)
+                )
+        self._earliest_s = min((each.deadline_s for each in self._undone.values()), default=math.inf)
+
+    def fail_all(self, error: Callable[[str], TailraceError]) -> None:
+        """The client is closed: no further connection will be made."""
+        for publication in list(self._undone.values()):
+            self._fail(publication, error(UNKNOWN))
+        self._queue.clear()
+        self._in_flight.clear()
+
+    def _try_again(self, publication: PendingPublication, refusal: BrokerError, now_s: float) -> None:
+        if publication.tries is None:
+            publication.tries = backoff_after(refusal.code, self._random)
+            self._retried[publication.number] = publication
+        publication.refusal = refusal
+        publication.not_before_s = now_s + publication.tries.next_s()
+        self.resume_s = min(self.resume_s, publication.not_before_s)
+        insort(self._queue, publication, key=_by_number)
+
+    def _settle(self, publication: PendingPublication, receipts: tuple[Receipt, ...]) -> None:
+        publication.receipts = receipts
+        self._done(publication)
+        self.settled.append(publication)
+
+    def _fail(self, publication: PendingPublication, error: TailraceError) -> None:
+        publication.error = error
+        if publication.ack is Ack.NONE:
+            self.refused += 1
+            self.last_refusal = error
+        self._done(publication)
+        self.settled.append(publication)
+
+    def _done(self, publication: PendingPublication) -> None:
+        publication.done = True
+        self._sequences.done(publication, failed=not _is_logged(publication))
+        self._undone.pop(publication.number, None)
+        self._retried.pop(publication.number, None)
+        self.nbytes -= len(publication.frames)
+        publication.frames = b""
+
+
+def _last_error(publication: PendingPublication, refusal: BrokerError) -> BrokerError:
+    """The error of the last attempt. It does not cover an earlier attempt that had no answer."""
+    if not publication.doubtful or isinstance(refusal, CLEAR_AFTER_DOUBT):
+        return refusal
+    text = f"an earlier attempt had no answer, so {UNKNOWN}; the last one: {refusal.text}"
+    return StreamUnavailable(text, refusal.stream)
+
+
+def _is_logged(publication: PendingPublication) -> bool:
+    """Whether it is known to be in all of its streams."""
+    match publication.error:
+        case None:
+            return True
+        case NotReplicated():
+            return True
+        case PartlyPublished(outcomes=outcomes):
+            return all(isinstance(each, Receipt | NotReplicated) for each in outcomes)
+    return False
+
+
+def _miscounted(answers: int, publication: PendingPublication) -> BrokerFault:
+    streams = len(publication.streams)
+    return BrokerFault(f"{_shown(publication)}: {answers} answers to a publish to {streams} streams; {UNKNOWN}")
+
+
+def _rows(streams: tuple[str, ...], results: tuple[Result, ...]) -> Iterator[tuple[str, int, int, int]]:
+    for stream, (first_seq, count, subscribers) in zip(streams, results, strict=True):
+        yield stream, first_seq, count, subscribers
+
+
+def _failure(streams: tuple[str, ...], parts: tuple[PartResult, ...]) -> BrokerError | PartlyPublished:
+    outcomes = [_outcome(stream, part) for stream, part in zip(streams, parts, strict=True)]
+    first = outcomes[0]
+    return first if len(outcomes) == 1 and isinstance(first, BrokerError) else PartlyPublished(outcomes)
+
+
+def _outcome(stream: str, part: PartResult) -> Receipt | BrokerError:
+    first_seq, count, subscribers, code, text = part
+    receipt = Receipt(stream, first_seq, count, subscribers)
+    if code == NotReplicated.code:
+        return NotReplicated(f"{receipt.shown()}: {text}", stream, receipt=receipt)
+    return broker_error(code, text, stream) if code else receipt
+
+
+def _shown(publication: PendingPublication) -> str:
+    first, *others = publication.streams
+    return f"{first} and {len(others)} others" if others else first

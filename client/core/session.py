@@ -1,0 +1,434 @@
+"""A client across all its connections, without sockets, threads and clocks: its interface to a shell.
+
+A shell has one connection at a time, and goes by this:
+
+- `dial` returns the address to connect to, when it is time; `dialled`, `dial_failed` and `lost` report the result.
+- Received bytes are passed to `receive`; the bytes in `link.outgoing` are sent. When `link` differs from the
+  shell's connection, that connection is of no use any more: close it.
+- `tick` is called when `due_s` has come.
+- After each of these calls `publications.settled` and `woken` show the changes for waiters.
+
+The clock is any that never goes back, in seconds; each call that needs the time is given it.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from tailrace.core import calls
+from tailrace.core.address import Address
+from tailrace.core.calls import PendingCall, PendingCalls
+from tailrace.core.connector import INTERRUPTED, ConnectionPhase, Connector
+from tailrace.core.failover import Failover
+from tailrace.core.link import BrokerLink
+from tailrace.core.options import ClientOptions
+from tailrace.core.publications import RETRIED, RETRIED_ELSEWHERE, PendingPublication, Publications
+from tailrace.core.subscribe_options import SubscribeOptions
+from tailrace.core.subscription_state import Arrived, SubscriptionPhase, SubscriptionState
+from tailrace.errors import (
+    ClientClosed,
+    ConnectionLost,
+    MessageTooLarge,
+    TailraceError,
+    Unsupported,
+    broker_error,
+)
+from tailrace.protocol import messages as m
+from tailrace.protocol.envelope import HEAD_BYTES
+from tailrace.shard.frame import RUN_METADATA_BYTES
+
+if TYPE_CHECKING:
+    from tailrace.core.consumer_state import ConsumerOptions, ConsumerState
+
+log = logging.getLogger("tailrace")
+
+
+class Session(Connector):
+    """The session of one client."""
+
+    def __init__(
+        self, addresses: Sequence[Address], options: ClientOptions, random: Callable[[], float], now_s: float
+    ) -> None:
+        super().__init__(addresses, options, random, now_s)
+        self.has_choice = len(addresses) > 1
+        retried = RETRIED_ELSEWHERE if self.has_choice else RETRIED
+        self.publications = Publications(options.max_in_flight, options.max_in_flight_bytes, random, retried)
+        self.failover = Failover(self.has_choice)
+        self.calls = PendingCalls(random, calls.RETRIED_ELSEWHERE if self.has_choice else calls.RETRIED)
+        self.consumers: list[ConsumerState] = []  # that are not over
+        self.subscriptions: dict[int, SubscriptionState] = {}
+        self.woken: list[SubscriptionState | PendingCall] = []  # that have news
+        self._unanswered: dict[int, SubscriptionState] = {}  # readings that are to be asked for, or wait for the answer
+        self._subscription_numbers = 0
+        self._random = random
+
+    # --- time -------------------------------------------------------------------------------------------------------
+
+    @property
+    def due_s(self) -> float:
+        """When to call `tick` or `dial`; infinity for never."""
+        due_s, is_ready = super().due_s, self.phase is ConnectionPhase.READY
+        if is_ready:
+            due_s = min(due_s, self.publications.resume_s, self.failover.due_s(in_flight=self.publications.in_flight))
+        for subscription in self._unanswered.values():
+            due_s = min(due_s, subscription.deadline_s)
+            if is_ready and subscription.phase is SubscriptionPhase.WANTED:
+                due_s = min(due_s, subscription.not_before_s)
+        if self.calls:
+            due_s = min(due_s, self.calls.due_s, self.calls.resume_s if is_ready else math.inf)
+        if self.consumers and self.is_asking:
+            due_s = min(due_s, *(consumer.due_s for consumer in self.consumers))
+        return min(due_s, self.publications.due_s) if self.publications else due_s
+
+    def tick(self, now_s: float) -> None:
+        """Handles everything that is due."""
+        super().tick(now_s)
+        self.publications.expire(now_s)
+        for subscription in [each for each in self._unanswered.values() if each.deadline_s <= now_s]:
+            subscription.expire(now_s)
+            self._follow_up(subscription)
+        self._tick_calls(now_s)
+        self._move(now_s)
+        if self.phase is ConnectionPhase.READY:
+            self._ask_and_send(now_s)
+        self._update_owed(now_s)
+
+    def receive(self, data: bytes | bytearray | memoryview, now_s: float) -> None:
+        """Handles bytes received on the connection."""
+        super().receive(data, now_s)
+        self._update_owed(now_s)
+
+    def recover(self, now_s: float) -> None:
+        """See `Connector.recover`."""
+        self.publications.recover(ConnectionLost(INTERRUPTED))
+        for subscription in list(self.subscriptions.values()):
+            subscription.recover()
+            self._follow_up(subscription)
+        self.calls.recover()
+        for consumer in self.consumers:
+            consumer.recover(self.calls.holds)
+        super().recover(now_s)
+
+    # --- what a program wants -----------------------------------------------------------------------------------------
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is room for a publish now."""
+        waiting_bytes = 0 if self.link is None else self.link.outgoing.nbytes
+        return self.publications.is_open and waiting_bytes < self.options.max_in_flight_bytes
+
+    def publish(self, publication: PendingPublication, now_s: float) -> None:
+        """Take it, and send it as soon as may be. Raises ClientClosed, ConnectionLost, MessageTooLarge."""
+        self.check_alive()
+        room = self._room(publication)
+        if len(publication.frames) > room:
+            text = f"{len(publication.frames):,} bytes of messages in one request; the broker's limit is {room:,}"
+            raise MessageTooLarge(f"{text}: publish them in several requests, or use a batcher", publication.streams[0])
+        self.publications.add(publication, now_s)
+        if self.phase is ConnectionPhase.READY:
+            self._send_publications(now_s)
+            self._update_owed(now_s)
+
+    def subscribe(self, options: SubscribeOptions, now_s: float) -> SubscriptionState:
+        """Subscribe, as soon as may be. Raises ClientClosed, ConnectionLost."""
+        self.check_alive()
+        self._subscription_numbers += 1
+        subscription = SubscriptionState(self._subscription_numbers, options, self._random, now_s)
+        self.subscriptions[subscription.id] = self._unanswered[subscription.id] = subscription
+        if self.phase is ConnectionPhase.READY:
+            self._ask(now_s)
+            self._update_owed(now_s)
+        return subscription
+
+    def next_arrived(self, subscription: SubscriptionState, before: Arrived | None) -> Arrived | None:
+        """Returns the item that arrived after `before`, which the program has; None for nothing now. Raises as
+        `SubscriptionState.first`."""
+        while True:
+            subscription.done_with(before)
+            self._grant(subscription)
+            before = subscription.first()
+            if before is None or before.messages or before.trimmed is not None:
+                return before
+
+    def cancel(self, subscription: SubscriptionState) -> None:
+        """End a subscription; its iteration ends too."""
+        if subscription.phase is SubscriptionPhase.OVER:
+            subscription.cancel()
+            return
+        was_asked = subscription.phase in (SubscriptionPhase.ASKED, SubscriptionPhase.LIVE)
+        subscription.cancel()
+        self._follow_up(subscription)
+        if was_asked and self.phase is ConnectionPhase.READY and self.link is not None:
+            self.link.send(m.Unsubscribe(subscription.id))
+
+    # --- durable consumers --------------------------------------------------------------------------------------------
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all publishes are answered, and the broker has all acknowledgements."""
+        return not self.publications and all(each.is_settled for each in self.consumers)
+
+    def call(self, call: PendingCall, now_s: float) -> None:
+        """Ask, and ask again until it is answered. Raises ClientClosed, ConnectionLost."""
+        self.check_alive()
+        self.calls.add(call, now_s)
+        if self.phase is ConnectionPhase.READY:
+            self._send_calls(now_s)
+            self._update_owed(now_s)
+
+    def consume(self, options: ConsumerOptions, now_s: float) -> ConsumerState:
+        """Adds a member of a durable consumer. Raises ClientClosed, ConnectionLost."""
+        from tailrace.core.consumer_state import ConsumerState
+
+        self.check_alive()
+        consumer = ConsumerState(options, self.call, self._random, now_s)
+        self.consumers = [each for each in self.consumers if not (each.is_over and each.is_settled)]
+        self.consumers.append(consumer)
+        return consumer
+
+    def flush_consumers(self, now_s: float) -> None:
+        """Sends the pending verdicts of all members."""
+        for consumer in self.consumers if self.is_asking else ():
+            consumer.flush(now_s)
+
+    @property
+    def is_asking(self) -> bool:
+        """Whether calls are accepted."""
+        return self.phase not in (ConnectionPhase.CLOSING, ConnectionPhase.CLOSED)
+
+    def _tick_calls(self, now_s: float) -> None:
+        if self.calls:
+            self.woken += self.calls.expire(now_s)
+            call = self.calls.is_too_quiet(now_s)
+            if call is not None:
+                text = f"no answer to {call.name} within {call.quiet_s:g} s"
+                self._disconnect(ConnectionLost(text), now_s, move_on=True)
+        for consumer in self.consumers if self.is_asking else ():
+            consumer.tick(now_s)
+
+    def _send_calls(self, now_s: float) -> None:
+        link = self.link
+        if link is None or not self.calls:
+            return
+        if not link.knows_consumers:
+            self._fail_calls(Unsupported("the present broker has no durable consumers"), now_s)
+        for call in self.calls.take_sendable(now_s):
+            link.send(call.make(call.number))
+
+    def _fail_calls(self, error: TailraceError, now_s: float) -> None:
+        self.woken += self.calls.fail_all(error, now_s)
+
+    def _update_owed(self, now_s: float) -> None:
+        """Silence means more while an answer is owed: to a publish, to a call, to a subscription that was asked for."""
+        if self.link is not None and self.phase is ConnectionPhase.READY:
+            owed = self.publications.in_flight or self.calls.in_flight
+            owed = owed or any(each.phase is SubscriptionPhase.ASKED for each in self._unanswered.values())
+            self.link.heartbeat.owe(owed, now_s)
+
+    # --- sending ----------------------------------------------------------------------------------------------------
+
+    def _room(self, publication: PendingPublication) -> int:
+        """The bytes of frames that one request to this number of streams may have."""
+        head_bytes = HEAD_BYTES + m.PUBLISH_HEAD.size + m.HANDLE_BYTES * len(publication.streams)
+        to_number = self.options.idempotent and publication.marked is None
+        return self.limits["max_envelope_bytes"] - head_bytes - (RUN_METADATA_BYTES if to_number else 0)
+
+    def _ask_and_send(self, now_s: float) -> None:
+        self._ask(now_s)
+        self._send_calls(now_s)
+        self._send_publications(now_s)
+
+    def _ask(self, now_s: float) -> None:
+        for subscription in self._unanswered.values():
+            if (
+                subscription.phase is SubscriptionPhase.WANTED
+                and now_s >= subscription.not_before_s
+                and self.link is not None
+            ):
+                self.link.send(subscription.request())
+
+    def _send_publications(self, now_s: float) -> None:
+        link = self.link
+        if self.failover.holds_back(now_s):
+            self.publications.resume_s = math.inf  # they go out on the next connection
+        elif link is not None:
+            for publication in self.publications.take_sendable(now_s, numbered=link.numbered):
+                link.publish(publication)
+                self.publications.sent(publication)
+
+    def _send_held(self, now_s: float) -> None:
+        """Send what an answer to something else has set free."""
+        self._move(now_s)
+        if self.publications.has_queue and self.phase is ConnectionPhase.READY:
+            self._send_publications(now_s)
+
+    def _grant(self, subscription: SubscriptionState) -> None:
+        nbytes = subscription.take_grant()
+        if nbytes and self.link is not None:
+            self.link.send(m.Credit(subscription.id, nbytes))
+
+    def _follow_up(self, subscription: SubscriptionState) -> None:
+        """Follows up on an event of a subscription."""
+        if subscription.has_news or subscription.ready:
+            self.woken.append(subscription)
+        if subscription.phase in (SubscriptionPhase.WANTED, SubscriptionPhase.ASKED):
+            self._unanswered[subscription.id] = subscription
+        else:
+            self._unanswered.pop(subscription.id, None)
+        if subscription.phase is SubscriptionPhase.OVER:
+            self.subscriptions.pop(subscription.id, None)
+
+    def _drop(self, subscription: SubscriptionState) -> None:
+        """Ends a subscription at the broker that failed at this end."""
+        if subscription.phase is SubscriptionPhase.OVER and self.link is not None:
+            self.link.send(m.Unsubscribe(subscription.id))
+
+    # --- what becomes of the connection -----------------------------------------------------------------------------
+
+    def _move(self, now_s: float) -> None:
+        """Leave this node for the next address, when that is due."""
+        if self.phase is ConnectionPhase.READY and self.failover.is_due(now_s, in_flight=self.publications.in_flight):
+            self.failover.moved(now_s)
+            self._disconnect(ConnectionLost(self.failover.reason), now_s, move_on=True)
+
+    def _connected(self, now_s: float) -> None:
+        self.failover.connected()
+        self.publications.refuse_larger(self._room)
+        if self.link is not None and not self.link.numbered:
+            self.publications.refuse_numbered()
+        self._ask_and_send(now_s)
+
+    def _disconnected(self, error: TailraceError) -> None:
+        self.publications.connection_lost(error)
+        self.calls.connection_lost()
+        for consumer in self.consumers:
+            consumer.connection_lost()
+        for subscription in list(self.subscriptions.values()):
+            subscription.connection_lost()
+            self._follow_up(subscription)
+
+    def _closed(self, failure: TailraceError | None) -> None:
+        if failure is None:
+            self.publications.fail_all(lambda fate: ClientClosed(f"the client was closed; {fate}"))
+            over: TailraceError = ClientClosed("the client was closed")
+        else:
+            self.publications.fail_all(lambda fate: ConnectionLost(f"{failure}; {fate}"))
+            over = ConnectionLost(str(failure))
+        self._fail_calls(over, -math.inf)
+        for consumer in self.consumers:
+            consumer.closed(None if failure is None else over)
+        self.consumers = []
+        for subscription in list(self.subscriptions.values()):
+            if failure is None:
+                subscription.cancel()
+            else:
+                subscription.fail(ConnectionLost(str(failure)))
+            self._follow_up(subscription)
+
+    # --- messages of the broker --------------------------------------------------------------------------------------
+
+    def _on_message(self, link: BrokerLink, message: Any, now_s: float) -> None:
+        _HANDLERS.get(type(message), Session._on_answer)(self, link, message, now_s)
+
+    def _on_published(self, link: BrokerLink, message: m.Published, now_s: float) -> None:
+        streams = self.publications.streams_of(message.request)
+        if self.publications.published(message.request, message.results):
+            link.useful = True
+            self.failover.published(streams)
+        self._send_held(now_s)
+
+    def _on_chunk(self, link: BrokerLink, message: m.Chunk, _now_s: float) -> None:
+        subscription = self.subscriptions.get(message.id)
+        if subscription is not None:
+            link.useful = True
+            subscription.chunk(message)
+            self._drop(subscription)
+            self._grant(subscription)
+            self._follow_up(subscription)
+
+    def _on_subscribed(self, link: BrokerLink, message: m.Subscribed, now_s: float) -> None:
+        subscription = self.subscriptions.get(message.id)
+        if subscription is not None:
+            subscription.subscribed(message, now_s, self.options.reconnect_s if self.has_choice else 0.0)
+            if subscription.phase is SubscriptionPhase.WANTED:  # later: this node is behind
+                link.send(m.Unsubscribe(subscription.id))
+            self._drop(subscription)
+            self._follow_up(subscription)
+
+    def _on_ended(self, _link: BrokerLink, message: m.Ended, now_s: float) -> None:
+        subscription = self.subscriptions.get(message.id)
+        if subscription is not None:
+            subscription.ended(message, now_s, self.options.reconnect_s)
+            self._follow_up(subscription)
+
+    def _on_failed(self, link: BrokerLink, message: m.Failed, now_s: float) -> None:
+        if message.fatal or self.phase is ConnectionPhase.GREETING:
+            error = broker_error(message.code, message.text)
+            self._disconnect(error, now_s, move_on=message.code == "closing")
+        elif message.op == m.Op.PUBLISH:
+            self._publish_failed(link, message, now_s)
+        elif message.op == m.Op.SUBSCRIBE:
+            self._subscribe_failed(message, now_s)
+        elif message.op == m.Op.OPEN:
+            link.handle_refused(message)
+        elif message.op in (m.Op.CONSUME, m.Op.GET):
+            self._call_failed(message, now_s)
+        elif message.op != m.Op.UNSUBSCRIBE:  # one that has ended meanwhile is nobody's concern
+            log.warning("error from the broker: %s: %s", message.code, message.text)
+
+    def _publish_failed(self, link: BrokerLink, message: m.Failed, now_s: float) -> None:
+        publications = self.publications
+        streams = publications.streams_of(message.id)
+        error = link.refusal_of(streams) or message
+        codes = [message.code] * len(streams) if message.results is None else [row[3] for row in message.results]
+        for stream, code in zip(streams, codes, strict=False):  # as many as there are, or else it fails below
+            self.failover.refused(stream, code, now_s)
+        publications.failed(message.id, error.code, error.text, message.results, now_s)
+        self._send_held(now_s)
+
+    def _on_answer(self, link: BrokerLink, message: Any, now_s: float) -> None:
+        """CONSUMED, GOT."""
+        call = self.calls.answered(message.id, message, now_s)
+        if call is not None:
+            link.useful = True
+            self.failover.published((call.stream,))
+            self.woken.append(call)
+
+    def _call_failed(self, message: m.Failed, now_s: float) -> None:
+        call = self.calls.failed(message.id, message.code, message.text, now_s)
+        if call is not None:
+            self.woken.append(call)
+            self.failover.refused(call.stream, message.code, now_s)
+            self._move(now_s)
+
+    def _subscribe_failed(self, message: m.Failed, now_s: float) -> None:
+        subscription = self.subscriptions.get(message.id)
+        if subscription is None:
+            return
+        if message.code == "trimmed":
+            subscription.trimmed()
+        else:
+            subscription.refused(message.code, message.text, now_s, self.options.reconnect_s)
+            self._follow_up(subscription)
+
+    def _on_ping(self, link: BrokerLink, _message: m.Ping, _now_s: float) -> None:
+        link.send(m.Pong())
+
+    def _ignore(self, _link: BrokerLink, _message: object, _now_s: float) -> None:
+        """PONG and OPENED carry nothing else."""
+
+
+_HANDLERS: Final[dict[type, Callable[[Session, BrokerLink, Any, float], None]]] = {
+    m.Welcome: Session._greeted,
+    m.Opened: Session._ignore,
+    m.Published: Session._on_published,
+    m.Subscribed: Session._on_subscribed,
+    m.Chunk: Session._on_chunk,
+    m.Ended: Session._on_ended,
+    m.Failed: Session._on_failed,
+    m.Ping: Session._on_ping,
+    m.Pong: Session._ignore,
+}

@@ -1,0 +1,59 @@
+"""A program's settings for a subscription, checked."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+from tailrace.core.arguments import checked_stream
+from tailrace.core.options import WINDOW_BYTES
+from tailrace.core.places import EndPlace, StartPlace, end_of, start_of
+from tailrace.errors import InvalidArgument
+from tailrace.protocol.fields import NUMBER_MAX
+from tailrace.protocol.messages import Place
+from tailrace.protocol.places import From
+
+OnTrimmed: TypeAlias = Literal["raise", "skip"]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeOptions:
+    """A program's settings for reading. `window_bytes`: of frames that may be sent ahead; `timeout_s`: for the
+    answer."""
+
+    stream: str
+    start: From
+    skip: int = 0
+    end: Place | None = None
+    window_bytes: int = WINDOW_BYTES
+    check_crc: bool = True
+    raise_trimmed: bool = True
+    timeout_s: float = math.inf
+
+    def __post_init__(self) -> None:
+        for name, value, least in (("skip", self.skip, 0), ("credit_bytes", self.window_bytes, 1)):
+            if type(value) is not int or not least <= value <= NUMBER_MAX:
+                raise InvalidArgument(f"{name} is {value!r}; it is a number from {least} to {NUMBER_MAX}")
+
+
+def subscribe_options(
+    stream: str,
+    start: StartPlace,
+    end: EndPlace,
+    skip: int,
+    credit_bytes: int,
+    check_crc: bool,
+    on_trimmed: OnTrimmed,
+    timeout_s: float,
+) -> SubscribeOptions:
+    """Raises InvalidArgument, InvalidStreamName."""
+    if on_trimmed not in ("raise", "skip"):
+        raise InvalidArgument(f'on_trimmed is {on_trimmed!r}; it is "raise" or "skip"')
+    place = start_of(start)
+    if skip and place.kind != "time":
+        raise InvalidArgument("skip goes with a start that is a time")
+    raise_trimmed = on_trimmed == "raise"
+    return SubscribeOptions(
+        checked_stream(stream), place, skip, end_of(end), credit_bytes, check_crc, raise_trimmed, timeout_s
+    )

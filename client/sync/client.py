@@ -1,0 +1,363 @@
+"""The synchronous client."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Mapping
+from time import monotonic
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from tailrace.core.address import parse_addresses
+from tailrace.core.arguments import (
+    Payload,
+    checked_payload,
+    checked_payloads,
+    checked_stream,
+    checked_streams,
+    make_publication,
+)
+from tailrace.core.batch import LINGER_S, MAX_BYTES, MAX_MESSAGES, Batches, BatchLimits, BatchResult
+from tailrace.core.headers import pack_headers
+from tailrace.core.info import ClientInfo
+from tailrace.core.message import Receipt
+from tailrace.core.options import CONSUMER_BATCH, CONSUMER_DELIVERIES, CONSUMER_LINGER_S, WINDOW_BYTES, ClientOptions
+from tailrace.core.places import START, EndPlace, StartPlace
+from tailrace.core.session import Session
+from tailrace.core.subscribe_options import OnTrimmed, subscribe_options
+from tailrace.errors import ConnectFailed, OperationTimeout
+from tailrace.protocol.messages import Ack
+from tailrace.sync.batcher import Batcher
+from tailrace.sync.driver import Driver
+from tailrace.sync.subscription import Subscription
+
+if TYPE_CHECKING:
+    from tailrace.core.calls import PendingCall
+    from tailrace.core.consumer_calls import ConsumerInfo
+    from tailrace.sync.consumer import Consumer
+
+
+def connect(
+    *addresses: str | Iterable[str],
+    token: str | None = None,
+    timeout_s: float = 30.0,
+    connect_timeout_s: float = 10.0,
+    reconnect_s: float = 120.0,
+    heartbeat_s: float = 30.0,
+    max_in_flight: int = 1_024,
+    max_in_flight_bytes: int = 16 << 20,
+    random_order: bool = False,
+    idempotent: bool = True,
+    silence_s: float = 5.0,
+) -> Client:
+    """A client of the broker at the first of the addresses (`HOST:PORT`; 127.0.0.1:5050 for none) that answers.
+
+    Raises ConnectFailed when none does, Denied when the broker wants another token. A connection that is lost later is
+    made again, in the background, at any of the addresses; see `Options` for the rest.
+    """
+    options = ClientOptions(
+        token,
+        timeout_s,
+        connect_timeout_s,
+        reconnect_s,
+        heartbeat_s,
+        max_in_flight,
+        max_in_flight_bytes,
+        random_order,
+        idempotent,
+        silence_s,
+    )
+    found = list(parse_addresses(addresses))
+    if random_order:
+        random.shuffle(found)
+    return Client(Session(found, options, random.random, monotonic()))
+
+
+class Client(ClientInfo):
+    """A connection to a broker, made by `connect`. Threads may share it. Use it as a context, or call `close`."""
+
+    def __init__(self, session: Session) -> None:
+        """Connects: raises ConnectFailed, Denied."""
+        super().__init__(session)
+        timeout_s = session.options.timeout_s
+        self._driver = driver = Driver(session)
+        with driver.lock, driver.step:
+            try:
+                driver.wait_until(lambda: session.connections > 0 or session.is_over, monotonic() + timeout_s)
+                if not session.connections:
+                    text = f"no broker has answered within {timeout_s:g} s"
+                    raise session.failure or ConnectFailed(text)
+            except BaseException:
+                driver.abort()
+                raise
+        driver.start()
+
+    # --- publishing -------------------------------------------------------------------------------------------------
+
+    def publish(
+        self,
+        stream: str,
+        payload: Payload,
+        *,
+        headers: Mapping[str, str | bytes] | None = None,
+        key: str | bytes | None = None,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+        retry: bool = True,
+    ) -> Receipt:
+        """Publish one message and wait until what `ack` asks for is true.
+
+        With `Ack.REPLICATED`: until `replicas` nodes below the stream's master hold it, at least and by default one.
+        NotReplicated means that it is logged, but held by fewer; such a message is not retried. When the connection
+        breaks before the answer, the message is sent again on the next one; it is in the stream once, unless the client
+        was made with `idempotent=False`. With `retry=False` that raises ConnectionLost instead. With several addresses
+        the client leaves a node that is no longer the stream's master (`disabled`) for the next. Raises BrokerError,
+        OperationTimeout, ClientClosed, InvalidArgument.
+        """
+        streams, payloads = (checked_stream(stream),), [checked_payload(payload)]
+        return self._publish(streams, payloads, pack_headers(headers, key), ack, replicas, timeout_s, retry)[0]
+
+    def publish_many(
+        self,
+        stream: str,
+        payloads: Iterable[Payload],
+        *,
+        headers: Mapping[str, str | bytes] | None = None,
+        key: str | bytes | None = None,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+        retry: bool = True,
+    ) -> Receipt:
+        """Publish messages in one request: all of them, with seqs one after the other, or none. Raises as `publish`."""
+        streams = (checked_stream(stream),)
+        return self._publish(
+            streams, checked_payloads(payloads), pack_headers(headers, key), ack, replicas, timeout_s, retry
+        )[0]
+
+    def publish_to(
+        self,
+        streams: Iterable[str],
+        payload: Payload,
+        *,
+        headers: Mapping[str, str | bytes] | None = None,
+        key: str | bytes | None = None,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+        retry: bool = True,
+    ) -> list[Receipt]:
+        """Publish one message to several streams in one request; a receipt of each, in their order.
+
+        Raises PartlyPublished if only some succeeded; else as `publish`.
+        """
+        names, payloads = checked_streams(streams), [checked_payload(payload)]
+        return list(self._publish(names, payloads, pack_headers(headers, key), ack, replicas, timeout_s, retry))
+
+    def batcher(
+        self,
+        stream: str,
+        *,
+        max_messages: int = MAX_MESSAGES,
+        max_bytes: int = MAX_BYTES,
+        linger_s: float = LINGER_S,
+        headers: Mapping[str, str | bytes] | None = None,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+        retry: bool = True,
+        on_result: Callable[[BatchResult], None] | None = None,
+    ) -> Batcher:
+        """Publish many messages in batches: a batch is sent when it is full, or `linger_s` after its first message."""
+        limits = BatchLimits(max_messages, min(max_bytes, self._session.limits["max_envelope_bytes"] // 2), linger_s)
+        batch = Batches(checked_stream(stream), limits, ack, self._timeout(timeout_s), retry, replicas)
+        return Batcher(self._driver, batch, headers, on_result)
+
+    def _publish(
+        self,
+        streams: tuple[str, ...],
+        payloads: list[bytes],
+        metadata: bytes,
+        ack: Ack,
+        replicas: int,
+        timeout_s: float | None,
+        retry: bool,
+    ) -> tuple[Receipt, ...]:
+        limit, wait_s = self._session.limits["max_message_bytes"], self._timeout(timeout_s)
+        publication = make_publication(streams, payloads, metadata, ack, replicas, wait_s, retry, limit)
+        driver, session = self._driver, self._session
+        with driver.lock, driver.step:
+            if not session.is_open:
+                deadline_s = monotonic() + wait_s
+                if not driver.wait_until(lambda: session.is_open or session.is_over, deadline_s):
+                    raise OperationTimeout(f"{streams[0]}: too much is under way; it was not sent")
+            session.publish(publication, monotonic())
+            driver.push()
+            if ack is not Ack.NONE:
+                driver.wait_until(lambda: publication.done)
+        return publication.outcome()
+
+    # --- subscribing ------------------------------------------------------------------------------------------------
+
+    def subscribe(
+        self,
+        stream: str,
+        start: StartPlace = START,
+        end: EndPlace = None,
+        *,
+        skip: int = 0,
+        credit_bytes: int = WINDOW_BYTES,
+        check_crc: bool = True,
+        on_trimmed: OnTrimmed = "raise",
+        timeout_s: float | None = None,
+    ) -> Subscription:
+        """The messages of a stream from `start` (START, NEW, Seq(n), Time(us), a datetime) up to `end`, or for ever.
+
+        Returns when the broker has answered, so that NEW includes all messages published after the call. The broker
+        sends at most `credit_bytes` ahead of the reader. `skip` leaves out this number of messages at exactly the time
+        `start`. Messages that were trimmed before they were read raise Trimmed, unless `on_trimmed` is "skip". Raises
+        BrokerError, OperationTimeout, StreamBehind, ClientClosed, InvalidArgument.
+        """
+        wait_s = self._timeout(timeout_s)
+        options = subscribe_options(stream, start, end, skip, credit_bytes, check_crc, on_trimmed, wait_s)
+        driver, session = self._driver, self._session
+        with driver.lock, driver.step:
+            state = session.subscribe(options, monotonic())
+            subscription = Subscription(driver, state)
+            driver.push()
+            driver.wait_until(lambda: state.ready or state.has_news)
+            if not state.ready:
+                state.first()  # raises why not
+        return subscription
+
+    # --- durable consumers ------------------------------------------------------------------------------------------
+
+    def consumer(
+        self,
+        stream: str,
+        name: str,
+        *,
+        start: StartPlace = START,
+        member: str | None = None,
+        batch: int = CONSUMER_BATCH,
+        ack_wait_s: float | None = None,
+        deliveries_max: int | None = CONSUMER_DELIVERIES,
+        create: bool = True,
+        linger_s: float = CONSUMER_LINGER_S,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        on_trimmed: OnTrimmed = "raise",
+        timeout_s: float | None = None,
+    ) -> Consumer:
+        """A member of the durable consumer `name` of a stream: give it messages until each is finished by some member.
+
+        The broker stores the acknowledgements, so that a restarted program resumes there; with several members each
+        message goes to one of them. With `create` the consumer is created if it does not exist: its first message is
+        `start`, a message that is not acknowledged within `ack_wait_s` is delivered to others (None: unchanged, 30 for
+        a new one), and after `deliveries_max` deliveries it is a dead letter (0: never; None: unchanged). `member` is
+        this member's name: a restarted program with the same name at once receives the messages in flight there. At
+        most `batch` messages are requested at a time. `ack` and `replicas` choose how safely acknowledgements are
+        stored. They are sent with the next request, or `linger_s` later. Raises BrokerError, OperationTimeout,
+        ClientClosed, InvalidArgument.
+        """
+        from tailrace.core import consumer_calls as calls
+        from tailrace.sync.consumer import Consumer
+
+        wait_s, options = self._timeout(timeout_s), self._session.options
+        chosen = calls.consumer_options(
+            stream, name, member, batch, ack_wait_s, linger_s, ack, replicas, on_trimmed, options
+        )
+        if create:
+            call = calls.create_call(stream, name, start, ack_wait_s, deliveries_max, ack, replicas, wait_s)
+            self._ask(call).outcome()
+        with self._driver.lock, self._driver.step:
+            return Consumer(self._driver, self._session.consume(chosen, monotonic()), wait_s)
+
+    def create_consumer(
+        self,
+        stream: str,
+        name: str,
+        start: StartPlace = START,
+        *,
+        ack_wait_s: float | None = None,
+        deliveries_max: int | None = CONSUMER_DELIVERIES,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Make a durable consumer whose first message is `start`; the seq of its first unfinished message.
+
+        One that is there with these settings goes on as it is; with others BadRequest is raised.
+        """
+        from tailrace.core import consumer_calls as calls
+
+        wait_s = self._timeout(timeout_s)
+        call = calls.create_call(stream, name, start, ack_wait_s, deliveries_max, ack, replicas, wait_s)
+        return calls.next_seq_of(self._ask(call))
+
+    def reset_consumer(
+        self,
+        stream: str,
+        name: str,
+        start: StartPlace,
+        *,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+    ) -> int:
+        """Moves a durable consumer to `start`, earlier or later; returns its seq. Messages in flight are released.
+
+        Raises NoSuchConsumer.
+        """
+        from tailrace.core import consumer_calls as calls
+
+        call = calls.reset_call(stream, name, start, ack, replicas, self._timeout(timeout_s))
+        return calls.next_seq_of(self._ask(call))
+
+    def delete_consumer(
+        self,
+        stream: str,
+        name: str,
+        *,
+        ack: Ack = Ack.APPENDED,
+        replicas: int = 0,
+        timeout_s: float | None = None,
+    ) -> bool:
+        """End a durable consumer: nothing is known of it any more. Whether there was one."""
+        from tailrace.core import consumer_calls as calls
+
+        return calls.was_deleted(self._ask(calls.delete_call(stream, name, ack, replicas, self._timeout(timeout_s))))
+
+    def consumers(self, stream: str, *, timeout_s: float | None = None) -> list[ConsumerInfo]:
+        """The durable consumers of a stream, and how far each has come."""
+        from tailrace.core import consumer_calls as calls
+
+        return calls.infos_of(self._ask(calls.list_call(stream, self._timeout(timeout_s))))
+
+    def _ask(self, call: PendingCall) -> PendingCall:
+        """Wait until it is done."""
+        driver = self._driver
+        with driver.lock, driver.step:
+            self._session.call(call, monotonic())
+            driver.push()
+            driver.wait_until(lambda: call.done)
+        return call
+
+    # --- the connection ---------------------------------------------------------------------------------------------
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Waits until all publishes are answered and acknowledgements are stored, then closes. Iterations end."""
+        if self._driver.is_severed:
+            return
+        with self._driver.lock, self._driver.step:
+            self._driver.close(self._timeout(timeout_s))
+        self._driver.join()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        self.close()

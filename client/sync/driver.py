@@ -1,0 +1,389 @@
+"""The synchronous shell's engine: a session, its socket, and the threads that wait for either.
+
+A thread that waits for something moves the bytes meanwhile (`wait_until`): one thread at a time, the others wait for
+its turns to end. So an answer needs no second thread to arrive. A keeper thread looks after the connection while no
+thread waits: it answers pings, reconnects, sends what lingers. It does so at intervals and without waiting for the
+socket, so it blocks no other thread.
+
+`lock` guards the session, and is held with `step`; it is released while a thread waits for the socket.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from time import monotonic
+from types import TracebackType
+from typing import Protocol
+
+from tailrace.core.address import Address
+from tailrace.core.address_selector import ConnectAttempt
+from tailrace.core.connector import ConnectionPhase
+from tailrace.core.forks import SEVERED, close_copies, watch
+from tailrace.core.link import BrokerLink
+from tailrace.core.session import Session
+from tailrace.core.subscription_state import SubscriptionState
+from tailrace.errors import TailraceError
+from tailrace.sockets import SILENT, DialError, SocketAddress, is_numeric, resolve, transit
+from tailrace.sync.socket_dialer import SocketDialer
+
+RECEIVE_BYTES = 512 << 10
+KEEPER_S = 1.0
+"""Between two looks of the keeper at a connection that is well."""
+KEEPER_BUSY_S = 0.01
+"""The same, while something is to be done."""
+ALARM_BYTES = 4_096
+
+
+class Lingering(Protocol):
+    """Something that lingers before it is sent."""
+
+    @property
+    def due_s(self) -> float: ...
+
+    def send_due(self, now_s: float) -> None:
+        """Called by the keeper, with the lock held; must not wait."""
+
+
+class DriverStep:
+    """The context, within the lock, of all code that touches the session or the socket.
+
+    KeyboardInterrupt may come between any two calls of the main thread. If it, or any other foreign exception,
+    interrupts a step, the step stays `torn`, and the next thread repairs that first.
+    """
+
+    __slots__ = ("_driver", "torn")
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self.torn = False
+
+    def begin(self) -> None:
+        if self.torn:
+            self._driver.mend()
+        self.torn = True
+
+    def __enter__(self) -> None:
+        self.begin()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if kind is None or issubclass(kind, TailraceError):
+            self.torn = False
+
+
+class Driver:
+    """The driver of one client. Methods are called with `lock` held and within `step`, but for `start`, `linger` and
+    `join`."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.lock = threading.RLock()  # by the owner's name, so that an interrupted thread knows whether it has it
+        self.step = DriverStep(self)
+        self.abandoned: deque[SubscriptionState] = deque()  # whose iterators are gone; may be added to without the lock
+        self.lingering: set[Lingering] = set()
+        self._turned = threading.Condition(self.lock)
+        self._keeper_called = threading.Condition(self.lock)
+        self._keeper = threading.Thread(target=self._keep, name="tailrace-keeper", daemon=True)
+        self._keeper_until_s = math.inf
+        self._turning = False
+        self._waiting_until_s = math.inf  # of the thread that waits for the socket
+        self._dialers: dict[ConnectAttempt, SocketDialer] = {}
+        self._sock: socket.socket | None = None
+        self._link: BrokerLink | None = None  # the one that `_sock` is of
+        self._alarm, self._alarmed = socket.socketpair()
+        self._alarmed.setblocking(False)
+        self._buffer = memoryview(bytearray(RECEIVE_BYTES))
+        self.is_severed = False  # in a forked child
+        watch(self)
+
+    def start(self) -> None:
+        self._keeper.start()
+
+    # --- waiting ------------------------------------------------------------------------------------------------------
+
+    def wait_until(self, done: Callable[[], bool], deadline_s: float = math.inf) -> bool:
+        """Move bytes, or let another thread do so, until `done()`. False when it is not so in time."""
+        while not done():
+            if self._turning:
+                self._wait_for_turn(deadline_s - monotonic())
+            else:
+                self._turn(deadline_s)
+            if monotonic() >= deadline_s:
+                return done()
+        return True
+
+    def push(self) -> None:
+        """After a change to the session: sends what can be sent now, and wakes the waiting thread for the rest."""
+        self._send()
+        news = self._forget_news()
+        if news:
+            self._turned.notify_all()
+        if self._turning and (news or self._unsent or self.session.due_s < self._waiting_until_s):
+            self._alarm.send(b"!")
+
+    def linger(self, what: Lingering) -> None:
+        """Have the keeper call `what` when it is due."""
+        self.lingering.add(what)
+        if what.due_s < self._keeper_until_s:
+            self._keeper_called.notify()
+
+    def join(self) -> None:
+        """Wait for the keeper to end, after `close`; without the lock."""
+        if self._keeper is not threading.current_thread():
+            self._keeper.join()
+
+    def close(self, timeout_s: float) -> None:
+        """Let everything be answered that was asked, as long as there is time, then end."""
+        session, deadline_s = self.session, monotonic() + timeout_s
+        if session.phase is not ConnectionPhase.CLOSED:
+            session.flush_consumers(monotonic())
+            self.push()
+            self.wait_until(lambda: session.is_settled or session.phase is ConnectionPhase.CLOSED, deadline_s)
+            session.close(monotonic(), max(0.0, deadline_s - monotonic()))
+            self.push()
+            self.wait_until(lambda: session.phase is ConnectionPhase.CLOSED, deadline_s)
+        self.abort()
+
+    def abort(self) -> None:
+        """End now."""
+        self.session.abort()
+        self._keeper_called.notify()
+        while self._turning:
+            self._alarm.send(b"!")
+            self._wait_for_turn(math.inf)
+        self._hang_up()
+        self._alarm.close()
+        self._alarmed.close()
+        self._turned.notify_all()
+
+    def mend(self) -> None:
+        """A step was interrupted by an exception: rebuilds the session's derived state."""
+        self.session.recover(monotonic())
+        self.wake()
+
+    def sever(self) -> None:
+        """In a forked child: see `tailrace.core.forks`. The session is left as it is, for it may be torn."""
+        if not self.is_severed:
+            self.is_severed = True
+            self.session.is_severed = True
+            self.lock = SEVERED
+            dialling = (sock for dialer in self._dialers.values() for sock in dialer.socks)
+            socks = [self._alarm, self._alarmed, *dialling, *(() if self._sock is None else (self._sock,))]
+            close_copies(sock.fileno() for sock in socks)
+
+    def wake(self) -> None:
+        """Let all who wait look again."""
+        self._turned.notify_all()
+        if self._turning:
+            self._alarm.send(b"!")
+
+    # --- without the lock for a while ---------------------------------------------------------------------------------
+
+    def _wait_for_turn(self, timeout_s: float) -> None:
+        """Until another thread's turn has ended."""
+        self.step.torn = False
+        try:
+            self._turned.wait(None if timeout_s == math.inf else max(0.0, timeout_s))
+        finally:
+            self._regain()
+        self.step.begin()
+
+    def _regain(self) -> None:
+        """Acquires the lock again, also after an exception between releasing and acquiring it."""
+        try:
+            self._turned.notify(0)
+        except RuntimeError:
+            self.lock.acquire()
+
+    # --- a turn -------------------------------------------------------------------------------------------------------
+
+    def _turn(self, until_s: float) -> None:
+        """Does everything due, waits for the socket until then or `until_s`, handles its events."""
+        self._turning = True
+        try:
+            self._advance(monotonic())
+            if self._forget_news() or self.session.phase is ConnectionPhase.CLOSED:
+                return
+            dialling_due_s = min((dialer.due_s for dialer in self._dialers.values()), default=math.inf)
+            self._waiting_until_s = min(until_s, self.session.due_s, dialling_due_s)
+            ready = self._poll(self._waiting_until_s - monotonic())
+            if ready:
+                self._handle(monotonic())
+                self._forget_news()
+        finally:
+            self._turning = False  # first of all, and no call: nothing can come between
+            self._regain()
+            self._turned.notify_all()
+
+    def _advance(self, now_s: float) -> None:
+        session = self.session
+        while self.abandoned:
+            session.cancel(self.abandoned.popleft())
+        if now_s >= session.due_s:
+            session.tick(now_s)
+        if self._sock is not None and (self._link is None or self._link is not session.link):
+            self._hang_up()
+        for attempt in [each for each in self._dialers if not session.is_dialling(each)]:
+            self._dialers.pop(attempt).close()
+        attempt_due = session.dial(now_s)
+        if attempt_due is not None:
+            self._dial(attempt_due)
+        if self._dialers:
+            self._dial_on(monotonic())
+        self._send()
+
+    def _poll(self, timeout_s: float) -> bool:
+        """Returns whether the socket is ready, or another thread wants attention."""
+        poller = select.poll()
+        poller.register(self._alarmed, select.POLLIN)
+        for dialer in self._dialers.values():
+            for sock in dialer.socks:
+                poller.register(sock, select.POLLOUT)
+        if self._sock is not None:
+            poller.register(self._sock, select.POLLIN | (select.POLLOUT if self._unsent else 0))
+        timeout_ms = None if timeout_s == math.inf else math.ceil(max(0.0, timeout_s) * 1_000)
+        self.step.torn = False
+        self.lock.release()  # `_turn` sees to it that it is regained
+        events = poller.poll(timeout_ms)
+        self.lock.acquire()
+        self.step.begin()
+        if any(fd == self._alarmed.fileno() for fd, _ in events):
+            self._alarmed.recv(ALARM_BYTES)
+            return len(events) > 1
+        return bool(events)
+
+    def _handle(self, now_s: float) -> None:
+        if self._dialers:
+            self._dial_on(now_s)
+        else:
+            self._receive(now_s)
+        self._send()
+
+    def _forget_news(self) -> bool:
+        """Whether something has happened that a thread may wait for. Waiting threads check for themselves."""
+        session = self.session
+        news = bool(session.publications.settled or session.woken)
+        session.publications.settled.clear()
+        session.woken.clear()
+        return news
+
+    # --- the socket ---------------------------------------------------------------------------------------------------
+
+    def _dial(self, attempt: ConnectAttempt) -> None:
+        address = attempt.address
+        try:
+            candidates = resolve(address) if is_numeric(address.host) else self._resolve(address)
+        except DialError as error:
+            self.session.dial_failed(attempt, str(error), monotonic())
+        else:
+            self._dialers[attempt] = SocketDialer(candidates, self.session.options.silence_s)
+
+    def _resolve(self, address: Address) -> list[SocketAddress]:
+        """Ask the resolver, which may take its time."""
+        self.step.torn = False
+        self.lock.release()
+        try:
+            return resolve(address)
+        finally:
+            self._regain()
+            self.step.begin()
+
+    def _dial_on(self, now_s: float) -> None:
+        """Look at all attempts, and take the first that has connected."""
+        for attempt, dialer in list(self._dialers.items()):
+            try:
+                sock = dialer.proceed(now_s)
+            except DialError as error:
+                del self._dialers[attempt]
+                self.session.dial_failed(attempt, str(error), now_s)
+                continue
+            if sock is not None and self.session.dialled(attempt, now_s, partial(transit, sock)):
+                self._sock, self._link, dialer.socks = sock, self.session.link, []
+                return  # the other attempts are of no use any more: the next turn closes them
+
+    @property
+    def _unsent(self) -> bool:
+        return self._link is not None and self._link.outgoing.nbytes > 0
+
+    def _send(self) -> None:
+        if self._sock is None or self._link is None or self._link is not self.session.link:
+            return
+        outgoing = self._link.outgoing
+        while outgoing.nbytes:
+            try:
+                outgoing.sent(self._sock.sendmsg(outgoing.head()))
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self._receive_last_words()
+                self._lost(error, monotonic())
+                return
+
+    def _receive(self, now_s: float) -> None:
+        if self._sock is None:
+            return
+        try:
+            count = self._sock.recv_into(self._buffer)
+        except BlockingIOError:
+            return
+        except OSError as error:
+            self._lost(error, now_s)
+            return
+        if count:
+            self.session.receive(self._buffer[:count], now_s)
+        else:
+            self.session.lost("the broker closed it", now_s)
+
+    def _lost(self, error: OSError, now_s: float) -> None:
+        self.session.lost(error.strerror or str(error), now_s, is_silent=error.errno in SILENT)
+
+    def _receive_last_words(self) -> None:
+        """Handles the broker's last bytes, which may be an answer, or the reason why it closed."""
+        link = self.session.link
+        with contextlib.suppress(OSError):
+            while self._sock is not None and self.session.link is link:
+                count = self._sock.recv_into(self._buffer)
+                if not count:
+                    return
+                self.session.receive(self._buffer[:count], monotonic())
+
+    def _hang_up(self) -> None:
+        self._link = None
+        if self._sock is not None:
+            self._sock.close()
+            self._sock = None
+        for dialer in self._dialers.values():
+            dialer.close()
+        self._dialers.clear()
+
+    # --- the keeper ---------------------------------------------------------------------------------------------------
+
+    def _keep(self) -> None:
+        with self.lock:
+            while self.session.phase is not ConnectionPhase.CLOSED:
+                with self.step:
+                    if not self._turning:
+                        self._turn(-math.inf)
+                    now_s = monotonic()
+                    self.lingering = {each for each in self.lingering if each.due_s < math.inf}
+                    for each in [each for each in self.lingering if each.due_s <= now_s]:
+                        each.send_due(now_s)
+                    self._keeper_until_s = now_s + self._keeper_pause_s(now_s)
+                self._keeper_called.wait(max(0.0, self._keeper_until_s - now_s))
+                self._keeper_until_s = -math.inf
+
+    def _keeper_pause_s(self, now_s: float) -> float:
+        """How long nothing is due."""
+        busy = self._unsent or self.session.phase is not ConnectionPhase.READY
+        due_s = min((each.due_s for each in self.lingering), default=math.inf)
+        if not self._turning:
+            due_s = min(due_s, self.session.due_s)
+        return min(KEEPER_BUSY_S if busy else KEEPER_S, max(due_s - now_s, KEEPER_BUSY_S / 10))
