@@ -38,17 +38,17 @@ class Chunk(NamedTuple):
 class BrokerConnection:
     """To the first of the addresses that answers. Use it as a context."""
 
-    def __init__(self, addresses: Sequence[Address], token: str | None) -> None:
+    def __init__(self, addresses: Sequence[Address], token: str | None, features: tuple[str, ...] = ()) -> None:
         """Raises ConnectFailed; BrokerError when the broker does not want us."""
         self._sock, self.address = _dial(addresses)
         self._codec = ClientCodec()
         self._held: deque[m.Response] = deque()
         self._last_id = 0
         try:
-            self._send(m.Hello(m.VERSION, (), CLIENT_NAME, token))
+            self._send(m.Hello(m.VERSION, features, CLIENT_NAME, token))
             welcome = self._await(m.Welcome, "", 0)
             assert isinstance(welcome, m.Welcome)
-            self.node_id = welcome.node
+            self.welcome = welcome
         except BaseException:
             self._sock.close()
             raise
@@ -74,7 +74,7 @@ class BrokerConnection:
         assert isinstance(answer, m.Subscribed)
         trimmed = answer.next_seq > first_seq
         while True:
-            response = self._next()
+            response = self.next_response()
             if isinstance(response, m.Chunk) and response.id == asked:
                 yield Chunk(response.frames, trimmed)
                 trimmed = False
@@ -87,6 +87,10 @@ class BrokerConnection:
                 return
             elif isinstance(response, m.Failed) and (response.fatal or response.id == asked):
                 raise broker_error(response.code, response.text, stream)
+
+    @property
+    def node_id(self) -> str:
+        return self.welcome.node
 
     def close(self) -> None:
         self._sock.close()
@@ -105,21 +109,26 @@ class BrokerConnection:
     def _await(self, kind: type, stream: str, asked: int) -> m.Response:
         """The next answer of this kind to this request. Raises BrokerError for an error instead."""
         while True:
-            response = self._next()
+            response = self.next_response()
             if isinstance(response, kind) and getattr(response, "id", 0) == asked:
                 return response
             if isinstance(response, m.Failed) and (response.fatal or response.id == asked):
                 raise broker_error(response.code, response.text, stream)
 
     def _send(self, message: m.Request) -> None:
+        self.send_bytes(m.pack(message))
+
+    def send_bytes(self, data: bytes) -> None:
+        """Sends packed messages. Raises ConnectionLost, OperationTimeout."""
         try:
-            self._sock.sendall(m.pack(message))
+            self._sock.sendall(data)
         except TimeoutError:
             raise OperationTimeout(f"{self.address} has read nothing for {ANSWER_TIMEOUT_S:g} s") from None
         except OSError as error:
             raise ConnectionLost(f"the connection to {self.address} was lost: {error.strerror}") from None
 
-    def _next(self) -> m.Response:
+    def next_response(self) -> m.Response:
+        """The next message. Pings are answered. Raises ConnectionLost, OperationTimeout, BrokerFault."""
         while not self._held:
             self._receive()
         response = self._held.popleft()

@@ -1,4 +1,4 @@
-"""`spark.read.format("tailrace")` and `spark.readStream.format("tailrace")`.
+"""`format("tailrace")` of `spark.read`, `spark.readStream`, `df.write` and `df.writeStream`.
 
 There is no `pushFilters` here, and there must be none with Spark 4.3.0: filters that were pushed stay with the
 relation, which all queries of a DataFrame or view share, so the second one silently gets the rows of the first. Streams
@@ -7,7 +7,13 @@ and times are chosen by options, columns by the schema. tests/spark/test_pushdow
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 from tailrace.spark.options import Options, parse_options
@@ -47,6 +53,18 @@ class TailraceDataSource(DataSource):
         from tailrace.spark.live import TailraceStreamReader
 
         return TailraceStreamReader(parse_options(self.options), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        from tailrace.spark.sink_options import parse_sink_options
+        from tailrace.spark.writer import TailraceWriter
+
+        return TailraceWriter(parse_sink_options(self.options), schema, overwrite)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        from tailrace.spark.sink_options import parse_sink_options
+        from tailrace.spark.writer import TailraceStreamWriter
+
+        return TailraceStreamWriter(parse_sink_options(self.options), schema, overwrite)
 
 
 settle()

@@ -40,6 +40,6 @@ def session() -> Iterator[Any]:
         "spark.sql.codegen.wholeStage": "false",
         "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     }
-    found = local_session("tests", cores="2", settings=settings)
+    found = local_session("tests", cores="2,2", settings=settings)
     yield found
     found.stop()
