@@ -42,6 +42,7 @@ from tailrace.broker.delivery.text_chunks import Renderings
 from tailrace.broker.process import drain
 from tailrace.broker.process.control import ControlChannel, ControlClosed, ControlMessage
 from tailrace.broker.process.memory import keep_freed_memory
+from tailrace.broker.process.metric_cells import RowWriter
 from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.poller import Poller
 from tailrace.broker.process.scoreboard import STATE_DRAINING, STATE_READY, STATE_STARTING, Board, SlotView
@@ -116,7 +117,6 @@ class WorkerBoot:
     control: ControlChannel
     listener: socket.socket
     board: Board
-    metrics: WorkerMetrics
 
 
 class Phase(Enum):
@@ -137,7 +137,8 @@ class Worker:
         self.slot, self.slots, self.generation = boot.slot, boot.slots, boot.generation
         self.board = boot.board
         self.control = boot.control
-        self.metrics = boot.metrics
+        self.metrics = WorkerMetrics()
+        self._metric_row = RowWriter(boot.board.row_of(boot.generation))
         self.phase = Phase.STANDBY
         self._rest_s = min(REST_S, boot.settings.beat_timeout_s / RESTS_A_BEAT_TIMEOUT)
         self.drain_began_s = self.drain_deadline_s = float("inf")
@@ -160,7 +161,7 @@ class Worker:
             boot.slots,
             settings,
             boot.boot_id,
-            boot.metrics,
+            self.metrics,
             total_streams=boot.board.total_streams,
             clock_us=now_us,
             events=wiring,
@@ -179,7 +180,7 @@ class Worker:
             self.routes,
             boot.slots,
             boot.directory.shards,
-            boot.metrics,
+            self.metrics,
             self.work,
             self.links.send,
             answered_later=answered_later,
@@ -567,7 +568,7 @@ class Worker:
         drain.measure(self.services, self.owner, self.links, self.work)
         self.followers.tell_ends()
         self.survey.tick()
-        self.metrics.flush()
+        self._metric_row.store(self.metrics)
 
     def _leave(self) -> None:
         self.acceptor.stop()
@@ -585,7 +586,7 @@ class Worker:
         self.syncer.close()
         self.siblings.close()
         self.readers.close()
-        self.metrics.close()
+        self._metric_row.store(self.metrics)
         self.poller.close()
 
 

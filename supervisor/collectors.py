@@ -1,21 +1,47 @@
-"""Metrics that the metrics process collects itself: the board, the processes and the file system of the data.
-
-The counts of the workers come from their shared files (`broker.process.metrics_export`); here is the rest of a scrape.
-"""
+"""A scrape: what the workers counted, the board, the processes and the file system of the data."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from pathlib import Path
 
 import psutil
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
 from prometheus_client.registry import Collector
 
+from tailrace.broker.process.metric_cells import sum_up
+from tailrace.broker.process.metrics import BUCKETS, SUM, TABLE, MetricFamily, MetricKind
 from tailrace.broker.process.scoreboard import STATE_EMPTY, STATE_NAMES, STATE_READY, Board, SlotView
 
 _PROCESS_LABELS = ("role", "worker")
+
+
+class WorkerCollector(Collector):
+    """The sums over all workers, dead ones included, of everything in the table of metrics."""
+
+    def __init__(self, board: Board) -> None:
+        self._board = board
+
+    def collect(self) -> Iterator[GaugeMetricFamily | CounterMetricFamily | HistogramMetricFamily]:
+        for family in TABLE:
+            values = sum_up(self._board.metric_rows, family)
+            if family.kind is MetricKind.HISTOGRAM:
+                yield _histogram(family, values)
+                continue
+            made = GaugeMetricFamily if family.is_gauge else CounterMetricFamily
+            shown = made(family.name, family.help, labels=[family.label] if family.label else [])
+            for value, number in values.items():
+                shown.add_metric([value] if family.label else [], number)
+            yield shown
+
+
+def _histogram(family: MetricFamily, values: dict[str, float]) -> HistogramMetricFamily:
+    shown = HistogramMetricFamily(family.name, family.help)
+    counts = accumulate(values[bucket] for bucket in BUCKETS)
+    shown.add_metric([], list(zip(BUCKETS, counts, strict=True)), values[SUM])
+    return shown
 
 
 class BoardCollector(Collector):

@@ -63,6 +63,8 @@ class Crew:
 
     def _fork(self, slot: int, *, own: bool) -> Child:
         generation = next(self._generations)
+        if not self.board.take_row(generation):
+            log.warning("worker %d will be missing from /metrics: too many workers have not ended yet", slot)
 
         def in_child() -> None:
             for child in self:
@@ -108,6 +110,7 @@ class Crew:
         """A child has been reaped."""
         child.stage = Stage.GONE
         child.control.close()
+        self.board.free_row(child.generation)
         if self.current.get(child.slot) is child:
             del self.current[child.slot]
             cells = self.board.slot(child.slot)

@@ -16,17 +16,21 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.multiprocess import MultiProcessCollector
 
-from tailrace.broker.process.metrics_export import sweep_dead_gauges
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.process.version import program_version
 from tailrace.shard import leaves
-from tailrace.supervisor.collectors import BoardCollector, BuildCollector, DiskCollector, ProcessCollector, find_unready
+from tailrace.supervisor.collectors import (
+    BoardCollector,
+    BuildCollector,
+    DiskCollector,
+    ProcessCollector,
+    WorkerCollector,
+    find_unready,
+)
 from tailrace.supervisor.http_request import BadRequest, Page, Request, parse_request, render_answer, text_page
 from tailrace.supervisor.textfile import TextfileCollector
 
@@ -60,12 +64,11 @@ def bind(settings: Settings) -> socket.socket:
     return listener
 
 
-def run(settings: Settings, board: Board, listener: socket.socket, directory: Path, lifeline_fd: int) -> None:
+def run(settings: Settings, board: Board, listener: socket.socket, lifeline_fd: int) -> None:
     """The body of the metrics process; returns when it is stopped.
 
-    `directory` is the shared one of `broker.process.metrics_export.make_directory`. `lifeline_fd` becomes readable when
-    the supervisor is gone (the read end of a pipe that only the supervisor holds open). Call it in the forked child: it
-    takes over the signals of its process.
+    `lifeline_fd` becomes readable when the supervisor is gone (the read end of a pipe that only the supervisor holds
+    open). Call it in the forked child: it takes over the signals of its process.
     """
     wake_read, wake_write = socket.socketpair()
     for end in (wake_read, wake_write):
@@ -75,7 +78,7 @@ def run(settings: Settings, board: Board, listener: socket.socket, directory: Pa
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # meant for the supervisor; a terminal sends some to the whole group
-    server = Server(listener, make_pages(settings, board, directory, os.getppid()))
+    server = Server(listener, make_pages(settings, board, os.getppid()))
     try:
         server.serve((lifeline_fd, wake_read.fileno()))
     finally:
@@ -88,12 +91,11 @@ def run(settings: Settings, board: Board, listener: socket.socket, directory: Pa
 # --- pages ------------------------------------------------------------------------------------------------------------
 
 
-def make_pages(settings: Settings, board: Board, directory: Path, supervisor_pid: int) -> Pages:
+def make_pages(settings: Settings, board: Board, supervisor_pid: int) -> Pages:
     """Every path that is served."""
-    registry = make_registry(settings, board, directory, supervisor_pid)
+    registry = make_registry(settings, board, supervisor_pid)
 
     def metrics() -> Page:
-        sweep_dead_gauges(directory)
         return Page(HTTPStatus.OK, generate_latest(registry), METRICS_TYPE)
 
     def ready() -> Page:
@@ -110,10 +112,10 @@ def make_pages(settings: Settings, board: Board, directory: Path, supervisor_pid
     }
 
 
-def make_registry(settings: Settings, board: Board, directory: Path, supervisor_pid: int) -> CollectorRegistry:
+def make_registry(settings: Settings, board: Board, supervisor_pid: int) -> CollectorRegistry:
     """All that one scrape shows. A registry of its own: in the default one, names would be there twice."""
     registry = CollectorRegistry()
-    MultiProcessCollector(registry, str(directory))  # type: ignore[no-untyped-call]
+    registry.register(WorkerCollector(board))
     registry.register(BoardCollector(board))
     registry.register(ProcessCollector(board, supervisor_pid))
     registry.register(DiskCollector(settings.data))

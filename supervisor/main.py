@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import fcntl
 import gc
 import logging
 import os
 import resource
 import socket
+import stat
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
 import setproctitle
 
 from tailrace.broker.process.control import ControlChannel
-from tailrace.broker.process.metrics_export import make_directory, open_metrics, remove_directory
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.worker import EXIT_CANNOT_LOCK, EXIT_CANNOT_OPEN, WorkerBoot, run_worker
-from tailrace.protocol.errors import Code
 from tailrace.shard.directory import DataDirectory, data_dir_exists, make_data_dir, open_data_dir
 from tailrace.shard.errors import DirectoryError, ShardLocked
 from tailrace.shard.leaves import build
@@ -61,7 +63,7 @@ class Node:
                 listener.close()
             raise
         self.board = Board(self.slots)
-        self.metrics_directory = make_directory(directory.path)
+        remove_old_metric_files([Path(tempfile.gettempdir()), Path("/dev/shm"), *runtime_directories()])
 
     def worker(self, slot: int, generation: int, own: bool, control: ControlChannel) -> int:
         """The life of a worker, in its own process."""
@@ -81,7 +83,6 @@ class Node:
                 control=control,
                 listener=self.listeners[slot],
                 board=self.board,
-                metrics=open_metrics(self.metrics_directory, slot, [code.value for code in Code]),
             )
         )
 
@@ -90,14 +91,13 @@ class Node:
         setproctitle.setproctitle("tailrace: metrics")
         for listener in self.listeners:
             listener.close()
-        http.run(self.settings, self.board, self.http_listener, self.metrics_directory, control.fileno())
+        http.run(self.settings, self.board, self.http_listener, control.fileno())
         return 0
 
     def close(self) -> None:
         for listener in self.listeners:
             listener.close()
         self.http_listener.close()
-        remove_directory(self.metrics_directory)
         self.lock.release()
 
 
@@ -228,6 +228,26 @@ def take_directory(settings: Settings) -> tuple[DataDirectory, DirectoryLock]:
     except (DirectoryError, OSError):
         lock.release()
         raise
+
+
+def runtime_directories() -> Iterator[Path]:
+    return map(Path, filter(None, os.environ.get("RUNTIME_DIRECTORY", "").split(":")))
+
+
+def remove_old_metric_files(places: Iterable[Path]) -> None:
+    """Delete the metric files that nodes of earlier versions left when they were killed.
+
+    A node of such a version that still runs holds the lock in its directory.
+    """
+    for lock in {lock for place in places for lock in place.glob(f"tailrace-{os.getuid()}-*/node.lock")}:
+        with contextlib.suppress(OSError), lock.open("rb") as held:
+            found = lock.parent.lstat()  # in a place that all may write, a name alone proves nothing
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+                continue
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for path in (*lock.parent.glob("*.db"), *lock.parent.glob("lane_*.lock"), lock):
+                path.unlink()
+            lock.parent.rmdir()
 
 
 def raise_descriptor_limit() -> None:

@@ -1,18 +1,23 @@
-"""What one worker counts: plain numbers on the data path, handed to prometheus from a timer.
+"""What one worker counts and measures, and the table of /metrics: one field, one family.
 
-The work loop adds to the fields of `WorkerMetrics` once a batch: an integer add, no lock, no mapping, no label lookup.
-`flush`, called from the coarse timer (about once a second), carries what changed into the shared files that the metrics
-process reads. A worker that is killed loses what it counted since its last flush, never more.
+A field of `WorkerMetrics` (or of `Traffic`, or of `SlaveMeasures`) declares the family that it is shown as: name, kind,
+label, help. The work loop adds to the fields once a batch: an integer add, no lock, no label lookup. The coarse timer
+stores them in the worker's row of shared cells about once a second (`broker.process.metric_cells`). A worker that is
+killed loses what it has counted since then, never more.
 
-Counts only grow. Measures (connections, lag and so on) say what is so now; the worker writes them before it flushes.
+Counters only grow. Gauges hold the present state; the worker sets them before it stores them.
 """
 
 from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
+from typing import Any
+
+from tailrace.protocol.errors import Code
 
 log = logging.getLogger(__name__)
 
@@ -37,47 +42,61 @@ TIME_BOUNDS_S = (
     2.5,
     10.0,
 )
+BUCKETS = (*map(repr, TIME_BOUNDS_S), "+Inf")
+SUM = "sum"
 
-MAX_NODES = 32  # other nodes that are shown by themselves; the rest are OTHER
-MAX_LABEL_VALUES = 64  # reasons and codes are enumerations; whatever comes beyond this many is counted as OTHER
+MAX_NODES = 32  # other nodes that have their own label; the rest are OTHER
+MAX_LABEL_VALUES = 64  # reasons and states are enumerations; values beyond this many are counted as OTHER
 OTHER = "other"
+CODES = tuple(code.value for code in Code)
+PROTOCOLS = ("line", "binary")  # each a field of WorkerMetrics
 
 
-class MetricsSink(Protocol):
-    """Where a flush goes (`broker.process.metrics_export.PrometheusSink`, or a test's own)."""
+class MetricKind(Enum):
+    """How a family is shown, and how the values of several workers become one."""
 
-    def take(self, metrics: WorkerMetrics) -> None:
-        """Publish everything that changed since the last call."""
+    COUNTER = "counter"  # added up, those of dead workers included
+    HISTOGRAM = "histogram"  # the same; its labels are BUCKETS (not cumulative) and SUM
+    GAUGE = "gauge"  # added up over the workers that run
+    GAUGE_MAX = "gauge_max"  # the greatest of them
 
-    def close(self) -> None:
-        """Give back what the sink holds."""
+
+@dataclass(frozen=True, slots=True)
+class MetricFamily:
+    """One family of /metrics. Without `label` it has one value, whose label text is ""."""
+
+    name: str
+    kind: MetricKind
+    help: str
+    label: str = ""
+    known: tuple[str, ...] = ("",)  # label values shown from the start
+    texts_max: int = 0  # how many more there may be; further ones are OTHER
+
+    @property
+    def is_gauge(self) -> bool:
+        return self.kind in (MetricKind.GAUGE, MetricKind.GAUGE_MAX)
 
 
-class Traffic:
-    """Client traffic of one protocol. Bytes are those of the socket, line ends and commands included."""
-
-    __slots__ = ("bytes_in", "bytes_out", "messages_in", "messages_out")
-
-    def __init__(self) -> None:
-        self.messages_in = 0
-        self.bytes_in = 0
-        self.messages_out = 0
-        self.bytes_out = 0
+ReadFamily = Callable[["WorkerMetrics"], Mapping[str, float]]
+"""The values of a family by label value."""
 
 
 class Timing:
-    """A histogram of seconds, kept locally: one `observe` costs 0.15 us, a tenth of prometheus_client's own."""
+    """A histogram of seconds, kept locally: one `observe` costs 0.15 us."""
 
     __slots__ = ("counts", "sum_s")
 
     def __init__(self) -> None:
-        self.counts = [0] * (len(TIME_BOUNDS_S) + 1)  # not cumulative; the last one is +Inf
+        self.counts = [0] * len(BUCKETS)  # not cumulative
         self.sum_s = 0.0
 
     def observe(self, seconds: float) -> None:
         """Count one event that took `seconds`; a bound is part of the bucket below it."""
         self.counts[bisect_left(TIME_BOUNDS_S, seconds)] += 1
         self.sum_s += seconds
+
+    def by_label(self) -> dict[str, float]:
+        return dict(zip((*BUCKETS, SUM), (*self.counts, self.sum_s), strict=True))
 
 
 class Tally:
@@ -96,118 +115,156 @@ class Tally:
         counts[value] = counts.get(value, 0) + count
 
 
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+def _counter(name: str, help: str) -> Any:
+    return field(default=0, metadata=_shown_as(MetricFamily(name, MetricKind.COUNTER, help)))
+
+
+def _gauge(name: str, help: str, kind: MetricKind = MetricKind.GAUGE) -> Any:
+    return field(default=0, metadata=_shown_as(MetricFamily(name, kind, help)))
+
+
+def _timing(name: str, help: str) -> dict[str, MetricFamily]:
+    return _shown_as(MetricFamily(name, MetricKind.HISTOGRAM, help, known=(*BUCKETS, SUM)))
+
+
+def _tally(name: str, label: str, help: str, known: tuple[str, ...] = ()) -> dict[str, MetricFamily]:
+    return _shown_as(MetricFamily(name, MetricKind.COUNTER, help, label, known, MAX_LABEL_VALUES))
+
+
+def _gauge_by(name: str, label: str, help: str, texts_max: int = MAX_LABEL_VALUES) -> dict[str, MetricFamily]:
+    return _shown_as(MetricFamily(name, MetricKind.GAUGE, help, label, (), texts_max))
+
+
+def _shown_as(family: MetricFamily) -> dict[str, MetricFamily]:
+    return {"family": family}
+
+
+@dataclass(slots=True)
+class Traffic:
+    """Client traffic of one protocol. Bytes are those of the socket, line ends and commands included."""
+
+    # messages_in: when their lines are accepted; messages_out: when their bytes are sent
+    messages_in: int = _counter("tailrace_received_messages", "Messages accepted from publishers, by protocol.")
+    bytes_in: int = _counter("tailrace_received_bytes", "Bytes received from clients, by protocol.")
+    messages_out: int = _counter("tailrace_sent_messages", "Messages sent to subscribers, by protocol.")
+    bytes_out: int = _counter("tailrace_sent_bytes", "Bytes sent to clients, by protocol.")
+
+
 @dataclass(slots=True)
 class SlaveMeasures:
     """Another node's copies of the streams of one worker, put together."""
 
-    streams: int = 0
-    caught_up: int = 0
-    lag_messages: int = 0
-    lag_bytes: int = 0
-    lag_s: float = 0.0  # of the one furthest behind
-
-
-class WorkerMetrics:
-    """Everything a worker counts or measures. Without a sink, `flush` keeps the numbers and does nothing else."""
-
-    __slots__ = (
-        "_sink",
-        "accepted",
-        "append",
-        "appended_bytes",
-        "appended_messages",
-        "binary",
-        "clock_ahead_s",
-        "commit",
-        "connections",
-        "consumer_lag_messages_max",
-        "consumer_lag_s_max",
-        "consumers",
-        "consumers_abandoned",
-        "consumers_soon_abandoned",
-        "copies",
-        "copies_lag_messages",
-        "damaged_streams",
-        "disk_bytes",
-        "diverged_messages",
-        "diverged_tails",
-        "dropped",
-        "forwarded_bytes",
-        "forwarded_messages",
-        "handed_over",
-        "lag_bytes_max",
-        "line",
-        "link_queue_bytes",
-        "open_streams",
-        "parked",
-        "partial_bytes",
-        "producer_bytes",
-        "refused",
-        "replication_waits",
-        "slaves",
-        "streams",
-        "subscriptions",
-        "sync_failed_streams",
-        "sync_failures",
-        "torn_bytes",
-        "trimmed_bytes",
-        "trimmed_messages",
-        "upstream_links",
-        "upstream_links_up",
-        "waiting_steps",
+    streams: int = _gauge("tailrace_slave_streams", "Streams that a node follows.")
+    caught_up: int = _gauge("tailrace_slave_caught_up_streams", "Streams of which a node holds all there is.")
+    lag_messages: int = _gauge("tailrace_slave_lag_messages", "Messages that a node lacks.")
+    lag_bytes: int = _gauge("tailrace_slave_lag_bytes", "Bytes of messages that a node lacks.")
+    lag_s: float = _gauge(
+        "tailrace_slave_lag_seconds", "Age of the oldest message that a node lacks.", MetricKind.GAUGE_MAX
     )
 
-    def __init__(self, sink: MetricsSink | None = None) -> None:
-        self._sink = sink
-        self._init_counts()
-        self._init_measures()
 
-    def _init_counts(self) -> None:
-        self.line = Traffic()  # messages_in when their lines are accepted, messages_out when their bytes are sent
-        self.binary = Traffic()
-        self.append = Timing()  # what a turn of the loop spends appending
-        self.commit = Timing()  # what one sync of a stream to the disk takes
-        self.appended_messages = 0
-        self.appended_bytes = 0  # whole frames
-        self.forwarded_messages = 0  # to the sibling that owns their stream
-        self.forwarded_bytes = 0
-        self.accepted = 0
-        self.handed_over = 0  # connections given to a sibling
-        self.dropped = Tally()  # connections that are no more, by reason
-        self.refused = Tally()  # answers `err CODE`, by code
-        self.trimmed_messages = 0
-        self.trimmed_bytes = 0
-        self.diverged_messages = 0  # set aside, since the master of their stream does not have them
-        self.sync_failures = 0
-        self.torn_bytes = 0  # cut off torn tails at opening
+@dataclass(slots=True)
+class WorkerMetrics:
+    """Everything that a worker counts or measures."""
 
-    def _init_measures(self) -> None:
-        self.connections = 0
-        self.subscriptions = 0
-        self.parked: dict[str, int] = {}  # cursors that wait now, by reason
-        self.lag_bytes_max = 0  # of the subscriber furthest behind
-        self.link_queue_bytes = 0  # waiting for siblings, all links together
-        self.partial_bytes = 0  # held by lines that have begun and not ended
-        self.producer_bytes = 0  # held by what is known of producers
-        self.waiting_steps = 0  # of `broker.process.work`
-        self.streams = 0  # owned by this worker
-        self.open_streams = 0
-        self.damaged_streams = 0  # that refuse to open
-        self.sync_failed_streams = 0  # whose last sync has failed
-        self.diverged_tails = 0  # of the owned streams, that lie in their files
-        self.disk_bytes = 0  # allocated by the owned streams
-        self.clock_ahead_s = 0.0  # of the time by which messages grow old
-        self.consumers = 0  # durable ones, of the owned streams
-        self.consumer_lag_messages_max = 0  # of the one furthest behind
-        self.consumer_lag_s_max = 0.0  # the age of the oldest message that one has not finished
-        self.consumers_soon_abandoned = 0  # messages are kept for them, and soon will not be
-        self.consumers_abandoned = 0
-        self.slaves: dict[str, SlaveMeasures] = {}  # of the owned streams, by node id
-        self.replication_waits = 0  # batches that wait until other nodes hold them
-        self.copies: dict[str, int] = {}  # owned streams that follow another node, by state
-        self.copies_lag_messages = 0
-        self.upstream_links: dict[str, int] = {}  # connections there are to be, by the other node's address
-        self.upstream_links_up: dict[str, int] = {}
+    line: Traffic = field(default_factory=Traffic)
+    binary: Traffic = field(default_factory=Traffic)
+    append: Timing = field(
+        default_factory=Timing,
+        metadata=_timing("tailrace_append_seconds", "Time a turn of the work loop spends appending."),
+    )
+    commit: Timing = field(
+        default_factory=Timing,
+        metadata=_timing("tailrace_commit_seconds", "Time one sync of a stream to the disk takes."),
+    )
+    refused: Tally = field(
+        default_factory=Tally,
+        metadata=_tally("tailrace_refused_commands", "code", "Commands answered with an error, by its code.", CODES),
+    )
+    dropped: Tally = field(
+        default_factory=Tally,
+        metadata=_tally("tailrace_closed_connections", "reason", "Client connections that are no more, by reason."),
+    )
+
+    appended_messages: int = _counter("tailrace_appended_messages", "Messages appended to streams.")
+    appended_bytes: int = _counter("tailrace_appended_bytes", "Bytes of whole frames appended to streams.")
+    forwarded_messages: int = _counter(
+        "tailrace_forwarded_messages", "Publishes passed to the worker owning their stream."
+    )
+    forwarded_bytes: int = _counter(
+        "tailrace_forwarded_bytes", "Bytes of frames passed to the worker owning their stream."
+    )
+    accepted: int = _counter("tailrace_accepted_connections", "Client connections accepted.")
+    handed_over: int = _counter(
+        "tailrace_handed_over_connections", "Client connections passed to a less loaded worker."
+    )
+    trimmed_messages: int = _counter("tailrace_trimmed_messages", "Messages dropped by trim or retention.")
+    trimmed_bytes: int = _counter("tailrace_trimmed_bytes", "Bytes of frames dropped by trim or retention.")
+    diverged_messages: int = _counter(
+        "tailrace_diverged_messages", "Messages set aside, their stream's master not having them."
+    )
+    sync_failures: int = _counter(
+        "tailrace_sync_failures", "Syncs of streams, or of the file system, that the disk refused."
+    )
+    torn_bytes: int = _counter(
+        "tailrace_torn_bytes", "Bytes cut off torn tails when streams were opened after a crash."
+    )
+
+    connections: int = _gauge("tailrace_connections", "Client connections now.")
+    subscriptions: int = _gauge("tailrace_subscriptions", "Subscriptions now.")
+    parked: dict[str, int] = field(
+        default_factory=dict,
+        metadata=_gauge_by("tailrace_parked_cursors", "reason", "Subscriptions that wait now, by reason."),
+    )
+    lag_bytes_max: int = _gauge(
+        "tailrace_lag_bytes", "Bytes that the subscriber furthest behind is behind.", MetricKind.GAUGE_MAX
+    )
+    link_queue_bytes: int = _gauge("tailrace_link_queue_bytes", "Bytes waiting on links between workers.")
+    partial_bytes: int = _gauge("tailrace_partial_request_bytes", "Bytes of requests that have not ended.")
+    producer_bytes: int = _gauge("tailrace_producer_bytes", "Bytes of what is known of producers.")
+    waiting_steps: int = _gauge("tailrace_waiting_steps", "Openings of streams and the like that wait their turn.")
+    streams: int = _gauge("tailrace_streams", "Streams of the node.")  # owned by this worker
+    open_streams: int = _gauge("tailrace_open_streams", "Streams whose files are open.")
+    damaged_streams: int = _gauge("tailrace_damaged_streams", "Streams that refuse to open, a file being damaged.")
+    sync_failed_streams: int = _gauge("tailrace_sync_failed_streams", "Streams whose last sync has failed.")
+    diverged_tails: int = _gauge("tailrace_diverged_tails", "Tails of streams that lie set aside.")
+    disk_bytes: int = _gauge("tailrace_stream_disk_bytes", "Bytes that the files of the streams take on the disk.")
+    clock_ahead_s: float = _gauge(
+        "tailrace_clock_jump_seconds", "How far the clock has jumped; max_age_s waits.", MetricKind.GAUGE_MAX
+    )
+    consumers: int = _gauge("tailrace_consumers", "Durable consumers.")  # of the owned streams
+    consumer_lag_messages_max: int = _gauge(
+        "tailrace_consumer_lag_messages", "Messages the hindmost consumer lacks.", MetricKind.GAUGE_MAX
+    )
+    consumer_lag_s_max: float = _gauge(
+        "tailrace_consumer_lag_seconds", "Age of the oldest message a consumer lacks.", MetricKind.GAUGE_MAX
+    )
+    consumers_soon_abandoned: int = _gauge(
+        "tailrace_consumers_soon_abandoned", "Consumers idle for most of their time."
+    )
+    consumers_abandoned: int = _gauge("tailrace_consumers_abandoned", "Consumers for which nothing is kept any more.")
+    slaves: dict[str, SlaveMeasures] = field(default_factory=dict)  # of the owned streams, by node id
+    replication_waits: int = _gauge("tailrace_replication_waits", "Batches that wait until other nodes hold them.")
+    copies: dict[str, int] = field(
+        default_factory=dict,
+        metadata=_gauge_by("tailrace_copies", "state", "Streams that follow another node, by state."),
+    )
+    copies_lag_messages: int = _gauge("tailrace_copies_lag_messages", "Messages that copies lack of their upstreams.")
+    upstream_links: dict[str, int] = field(
+        default_factory=dict,
+        metadata=_gauge_by(
+            "tailrace_upstream_links", "upstream", "Connections there are to be to upstream nodes.", MAX_NODES
+        ),
+    )
+    upstream_links_up: dict[str, int] = field(
+        default_factory=dict,
+        metadata=_gauge_by(
+            "tailrace_upstream_links_up", "upstream", "Connections that are up to upstream nodes.", MAX_NODES
+        ),
+    )
 
     def note_losses(self, stream: str, messages: int, torn_bytes: int) -> None:
         """Opening a stream has found what a loss of power cost: count it, and log it if there is any."""
@@ -216,14 +273,39 @@ class WorkerMetrics:
             text = "stream %r: %d unsynced messages are lost, %d torn bytes were cut off into its .torn file"
             log.warning(text, stream, messages, torn_bytes)
 
-    def flush(self) -> None:
-        """Publish what changed. Call it from a timer of the work loop and once before the worker leaves."""
-        if self._sink is not None:
-            self._sink.take(self)
 
-    def close(self) -> None:
-        """Flush, then give the sink back; flushing on is harmless and does nothing."""
-        if self._sink is not None:
-            self._sink.take(self)
-            self._sink.close()
-            self._sink = None
+def _declared(owner: type) -> Iterator[tuple[str, MetricFamily]]:
+    """(field, family) of the fields that declare one."""
+    for each in fields(owner):
+        if "family" in each.metadata:
+            yield each.name, each.metadata["family"]
+
+
+def _table() -> Iterator[tuple[MetricFamily, ReadFamily]]:
+    for name, family in _declared(WorkerMetrics):
+        yield family, _reader_of(name, family)
+    for name, family in _declared(Traffic):
+        yield replace(family, label="protocol", known=PROTOCOLS), _traffic_reader(name)
+    for name, family in _declared(SlaveMeasures):
+        yield replace(family, label="node", known=(), texts_max=MAX_NODES), _slave_reader(name)
+
+
+def _reader_of(name: str, family: MetricFamily) -> ReadFamily:
+    if family.kind is MetricKind.HISTOGRAM:
+        return lambda metrics: getattr(metrics, name).by_label()
+    if not family.label:
+        return lambda metrics: {"": getattr(metrics, name)}
+    if family.is_gauge:
+        return lambda metrics: getattr(metrics, name)
+    return lambda metrics: getattr(metrics, name).counts
+
+
+def _traffic_reader(name: str) -> ReadFamily:
+    return lambda metrics: {protocol: getattr(getattr(metrics, protocol), name) for protocol in PROTOCOLS}
+
+
+def _slave_reader(name: str) -> ReadFamily:
+    return lambda metrics: {node: getattr(measures, name) for node, measures in metrics.slaves.items()}
+
+
+TABLE: dict[MetricFamily, ReadFamily] = dict(_table())

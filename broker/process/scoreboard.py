@@ -2,7 +2,8 @@
 
 Made by the supervisor as an anonymous shared mapping before the first fork. Each cell is one aligned 8-byte integer
 with one writer: the worker that holds the slot (or the supervisor, for `pid`, `generation` and `restarts`), so no
-lock is needed. A reader may see one cell newer than another; nothing here needs more than that.
+lock is needed. A reader may see one cell newer than another; nothing here needs more than that. Behind the slots are
+the rows of /metrics (`broker.process.metric_cells`).
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import mmap
 import time
 from collections.abc import Iterator
 
+from tailrace.broker.process.metric_cells import PAGE_BYTES, ROW_BYTES, MetricRow
+
 STATE_EMPTY, STATE_STARTING, STATE_READY, STATE_DRAINING = range(4)
 STATE_NAMES = ("empty", "starting", "ready", "draining")
 
 _CELLS = ("pid", "generation", "state", "beat_ns", "connections", "streams", "restarts", "subscriptions")
 _SLOT_BYTES = 128  # two cache lines, so that two workers' beats never share one
+ROWS_SPARE = 8  # a slot has two workers while one is replaced; this many more may take long to die
 
 
 def _cell(index: int) -> property:
@@ -61,16 +65,22 @@ class SlotView:
 class Board:
     """`slots` slots of shared cells. Inherited through fork; never pickled, never on disk."""
 
-    __slots__ = ("_mapping", "_views", "slots")
+    __slots__ = ("_mapping", "_views", "metric_rows", "slots")
 
     def __init__(self, slots: int) -> None:
         if slots < 1:
             raise ValueError(f"a board needs at least one slot, not {slots}")
         self.slots = slots
-        self._mapping = mmap.mmap(-1, slots * _SLOT_BYTES)
-        cells = memoryview(self._mapping).cast("Q")
+        rows_start = -(-slots * _SLOT_BYTES // PAGE_BYTES) * PAGE_BYTES
+        rows_end = rows_start + (2 * slots + ROWS_SPARE) * ROW_BYTES
+        self._mapping = mmap.mmap(-1, rows_end)
+        memory = memoryview(self._mapping)
+        cells = memory[:rows_start].cast("Q")
         step = _SLOT_BYTES // 8
         self._views = [SlotView(i, cells[i * step : i * step + len(_CELLS)]) for i in range(slots)]
+        self.metric_rows = tuple(
+            MetricRow(memory[start : start + ROW_BYTES]) for start in range(rows_start, rows_end, ROW_BYTES)
+        )
 
     def slot(self, index: int) -> SlotView:
         return self._views[index]
@@ -83,3 +93,22 @@ class Board:
 
     def total_streams(self) -> int:
         return sum(view.streams for view in self._views)
+
+    # --- rows of metrics --------------------------------------------------------------------------------------------
+
+    def take_row(self, generation: int) -> bool:
+        """For the supervisor, before it forks a worker. False if all rows are held by workers that have not ended."""
+        row = next((row for row in self.metric_rows if not row.generation), None)
+        if row is not None:
+            row.take(generation)
+        return row is not None
+
+    def free_row(self, generation: int) -> None:
+        """For the supervisor, when the worker has been reaped."""
+        for row in self.metric_rows:
+            if row.generation == generation:
+                row.free()
+
+    def row_of(self, generation: int) -> MetricRow:
+        """The row that was taken for a worker; if none was, one that nobody else reads."""
+        return next((row for row in self.metric_rows if row.generation == generation), None) or MetricRow()

@@ -18,7 +18,6 @@ from tailrace.broker.connection.client import READ_BYTES_MAX
 from tailrace.broker.delivery.chunk_cache import DROP_EVERY_S
 from tailrace.broker.delivery.frame_chunks import FrameChunk
 from tailrace.broker.process.control import ControlChannel, ControlMessage
-from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.scoreboard import STATE_DRAINING, STATE_EMPTY, STATE_READY, Board
 from tailrace.broker.process.settings import Durability, Settings, StreamPolicy
 from tailrace.broker.worker import (
@@ -69,7 +68,6 @@ class World:
                 control=control,
                 listener=self.listener,
                 board=board,
-                metrics=WorkerMetrics(),
             )
         )
         self.worker.start(own=own)

@@ -24,7 +24,6 @@ from tailrace.broker.connection.client import Client
 from tailrace.broker.connection.detect import Newcomer
 from tailrace.broker.connection.line import LineClient
 from tailrace.broker.process.control import ControlChannel
-from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.scoreboard import Board
 from tailrace.broker.process.settings import Settings
 from tailrace.broker.worker import Worker, WorkerBoot
@@ -120,7 +119,6 @@ class World:
                 control=theirs,
                 listener=self.listeners[slot].dup(),
                 board=self.board,
-                metrics=WorkerMetrics(),
             )
         )
         worker.start(own=True)

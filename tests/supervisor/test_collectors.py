@@ -1,4 +1,4 @@
-"""What the metrics process sees by itself."""
+"""The parts of a scrape."""
 
 from __future__ import annotations
 
@@ -6,12 +6,22 @@ import os
 import time
 from pathlib import Path
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
+from tailrace.broker.process.metric_cells import RowWriter
+from tailrace.broker.process.metrics import SlaveMeasures, WorkerMetrics
 from tailrace.broker.process.scoreboard import STATE_DRAINING, STATE_READY, STATE_STARTING, Board
-from tailrace.supervisor.collectors import BoardCollector, BuildCollector, DiskCollector, ProcessCollector, find_unready
+from tailrace.supervisor.collectors import (
+    BoardCollector,
+    BuildCollector,
+    DiskCollector,
+    ProcessCollector,
+    WorkerCollector,
+    find_unready,
+)
 
 
 def samples(collector: Collector) -> dict[tuple[str, ...], float]:
@@ -32,6 +42,40 @@ def two_slots() -> Board:
     serving.beat()
     other.state = STATE_STARTING
     return board
+
+
+def worker_of(board: Board, generation: int) -> tuple[RowWriter, WorkerMetrics]:
+    assert board.take_row(generation)
+    return RowWriter(board.row_of(generation)), WorkerMetrics()
+
+
+def test_workers() -> None:
+    board = Board(2)
+    for generation, lag in ((1, 7), (2, 900)):
+        writer, metrics = worker_of(board, generation)
+        metrics.connections, metrics.lag_bytes_max = 10, lag
+        metrics.line.messages_in = generation
+        metrics.dropped.add("handed over")
+        metrics.slaves = {'node "b"\n': SlaveMeasures(3, lag_s=0.5)}
+        for seconds in (0.000_01, 0.000_02, 0.3, 99.0):
+            metrics.append.observe(seconds)
+        writer.store(metrics)
+    shown = samples(WorkerCollector(board))
+    assert shown["tailrace_connections",] == 20
+    assert shown["tailrace_lag_bytes",] == 900
+    assert shown["tailrace_received_messages_total", "line"] == 3
+    assert shown["tailrace_closed_connections_total", "handed over"] == 2
+    assert shown["tailrace_refused_commands_total", "size"] == 0
+    assert shown["tailrace_slave_streams", 'node "b"\n'] == 6
+    assert shown["tailrace_slave_lag_seconds", 'node "b"\n'] == 0.5
+    bounds = {
+        bound: shown["tailrace_append_seconds_bucket", bound] for bound in ("1e-05", "2.5e-05", "0.5", "10.0", "+Inf")
+    }
+    assert bounds == {"1e-05": 2, "2.5e-05": 4, "0.5": 6, "10.0": 6, "+Inf": 8}
+    assert shown["tailrace_append_seconds_count",] == 8
+    assert shown["tailrace_append_seconds_sum",] == pytest.approx(198.600_06)
+    board.free_row(2)
+    assert samples(WorkerCollector(board))["tailrace_lag_bytes",] == 7
 
 
 def test_board() -> None:

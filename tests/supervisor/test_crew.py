@@ -108,6 +108,21 @@ def test_a_worker_that_died_leaves_an_empty_slot(crew: Crew) -> None:
     assert again.generation > child.generation
 
 
+def test_a_worker_has_its_row_of_metrics_until_it_is_reaped(crew: Crew, caplog: pytest.LogCaptureFixture) -> None:
+    rows = crew.board.metric_rows
+    child = crew.start(0)
+    assert [row.generation for row in rows if row.generation] == [child.generation]
+    child.kill(signal.SIGKILL)
+    os.waitpid(child.pid, 0)
+    assert [row.generation for row in rows if row.generation] == [child.generation], "it might write still"
+    crew.forget(child)
+    assert not any(row.generation for row in rows)
+    for number in range(len(rows)):
+        assert crew.board.take_row(1_000 + number)
+    crew.start(0)
+    assert "worker 0 will be missing from /metrics" in caplog.text
+
+
 def test_everybody_is_told_and_everybody_is_reaped(crew: Crew) -> None:
     pids = {crew.start(slot).pid for slot in range(3)}
     crew.tell_all("leave")

@@ -16,9 +16,9 @@ from http import HTTPStatus
 from pathlib import Path
 
 import pytest
-from prometheus_client import values
 
-from tailrace.broker.process.metrics_export import DIRECTORY_VARIABLE, open_metrics
+from tailrace.broker.process.metric_cells import RowWriter
+from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.scoreboard import STATE_READY, Board
 from tailrace.broker.process.settings import Settings
 from tailrace.supervisor import http
@@ -181,7 +181,7 @@ def test_a_taken_port_is_an_error_for_the_supervisor() -> None:
 class MetricsProcess:
     """`http.run` in a child, with this process for its supervisor."""
 
-    def __init__(self, settings: Settings, board: Board, directory: Path) -> None:
+    def __init__(self, settings: Settings, board: Board) -> None:
         listener = http.bind(settings)
         self.address: Address = listener.getsockname()[:2]
         lifeline_read, self.lifeline = os.pipe()
@@ -190,7 +190,7 @@ class MetricsProcess:
             os.close(self.lifeline)
             code = 1
             try:
-                http.run(settings, board, listener, directory, lifeline_read)
+                http.run(settings, board, listener, lifeline_read)
                 code = 0
             finally:
                 os._exit(code)
@@ -224,10 +224,8 @@ def board() -> Board:
 
 
 @pytest.fixture
-def started(tmp_path: Path, board: Board, monkeypatch: pytest.MonkeyPatch) -> Iterator[MetricsProcess]:
-    monkeypatch.setenv(DIRECTORY_VARIABLE, "/nonexistent")
-    monkeypatch.setattr(values, "ValueClass", values.ValueClass)
-    process = MetricsProcess(Settings(data=tmp_path, metrics_port=0), board, tmp_path)
+def started(tmp_path: Path, board: Board) -> Iterator[MetricsProcess]:
+    process = MetricsProcess(Settings(data=tmp_path, metrics_port=0), board)
     yield process
     process.close_lifeline()
     if process.pid:
@@ -243,11 +241,12 @@ def test_pages_of_a_node(started: MetricsProcess, board: Board) -> None:
     assert get(started.address, "/healthz") == (200, "alive\n")
 
 
-def test_a_scrape_shows_workers_processes_and_disk(started: MetricsProcess, tmp_path: Path) -> None:
-    metrics = open_metrics(tmp_path, 0, ("size",))
+def test_a_scrape_shows_workers_processes_and_disk(started: MetricsProcess, board: Board) -> None:
+    assert board.take_row(1)
+    metrics = WorkerMetrics()
     metrics.line.messages_in += 42
     metrics.connections = 7
-    metrics.flush()
+    RowWriter(board.row_of(1)).store(metrics)
     head, body = ask(started.address, b"GET /metrics HTTP/1.1\r\n\r\n")
     text = body.decode()
     assert b"Content-Type: text/plain; version=0.0.4; charset=utf-8" in head
@@ -256,19 +255,17 @@ def test_a_scrape_shows_workers_processes_and_disk(started: MetricsProcess, tmp_
     assert 'tailrace_worker_ready{worker="1"} 1.0\n' in text
     assert 'tailrace_process_resident_memory_bytes{role="worker",worker="0"}' in text
     assert "tailrace_data_free_bytes " in text
-    metrics.close()
-    assert "tailrace_connections" not in get(started.address, "/metrics")[1]  # the worker is gone, its gauges too
+    board.free_row(1)
+    assert "tailrace_connections 7" not in get(started.address, "/metrics")[1]  # the worker is gone, its gauges too
     names = [line.split()[2] for line in text.splitlines() if line.startswith("# TYPE ")]
     assert len(names) == len(set(names))
     assert all(name.startswith("tailrace_") for name in names)
 
 
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
-def test_promtool_finds_nothing_to_say_of_a_scrape(started: MetricsProcess, tmp_path: Path) -> None:
-    metrics = open_metrics(tmp_path, 0, ("size",))
-    metrics.flush()
+def test_promtool_finds_nothing_to_say_of_a_scrape(started: MetricsProcess, board: Board) -> None:
+    board.take_row(1)
     text = get(started.address, "/metrics")[1]
-    metrics.close()
     told = subprocess.run(
         ["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=30, check=False
     )

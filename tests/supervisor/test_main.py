@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
+import os
 import resource
 import socket
 import threading
@@ -24,6 +26,7 @@ from tailrace.supervisor.main import (
     open_http,
     patiently,
     raise_descriptor_limit,
+    remove_old_metric_files,
     serve,
     take_directory,
 )
@@ -127,3 +130,24 @@ def test_all_descriptors_that_the_system_grants_are_used() -> None:
         assert resource.getrlimit(resource.RLIMIT_NOFILE) == (hard, hard)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_metric_files_of_earlier_versions_are_removed(tmp_path: Path) -> None:
+    def leave(name: str) -> Path:
+        path = tmp_path / name
+        path.mkdir()
+        for file in ("node.lock", "lane_0.0.lock", "counter_0.0.db", "gauge_livesum_0.0.db"):
+            (path / file).write_bytes(b"old")
+        return path
+
+    mine = f"tailrace-{os.getuid()}-"
+    left, used, other, kept = leave(f"{mine}12ab"), leave(f"{mine}used"), leave("tailrace-x-1"), leave(f"{mine}more")
+    (kept / "precious").touch()
+    (tmp_path / f"{mine}link").symlink_to(other)
+    (tmp_path / f"{mine}data").mkdir()
+    with (used / "node.lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        remove_old_metric_files([tmp_path, tmp_path / "nothing", tmp_path])
+    assert not left.exists()
+    assert [len(list(path.iterdir())) for path in (used, other, kept)] == [4, 4, 1]
+    assert (tmp_path / f"{mine}data").is_dir()

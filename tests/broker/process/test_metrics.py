@@ -2,31 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 import pytest
 
-from tailrace.broker.process.metrics import MAX_LABEL_VALUES, OTHER, TIME_BOUNDS_S, Tally, Timing, WorkerMetrics
-
-
-class Sink:
-    """Remembers what it was given."""
-
-    def __init__(self) -> None:
-        self.taken: list[int] = []
-        self.closed = False
-
-    def take(self, metrics: WorkerMetrics) -> None:
-        self.taken.append(metrics.line.messages_in)
-
-    def close(self) -> None:
-        self.closed = True
-
-
-def test_without_a_sink_numbers_are_kept_and_flush_is_nothing() -> None:
-    metrics = WorkerMetrics()
-    metrics.line.messages_in += 3
-    metrics.flush()
-    metrics.close()
-    assert metrics.line.messages_in == 3
+from tailrace.broker.process.metrics import (
+    MAX_LABEL_VALUES,
+    OTHER,
+    PROTOCOLS,
+    SUM,
+    TABLE,
+    TIME_BOUNDS_S,
+    SlaveMeasures,
+    Tally,
+    Timing,
+    Traffic,
+    WorkerMetrics,
+    _declared,
+)
 
 
 def test_timing_puts_a_bound_into_the_bucket_below_it() -> None:
@@ -50,14 +43,31 @@ def test_tally_is_bounded_whatever_it_is_told() -> None:
     assert tally.counts[OTHER] == MAX_LABEL_VALUES * 2
 
 
-def test_closing_flushes_once_more_and_only_once() -> None:
-    sink = Sink()
-    metrics = WorkerMetrics(sink)
-    metrics.line.messages_in = 1
-    metrics.flush()
-    metrics.line.messages_in = 2
-    metrics.close()
-    metrics.close()
-    metrics.flush()
-    assert sink.taken == [1, 2]
-    assert sink.closed
+def test_every_field_of_a_worker_is_shown() -> None:
+    """A number that is counted and never shown is a number nobody sees."""
+    metrics = WorkerMetrics()
+    shown = {name for name, _family in _declared(WorkerMetrics)}
+    assert {each.name for each in fields(WorkerMetrics)} - shown == {*PROTOCOLS, "slaves"}
+    for owner in (Traffic, SlaveMeasures):
+        assert {name for name, _family in _declared(owner)} == {each.name for each in fields(owner)}
+    assert len({family.name for family in TABLE}) == len(TABLE)
+    for family, read in TABLE.items():
+        assert family.name.startswith("tailrace_") and family.help.endswith(".")
+        assert set(read(metrics)) <= {*family.known}
+
+
+def test_each_value_is_read_from_its_field() -> None:
+    metrics = WorkerMetrics()
+    metrics.binary.bytes_in = 1
+    metrics.append.observe(0.3)
+    metrics.refused.add("size", 3)
+    metrics.parked = {"turn": 4}
+    metrics.slaves = {"b": SlaveMeasures(lag_s=5.5)}
+    metrics.lag_bytes_max = 6
+    values = {family.name: read(metrics) for family, read in TABLE.items()}
+    assert values["tailrace_received_bytes"] == {"line": 0, "binary": 1}
+    assert {label for label, number in values["tailrace_append_seconds"].items() if number} == {"0.5", SUM}
+    assert values["tailrace_refused_commands"] == {"size": 3}
+    assert values["tailrace_parked_cursors"] == {"turn": 4}
+    assert values["tailrace_slave_lag_seconds"] == {"b": 5.5}
+    assert values["tailrace_lag_bytes"] == {"": 6}

@@ -35,3 +35,16 @@ def test_slots_do_not_overlap() -> None:
             setattr(view, name, index * 100 + number)
     seen = [getattr(view, name) for view in board for name in names]
     assert len(set(seen)) == len(seen)
+
+
+def test_rows_of_metrics_do_not_touch_the_slots() -> None:
+    board = Board(3)
+    for view in board:
+        view.subscriptions = view.pid = 7
+    for generation, row in enumerate(board.metric_rows, 1):
+        assert board.take_row(generation) and board.row_of(generation) is row
+        row._bytes[8:] = b"\xff" * (len(row._bytes) - 8)
+    assert [row.generation for row in board.metric_rows] == [*range(1, len(board.metric_rows) + 1)]
+    assert {(view.pid, view.subscriptions) for view in board} == {(7, 7)}
+    board.free_row(2)
+    assert [row.generation for row in board.metric_rows[:3]] == [1, 0, 3]
