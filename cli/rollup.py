@@ -65,7 +65,7 @@ arguments, 3 another rollup writes to OUT, 4 no connection to the brokers, 5 DAT
     help="A file with more nodes, a NODE=DATA on each line; # begins a comment.",
 )
 @click.option("--day", metavar="YYYY-MM-DD", help="The day, UTC [default: yesterday].")
-@click.option("--from", "first", metavar="DAY", help="The first of several days; each is committed by itself.")
+@click.option("--from", "first", metavar="DAY", help="The first of several days; quick ones share a commit.")
 @click.option("--to", "last", metavar="DAY", help="The last of them, which is included [default: yesterday].")
 @click.option("--catch-up", is_flag=True, help="Also earlier days that were missed since the first one in OUT.")
 @click.option("--stream", "streams", multiple=True, metavar="PATTERN", help="Only these streams; may be repeated.")

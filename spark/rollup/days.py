@@ -20,7 +20,7 @@ from tailrace.spark.rollup.store import Store
 from tailrace.spark.source import open_source
 
 DAYS_MAX: Final = 1_100
-"""Days of one run, about three years. Each is planned and committed by itself."""
+"""Days of one run, about three years. Each is planned by itself."""
 _ONE: Final = timedelta(days=1)
 _DONE: Final[tuple[State, ...]] = ("whole", "partly")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
@@ -132,17 +131,13 @@ def run_locked(store: Store, job: Job, choose: ChooseEngine, show: Show) -> Outc
         outcome.add(Note(each.stream, each.cause, True))
     for pattern in find_idle(job.streams, [*plan.first_seqs, *(bad.stream for bad in plan.bad)]):
         outcome.add(Note(pattern, "no stream has this name, or matches this pattern", True))
-    run = store.begin()
-    try:
+    with store.run() as run:
         _Run(job, store, run, plan, outcome, choose, show).stage()
         row, nodes = node_row(job, plan, outcome), store.partition(NODES, job.day)
         stage_node(run, nodes, row, keeps_own=bool(job.streams), keeps_others=bool(job.streams) or not job.replace)
-    except BaseException:
-        shutil.rmtree(run, ignore_errors=True)
-        raise
-    outcome.rows = {table: count_rows(staged_table(run, table)) for table in TABLES.values()}
-    outcome.was_cleared = not any(outcome.rows.values()) and store.partition("days", job.day).exists()
-    store.commit(run, job.day)
+        outcome.rows = {table: count_rows(staged_table(run, table)) for table in TABLES.values()}
+        outcome.was_cleared = not any(outcome.rows.values()) and store.partition("days", job.day).exists()
+        store.commit(run, job.day)
     store.sweep()  # what a killed run's own processes went on writing until they noticed
     return outcome
 

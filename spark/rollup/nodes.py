@@ -60,24 +60,34 @@ def read_all_nodes(snapshot: Snapshot) -> list[tuple[date, NodeRow]]:
 
 
 def stage_node(run: Path, before: Path, row: NodeRow, *, keeps_own: bool = False, keeps_others: bool = True) -> None:
-    """Stage the table of `before`, the day's folder, with this row. `keeps_own`: keep the node's own row, unless it is
-    "missing".
+    """Stage the table of `before`, the day's folder, with this row. `keeps_own`: keep the node's own row, under its
+    present name, unless that row is "missing".
 
     Raises OSError.
     """
     rows = read_nodes(before) if keeps_others else []
+    own = [each for each in rows if is_same_node(each, row)]
     if keeps_own:
-        row = next((each for each in rows if each.name == row.name and each.state != "missing"), row)
-    rows = [each for each in rows if each.name != row.name and (each.node is None or each.node != row.node)]
+        read = [each for each in own if each.state != "missing"]
+        # A row with its id is its own beyond doubt; the name may have been another node's.
+        read.sort(key=lambda each: (each.node != row.node, each.name != row.name))
+        if read and (row.node is None or read[0].node == row.node):
+            row = read[0]._replace(name=row.name)
+    others = [each for each in rows if each not in own]
     folder = staged_table(run, NODES)
     folder.mkdir()
-    table = pa.Table.from_pylist([each._asdict() for each in sorted([*rows, row], key=lambda each: each.name)], SCHEMA)
-    pq.write_table(table, folder / "nodes.parquet")
+    named = sorted([*others, row], key=lambda each: each.name)
+    pq.write_table(pa.Table.from_pylist([each._asdict() for each in named], SCHEMA), folder / "nodes.parquet")
+
+
+def is_same_node(one: NodeRow, other: NodeRow) -> bool:
+    """By id or, as a node that is missing has none and a node set up again has another, by name."""
+    return one.name == other.name or (one.node is not None and one.node == other.node)
 
 
 def commit_missing(store: Store, day: date, name: str, cause: str) -> None:
     """Record that a node could not be read; the tables stay as they are. Only with the lock. Raises OSError."""
-    run = store.begin()
     row = NodeRow(name, None, "missing", cause, rolled_up_at=datetime.now(UTC))
-    stage_node(run, store.partition(NODES, day), row, keeps_own=True)
-    store.commit(run, day, (NODES,))
+    with store.run() as run:
+        stage_node(run, store.partition(NODES, day), row, keeps_own=True)
+        store.commit(run, day, (NODES,))

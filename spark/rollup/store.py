@@ -12,6 +12,8 @@ files and hard links to the other days' files, puts it on the disk, and renames 
 which every reader sees the former state and after which the new one. A reader of several tables resolves the link once
 (`Store.snapshot`). Former states are kept for `STATE_KEPT_S`, for readers that still have them open.
 
+A state costs links for all days that there are. So several quick days share one (`Store.group`).
+
 Spark and others pass over names that begin with an underscore.
 """
 
@@ -31,7 +33,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from tailrace.shard.files import sync_directory, sync_file_system
+from tailrace.shard.files import FileSystem, sync_directory
 
 TABLES: Final = {"minute": "minutes", "hour": "hours", "day": "days"}
 """The table of each level."""
@@ -76,9 +78,14 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._next: Path | None = None  # a state to be, in a folder of its own, while a group of days is collected
+        self._is_grouping = False
+        self._disk: FileSystem | None = None  # open for as long as the lock is held, so that no failed write is missed
 
     def snapshot(self) -> Snapshot:
-        """The present state. Before the first commit it has no tables. Raises OSError."""
+        """The present state; within a group the one to be. Before the first commit it has no tables. Raises OSError."""
+        if self._next is not None:
+            return Snapshot(self._next)
         try:
             return Snapshot(self.path / os.readlink(self.path / CURRENT))
         except FileNotFoundError:
@@ -105,25 +112,55 @@ class Store:
                 fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise StoreInUse(f"another rollup writes to {self.path}") from None
+            self._disk = FileSystem(self.path)
             self._adopt()
             self.sweep()
             yield
         finally:
+            if self._disk is not None:
+                self._disk.close()
+            self._disk = None
             os.close(fd)
 
     def sweep(self) -> None:
         """Remove what killed runs have left, and states that nobody needs. Only with the lock. Raises OSError."""
         for run in self.path.glob(f"{RUN_PREFIX}*"):
             # Processes of the killed run may write on for a moment; `job` sweeps once more when they surely have ended.
-            shutil.rmtree(run, ignore_errors=True)
+            if self._next is None or run != self._next.parent:
+                shutil.rmtree(run, ignore_errors=True)
         for state in self._unneeded():
             shutil.rmtree(state, ignore_errors=True)
 
+    @contextmanager
+    def run(self) -> Iterator[Path]:
+        """An empty folder for a run, which is removed in the end. Raises OSError."""
+        run = self.begin()
+        try:
+            yield run
+        finally:
+            shutil.rmtree(run, ignore_errors=True)
+
     def begin(self) -> Path:
-        """An empty folder for a run. Raises OSError."""
+        """An empty folder for a run, which the next `sweep` removes. Raises OSError."""
         run = self.path / f"{RUN_PREFIX}{secrets.token_hex(4)}"
         run.mkdir()
         return run
+
+    @contextmanager
+    def group(self) -> Iterator[None]:
+        """Let the commits within become visible at once, in the end; also if an exception ends it, unless it came
+        amid a commit. With the lock. Raises OSError; readers then keep seeing the former tables.
+        """
+        self._is_grouping = True
+        try:
+            yield
+        finally:
+            self._is_grouping, state, self._next = False, self._next, None
+            if state is not None:
+                try:
+                    self._switch(state.parent, state)
+                finally:
+                    shutil.rmtree(state.parent, ignore_errors=True)
 
     def commit(self, run: Path, day: date, replaced: Collection[str] = ALL_TABLES) -> None:
         """Make the tables in `run` (`staged_table`) the day's, instead of the former ones of `replaced`; one of these
@@ -131,15 +168,35 @@ class Store:
 
         Raises OSError; readers then keep seeing the former tables.
         """
-        state = run / "state"
-        for table in ALL_TABLES:
-            _link_days(self.snapshot().path / table, state / table, f"day={day}" if table in replaced else "")
-            staged = staged_table(run, table)
-            if staged.is_dir():
-                _sync_files(staged)
-                os.rename(staged, state / table / f"day={day}")
-        self._switch(run, state)
+        if self._is_grouping:
+            self._add(run, day, replaced)
+        else:
+            state = run / "state"
+            for table in ALL_TABLES:
+                _link_days(self.snapshot().path / table, state / table, f"day={day}" if table in replaced else "")
+                _take(run, table, state, day)
+            self._switch(run, state)
         shutil.rmtree(run)
+
+    def _add(self, run: Path, day: date, replaced: Collection[str]) -> None:
+        """Into the group's state, which is dropped if this fails."""
+        before, self._next = self._next, None
+        state = before or self._copy_state()
+        try:
+            for table in replaced:
+                shutil.rmtree(state / table / f"day={day}", ignore_errors=True)
+            for table in ALL_TABLES:
+                _take(run, table, state, day)
+        except BaseException:
+            shutil.rmtree(state.parent, ignore_errors=True)
+            raise
+        self._next = state
+
+    def _copy_state(self) -> Path:
+        state = self.begin() / "state"
+        for table in ALL_TABLES:
+            _link_days(self.snapshot().path / table, state / table)
+        return state
 
     def _switch(self, run: Path, state: Path) -> None:
         """Put a state in its place and make it the current one."""
@@ -148,8 +205,9 @@ class Store:
         name = f"{1 + max((int(each.name) for each in self._states()), default=0):0{STATE_DIGITS}}"
         os.rename(state, states / name)
         self._link_tables()
-        # The folders and links of thousands of days: one sync of the file system takes less than one of each.
-        sync_file_system(self.path)
+        # The files, folders and links of thousands of days: one sync of the file system takes less than one of each.
+        assert self._disk is not None, "only with the lock"
+        self._disk.sync()
         os.symlink(f"{STATES}/{name}", run / CURRENT)
         os.rename(run / CURRENT, self.path / CURRENT)
         sync_directory(self.path)
@@ -162,7 +220,8 @@ class Store:
     def _unneeded(self) -> Iterator[Path]:
         """States that never became the current one, and former ones that no reader should need any more."""
         states = self._states()
-        former = [state for state in states if state.name <= self.snapshot().path.name]
+        current = os.readlink(self.path / CURRENT).rpartition("/")[2] if states else ""
+        former = [state for state in states if state.name <= current]
         yield from states[len(former) :]
         kept_since_s = time.time() - STATE_KEPT_S
         for place, (state, successor) in enumerate(pairwise(former)):
@@ -212,6 +271,13 @@ def staged_table(run: Path, table: str) -> Path:
     return run / f"staged-{table}"
 
 
+def _take(run: Path, table: str, state: Path, day: date) -> None:
+    """Move what a run has staged into a state."""
+    staged = staged_table(run, table)
+    if staged.is_dir():
+        os.rename(staged, state / table / f"day={day}")
+
+
 def _is_folder(path: Path) -> bool:
     return path.is_dir() and not path.is_symlink()
 
@@ -241,12 +307,6 @@ def _link(source: str, target: str) -> str:
         shutil.copyfile(source, target)
         _sync(target)
     return target
-
-
-def _sync_files(folder: Path) -> None:
-    for path in folder.rglob("*"):
-        if path.is_file():
-            _sync(path)
 
 
 def _sync(path: str | Path) -> None:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+import pytest
 
 from tailrace.spark.rollup.nodes import NodeRow, commit_missing, read_nodes, stage_node
 from tailrace.spark.rollup.store import NODES, Store
 from tests.spark.rollup.directories import DAY
 from tests.spark.rollup.made import row, write
+from tests.spark.rollup.tables import left_over
 
 NORTH, SOUTH = NodeRow("north", "id of north", "whole", None, 3, 100), NodeRow("south", "id of south", "partly")
 
@@ -35,6 +39,30 @@ def test_each_node_has_the_row_of_its_last_run(tmp_path: Path) -> None:
     renamed = whole._replace(name="sud")
     assert commit(store, renamed) == [NORTH[:3], renamed[:3]]
     assert commit(store, renamed, keeps_others=False) == [renamed[:3]]
+
+
+def test_a_run_for_some_streams_keeps_the_row_of_the_same_node_whatever_its_name(tmp_path: Path) -> None:
+    store = Store(tmp_path / "out")
+    commit(store, NORTH)
+    renamed = NORTH._replace(name="nord", state="selected")
+    assert commit(store, renamed, keeps_own=True) == [("nord", "id of north", "whole")]
+    anew = NodeRow("nord", "another id", "selected")
+    assert commit(store, anew, keeps_own=True) == [anew[:3]], "another node of that name was not read whole"
+
+
+def test_a_commit_that_fails_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = Store(tmp_path / "out")
+    commit(store, NORTH)
+
+    def fails(*_: object) -> None:
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patch, store.locked():
+        patch.setattr(os, "symlink", fails)
+        with pytest.raises(OSError, match="the disk is full"):
+            commit_missing(store, DAY, "south", "no answer")
+        assert not left_over(store.path)
+    assert shown(store) == [NORTH[:3]]
 
 
 def test_a_node_that_is_missing_changes_nothing_else(tmp_path: Path) -> None:

@@ -190,6 +190,68 @@ def test_where_files_cannot_be_linked_they_are_copied(store: Store, monkeypatch:
     assert contents(store) == written("old", *ALL)
 
 
+# --- several days in one commit ---------------------------------------------------------------------------------------
+
+NEXT = date(2026, 11, 21)
+
+
+def commit_days(store: Store) -> None:
+    for day in (DAY, NEXT):
+        run = store.begin()
+        stage(run, "new", *ALL)
+        store.commit(run, day)
+        store.sweep()
+
+
+def test_days_of_a_group_become_visible_at_once(store: Store) -> None:
+    with store.locked():
+        with store.group():
+            commit_days(store)
+            assert contents(store) == written("new", *ALL), "the writer itself builds on what it has done"
+            assert contents(Store(store.path)) == written("old", *ALL)
+        assert not list(store.path.glob("_run-*"))
+    assert Store(store.path).days() == [DAY, NEXT]
+    assert contents(Store(store.path)) == written("new", *ALL)
+    assert len(list((store.path / "states").iterdir())) == 2, "the first, and one for the group"
+
+
+def test_an_exception_behind_a_day_of_a_group_takes_nothing_from_it(store: Store) -> None:
+    with store.locked(), suppress(KeyboardInterrupt), store.group():
+        commit_days(store)
+        raise KeyboardInterrupt
+    assert Store(store.path).days() == [DAY, NEXT]
+
+
+def test_killed_in_a_group_the_tables_are_the_old_or_the_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = set()
+    for survived in range(80):
+        store = Store(tmp_path / f"out{survived}")
+        with store.locked():
+            run = store.begin()
+            stage(run, "old", *ALL)
+            store.commit(run, DAY)
+        is_done = False
+        with monkeypatch.context() as patch:
+            die_after(patch, survived)
+            with suppress(Killed), store.locked():
+                with store.group():
+                    commit_days(store)
+                is_done = True
+        after = Store(store.path)
+        found = contents(after), len(after.days())
+        assert found in ((written("old", *ALL), 1), (written("new", *ALL), 1), (written("new", *ALL), 2))
+        with after.locked():
+            assert (contents(after), len(after.days())) == found
+        assert not list(store.path.glob("_run-*"))
+        seen.add(found[1])
+        if is_done:
+            break
+    assert is_done
+    assert seen == {1, 2}
+
+
 # --- tables of earlier versions: folders in OUT -----------------------------------------------------------------------
 
 
