@@ -110,16 +110,35 @@ _DEEDS: Final[Mapping[str, Value]] = {
     "delete": Value(SHORT_BYTES_MAX, 1, _map({"existed": _flag})),
     "list": Value(LIST_BYTES_MAX, c.CONSUMERS_MAX, _map({"consumers": _array(_STANDING)})),
 }
-_GIVEN: Final = Value(
-    GIVEN_BYTES_MAX,
-    RANGES_MAX,
-    _map({"runs": _rows(_SEQ, *[_number(U32_MAX)] * 3), "stale": _rows(_SEQ, _SEQ), "trimmed": _SEQ}),
-)
+_RUNS: Final = _rows(_SEQ, *[_number(U32_MAX)] * 3)
+_RANGES: Final = _rows(_SEQ, _SEQ)
+
+
+def _runs(messages_max: int) -> Is:
+    """Runs that have `messages_max` messages in all at most, and one each at least."""
+
+    def fits(value: Any) -> bool:
+        return (
+            _RUNS(value)
+            and all(count > 0 and first + count <= NUMBER_MAX for first, count, _deliveries, _epoch in value)
+            and sum(run[1] for run in value) <= messages_max
+        )
+
+    return fits
+
+
+def _stale(value: Any) -> bool:
+    return _RANGES(value) and all(first <= last for first, last in value)
+
+
+def _given(request: c.Get) -> Value:
+    fits = _map({"runs": _runs(request.max_messages), "stale": _stale, "trimmed": _SEQ})
+    return Value(GIVEN_BYTES_MAX, RANGES_MAX, fits)
 
 
 def _expected(request: MemberRequest) -> Value:
     """What this request can return."""
-    return _GIVEN if isinstance(request, c.Get) else _DEEDS.get(request.do, _NOTHING)
+    return _given(request) if isinstance(request, c.Get) else _DEEDS.get(request.do, _NOTHING)
 
 
 # --- their bytes ------------------------------------------------------------------------------------------------------

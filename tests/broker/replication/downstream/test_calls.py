@@ -34,7 +34,7 @@ STANDING: dict[str, Any] = {
     "deliveries_max": 65_535,
 }  # fmt: skip
 S = b"s" * 200
-GET = c.Get(1, S, LONG, LONG, max_bytes=c.GET_BYTES_MAX, wait_ms=c.WAIT_MAX_MS, session=7)
+GET = c.Get(1, S, LONG, LONG, max_messages=c.MESSAGES_MAX, max_bytes=c.GET_BYTES_MAX, wait_ms=c.WAIT_MAX_MS, session=7)
 CREATE = c.Consume(1, "create", S, LONG, From("time", NUMBER_MAX), 1.5, 3, c.ACK_SYNCED)
 RESET, DELETE = c.Consume(1, "reset", S, LONG, FROM_NEW), c.Consume(1, "delete", S, LONG, ack=3, replicas=2)
 LIST, LEAVE = c.Consume(1, "list", S), c.Consume(1, "leave", S, LONG, member=LONG)
@@ -64,7 +64,13 @@ WRONG: list[tuple[MemberRequest, Any]] = [
     (GET, GIVEN | {"runs": [[0, 2, "1", 1]]}),
     (GET, GIVEN | {"runs": [[0, 2, 1, U32_MAX + 1]]}),
     (GET, GIVEN | {"runs": {"0": 1}}),
+    (GET, GIVEN | {"runs": [[0, 0, 1, 9]]}),
+    (GET, GIVEN | {"runs": [[NUMBER_MAX, 1, 1, 9]]}),
+    (GET, GIVEN | {"runs": [[0, c.MESSAGES_MAX, 1, 9], [c.MESSAGES_MAX, 1, 1, 9]]}),
+    (replace(GET, max_messages=1), GIVEN),
+    (replace(GET, max_messages=0), GIVEN | {"runs": [[0, 1, 1, 9]]}),
     (GET, GIVEN | {"stale": [[NUMBER_MAX + 1, 1]]}),
+    (GET, GIVEN | {"stale": [[4, 3]]}),
     (GET, GIVEN | {"stale": [7]}),
     (CREATE, {"next_seq": 7}),
     (CREATE, {"next_seq": 7, "created": 1}),
@@ -128,13 +134,13 @@ def test_the_longest_get_fits_in_a_call() -> None:
 def test_arguments_that_are_too_long_do_not_go(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "ARGS_BYTES_MAX", len(pack_request(GET)))
     pack_request(GET)
-    assert refusal(pack_request, replace(GET, max_messages=1_000)) is Code.SIZE
+    assert refusal(pack_request, replace(GET, finished=((0, 1, 1),))) is Code.SIZE
 
 
 def test_the_longest_answers_come_through() -> None:
     rows = {"consumers": [STANDING] * c.CONSUMERS_MAX}
     assert len(read_value(LIST, pack_value(LIST, rows))["consumers"]) == c.CONSUMERS_MAX
-    runs = [[NUMBER_MAX, U32_MAX, U32_MAX, U32_MAX]] * c.MESSAGES_MAX
+    runs = [[NUMBER_MAX - 1, 1, U32_MAX, U32_MAX]] * c.MESSAGES_MAX
     given = {"runs": runs, "stale": [[NUMBER_MAX, NUMBER_MAX]] * calls.RANGES_MAX, "trimmed": NUMBER_MAX}
     assert read_value(GET, pack_value(GET, given)) == given
 
