@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 Args = list[Any]
 
 PAUSE_NAMES = 1_024  # of streams that are not meant, looked at in one step
+AT_ONCE_MAX = 32  # streams that were made during a command, changed in the turn in which the rules are read
+PASSES_MAX = 8  # over streams that were made during a command; those that are left then are changed at once, too
 PROGRESS_S = 2.0  # between two lines of the log about a command that takes long
 
 
@@ -120,8 +122,9 @@ def obey(owner: Owner, work: Work, args: Args, done: Callable[[Any | Refused], N
 class Obeying:
     """A command for all streams of a pattern on its way through those of this worker, some in each turn.
 
-    Streams that are made meanwhile are changed at the end, when the rules have been read: until then a FOLLOW of a
-    later term may have made one that follows nobody.
+    Streams that are made meanwhile are changed before the rules are read, the last of them in the turn of that. A
+    publish may have made them: that their messages are of this node's term is written down only by the change. Or a
+    FOLLOW of a later term, so that they follow nobody.
 
     `done` gets what `rules` gives when all roles are on the disk, or a Refused if one could not be written: the rule
     then stays as it is.
@@ -134,7 +137,7 @@ class Obeying:
         self._done = done
         self._names = set(owner.catalog.names)
         self._changes = changes(owner, args)
-        self._is_last_pass = False
+        self._passes = 0
         self._outcome = Outcome(0)
         self._looked_at = 0
         self._error: OSError | None = None
@@ -172,21 +175,36 @@ class Obeying:
         self._error = self._error or error
 
     def _end(self, error: OSError | None) -> None:
-        error = self._error or error
+        """All streams of a pass are changed, and their roles on the disk."""
+        if self._refused(error):
+            return
+        newer = [name for name in self._owner.catalog.names if name not in self._names]
+        if len(newer) > AT_ONCE_MAX and self._passes < PASSES_MAX:
+            self._passes += 1
+            self._names.update(newer)
+            self._changes = changes(self._owner, self._args, newer)
+            self.next(None)
+            return
+        for each in changes(self._owner, self._args, newer):
+            if each is not None:
+                self._outcome = together((self._outcome, each[1]()))
         try:
-            if error is not None:
-                raise Refused(Code.FULL, ROLE_UNWRITTEN_TEXT.format(cause=error.strerror))
             _read_anew(self._owner)
         except Refused as refused:
             self._done(refused)
             return
-        newer = [] if self._is_last_pass else [name for name in self._owner.catalog.names if name not in self._names]
-        if newer:
-            self._is_last_pass = True  # the rules hold for any that are made from now on
-            self._changes = changes(self._owner, self._args, newer)
-            self.next(None)
-        else:
+        self._owner.roles.when_written(self._finish)
+
+    def _finish(self, error: OSError | None) -> None:
+        if not self._refused(error):
             self._done(list(self._outcome))
+
+    def _refused(self, error: OSError | None) -> bool:
+        """Whether a role could not be written; that is the answer then."""
+        error = self._error or error
+        if error is not None:
+            self._done(Refused(Code.FULL, ROLE_UNWRITTEN_TEXT.format(cause=error.strerror)))
+        return error is not None
 
     def _give_up(self) -> None:
         self._done(Refused(Code.UNAVAILABLE, "this worker is being replaced; give the command again"))

@@ -10,12 +10,14 @@ import pytest
 
 from tailrace.broker.process.settings import SlaveRule
 from tailrace.broker.process.work import Work
-from tailrace.broker.replication.roles.apply_rules import Outcome, obey, together
+from tailrace.broker.replication.roles.apply_rules import AT_ONCE_MAX, Outcome, obey, together
 from tailrace.broker.replication.roles.node_file import NODE_FILE, NodeFile, read_node_file, write_node_file
 from tailrace.broker.replication.roles.rules import RULES_MAX, Rule
+from tailrace.broker.replication.roles.stream_roles import history_of
 from tailrace.broker.streams.owner import Owner, Refused
 from tailrace.broker.streams.owner_calls import call
 from tailrace.protocol.errors import Code
+from tailrace.shard.epochs import EpochStart
 from tailrace.shard.meta import Role, Upstream, read_meta
 from tailrace.shard.stream_files import stream_paths
 from tests.broker.owning import around, make_owner, publish
@@ -229,6 +231,39 @@ def test_streams_that_slaves_make_during_the_command_follow_too(owner: Owner) ->
         work.run()
     assert outcomes == [[2, 0, "", ""]]
     assert owner.roles.meta(b"meanwhile").upstream == owner.roles.meta(b"s").upstream == Upstream(*UP)
+
+
+@pytest.mark.parametrize("count", [1, AT_ONCE_MAX + 1])
+def test_a_stream_that_is_made_here_during_the_command_has_its_term_written_down(owner: Owner, count: int) -> None:
+    """Its messages are of this node's term. Without that the upstream's empty stream is taken for one that is behind."""
+    publish(owner, b"s")
+    work, outcomes = Work(lambda: 0.0), list[Any]()
+    call(owner, "rule", [b"*", *UP])
+    obey(owner, work, ["slave", b"*", *UP], outcomes.append)
+    made = [b"made-%d" % number for number in range(count)]
+    for name in made:
+        publish(owner, name)
+    while work.busy:
+        work.begin_turn()
+        work.run()
+    assert outcomes == [[1 + count, 0, "", ""]]
+    for name in (b"s", *made):
+        assert owner.roles.meta(name).upstream == Upstream(*UP)
+        assert history_of(owner, owner.stream(name)) == (EpochStart(1, 0, owner.catalog.directory.node_id),)
+
+
+def test_a_command_ends_while_others_make_streams_without_end(owner: Owner) -> None:
+    publish(owner, b"s")
+    work, outcomes, number = Work(lambda: 0.0), list[Any](), 0
+    call(owner, "rule", [b"*", *UP])
+    obey(owner, work, ["slave", b"*", *UP], outcomes.append)
+    while not outcomes:
+        for _ in range(AT_ONCE_MAX + 1):
+            publish(owner, b"made-%d" % number)
+            number += 1
+        work.begin_turn()
+        work.run()
+    assert set(roles(owner).values()) == {("slave", 1)}
 
 
 def test_the_brokers_own_streams_are_not_meant(owner: Owner) -> None:
