@@ -36,6 +36,7 @@ from tailrace.broker.consumers.state.stream_state import Consumers, DeadLetter
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.consuming import CONSUMERS_MAX
 from tailrace.protocol.errors import Code
+from tailrace.protocol.names import shown
 
 __all__ = [
     "Decision",
@@ -188,7 +189,7 @@ def _require_same(consumer: Consumer, ack_wait_us: int | None, deliveries_max: i
     if same_wait and deliveries_max in (None, consumer.deliveries_max):
         return
     has = f"ack_wait_s {consumer.ack_wait_us / 1e6}, deliveries_max {consumer.deliveries_max}"
-    raise Refused(Code.USAGE, f"the consumer {consumer.name!r} is there with {has}: delete it, or ask for these")
+    raise Refused(Code.USAGE, f"the consumer {shown(consumer.name)} is there with {has}: delete it, or ask for these")
 
 
 def _nearest(seq: int, look: Look) -> int:

@@ -55,7 +55,7 @@ def get(consumers: Consumers, wanted: Get, look: Look, now_us: int, asked_us: in
     if finished or failed or anew:
         done = merged(_done(consumers, consumer, wanted.member, finished, look, stale))
         consumer.finish(done)
-        rows = _failed(consumers, consumer, wanted.member, failed, stale)
+        rows = _failed(consumers, consumer, wanted.member, failed, look, stale)
         progress = _fail(consumers, consumer, progress._replace(finished=flat(done)), rows, anew, look)
     pieces: list[Piece] = []
     trimmed = 0
@@ -138,9 +138,7 @@ def _done(
     Of messages that nobody was given, as far as is known, those are taken that an owner of an earlier term may have
     given; of the others this cannot be said, unless it is of messages that this line has lost.
     """
-    end_seq = consumer.next_seq
-    if len(consumer.waiting) < WAITING_RUNS_MAX:
-        end_seq = max(end_seq, min(consumer.unsure_seq, look.next_seq))
+    end_seq = _end_of_given(consumer, look)
     for first, last, epoch in finished:
         own_first, own_last = seqs_of_epoch(consumers.history, epoch)
         if first < own_first:
@@ -149,6 +147,13 @@ def _done(
         if last > own_last:
             stale.append((max(first, own_last + 1), last))
         yield from _landed(consumer, member, max(first, own_first), min(last, own_last), stale)
+
+
+def _end_of_given(consumer: Consumer, look: Look) -> int:
+    """The first message that no member was given, as far as is known."""
+    if len(consumer.waiting) >= WAITING_RUNS_MAX:
+        return consumer.next_seq
+    return max(consumer.next_seq, min(consumer.unsure_seq, look.next_seq))
 
 
 def _landed(consumer: Consumer, member: bytes, first: int, last: int, stale: list[Range]) -> Iterator[Range]:
@@ -167,14 +172,20 @@ def _landed(consumer: Consumer, member: bytes, first: int, last: int, stale: lis
 
 
 def _failed(
-    consumers: Consumers, consumer: Consumer, member: bytes, failed: Iterable[FailedRow], stale: list[Range]
+    consumers: Consumers,
+    consumer: Consumer,
+    member: bytes,
+    failed: Iterable[FailedRow],
+    look: Look,
+    stale: list[Range],
 ) -> list[tuple[int, int, str]]:
     """What of these is in flight at the member, in rows with one reason each."""
     rows: list[tuple[int, int, str]] = []
+    end_seq = _end_of_given(consumer, look)
     for seq, epoch, reason in failed:
         own_first, own_last = seqs_of_epoch(consumers.history, epoch)
         run = next(iter(consumer.flight.overlap(seq, seq)), None)
-        if not own_first <= seq <= own_last or (run is not None and run.member != member):
+        if not own_first <= seq <= min(own_last, end_seq - 1) or (run is not None and run.member != member):
             stale.append((seq, seq))
         elif run is None:
             continue

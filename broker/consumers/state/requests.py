@@ -17,7 +17,7 @@ from tailrace.protocol.consuming import (
     Run,
 )
 from tailrace.protocol.errors import Code
-from tailrace.protocol.names import CONSUMER_BYTES_MAX
+from tailrace.protocol.names import CONSUMER_BYTES_MAX, shown
 from tailrace.protocol.places import NUMBER_MAX
 from tailrace.shard.names import name_bytes_valid
 
@@ -76,7 +76,7 @@ def find(consumers: Consumers, name: bytes) -> Consumer:
     """Raises Refused with CONSUMER."""
     consumer = consumers.by_name.get(name)
     if consumer is None:
-        raise Refused(Code.CONSUMER, f"there is no consumer {_shown(name)} of this stream: create it")
+        raise Refused(Code.CONSUMER, f"there is no consumer {shown(name)} of this stream: create it")
     return consumer
 
 

@@ -37,10 +37,14 @@ class Model:
             self.entries[seq] = Entry()
         self.next_seq = max(self.next_seq, end_seq)
 
+    def end_of_given(self, stream: Stream) -> int:
+        """The first message that no member was given, as far as is known."""
+        return max(self.next_seq, min(self.unsure_seq, stream.next_seq))
+
     def finish(self, member: bytes, rows: Iterable[Sequence[int]], stream: Stream) -> set[tuple[int, int]]:
         """Rows of first seq, last seq, epoch; the stale ones, each as seq and epoch."""
         stale = set()
-        end_seq = max(self.next_seq, min(self.unsure_seq, stream.next_seq))
+        end_seq = self.end_of_given(stream)
         for seq, epoch in sorted({(seq, epoch) for first, last, epoch in rows for seq in range(first, last + 1)}):
             if seq >= end_seq or stream.messages[seq].epoch != epoch:
                 stale.add((seq, epoch))
@@ -53,11 +57,16 @@ class Model:
                 del self.entries[seq]
         return stale
 
-    def fail(self, member: bytes, seqs: Iterable[int]) -> tuple[set[int], list[tuple[int, int]], set[int]]:
+    def fail(
+        self, member: bytes, seqs: Iterable[int], stream: Stream
+    ) -> tuple[set[int], list[tuple[int, int]], set[int]]:
         """The stale ones, the dead ones with their deliveries, and those that wait for another delivery."""
         stale, dead, again = set(), [], set()
         for seq in sorted(set(seqs)):
             entry = self.entries.get(seq)
+            if entry is None and seq >= self.end_of_given(stream):
+                stale.add(seq)
+                continue
             if entry is None or not entry.member:
                 continue
             if entry.member != member:

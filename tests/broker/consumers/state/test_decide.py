@@ -36,7 +36,7 @@ def test_a_consumer_is_made_once() -> None:
     assert decide.create(consumers, BILLING, 9, stream, NOW_US) == ((), Placed(3, False), ())
     assert decide.create(consumers, BILLING, 9, stream, NOW_US, decide.ACK_WAIT_US, 0).value == Placed(3, False)
     for settings in ((1_000, 0), (None, 5)):
-        with pytest.raises(Refused, match="is there with") as refused:
+        with pytest.raises(Refused, match="the consumer 'billing' is there with") as refused:
             decide.create(consumers, BILLING, 9, stream, NOW_US, *settings)
         assert refused.value.code == Code.USAGE
 

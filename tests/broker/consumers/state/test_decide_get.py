@@ -13,6 +13,7 @@ from tailrace.broker.consumers.state.records import Line, Progress
 from tailrace.broker.consumers.state.stream_state import Consumers
 from tailrace.broker.streams.refused import Refused
 from tailrace.protocol.errors import Code
+from tailrace.shard.epochs import NEVER_SEQ
 from tests.broker.consumers.stream import Stream, asking
 
 BILLING = b"billing"
@@ -84,6 +85,17 @@ def test_what_nobody_was_given_is_not_finished() -> None:
     consumers = made(stream)
     assert ask(consumers, stream, finished=[(0, 20, 1)]) == Given(stale=((0, 20),))
     assert consumers.by_name[BILLING].floor_seq == 0
+
+
+def test_what_nobody_was_given_has_not_failed() -> None:
+    stream = Stream(10)
+    consumers = made(stream)
+    ask(consumers, stream, max_messages=2)
+    assert ask(consumers, stream, failed=[(1, 1, "no"), (2, 1, "no"), (NEVER_SEQ, 1, "no")]).stale == (
+        (2, 2),
+        (NEVER_SEQ, NEVER_SEQ),
+    )
+    assert not ask(consumers, stream, failed=[(1, 1, "no")]).stale, "it has failed already"
 
 
 def test_what_an_owner_of_an_earlier_term_may_have_given_is_finished() -> None:

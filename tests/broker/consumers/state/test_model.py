@@ -175,12 +175,12 @@ class Machine(RuleBasedStateMachine):
         stale = model.finish(member, ask.finished, stream)
         failed = {(seq, epoch) for seq, epoch, _ in ask.failed}
         lost = {(seq, epoch) for seq, epoch in failed if self.is_lost(seq, epoch)}
-        stale_too, dead, again = model.fail(member, [seq for seq, _ in failed - lost])
+        stale_too, dead, again = model.fail(member, [seq for seq, _ in failed - lost], stream)
         assert seqs_of(given.stale) == {seq for seq, _ in stale | lost} | stale_too
         progress = next((each for each in decision.records if isinstance(each, Progress)), Progress(name, member, 0))
         if is_anew:
             assert not progress.back
-            dead += model.fail(member, model.at(member))[1]
+            dead += model.fail(member, model.at(member), stream)[1]
         else:
             self.check_back(model, member, again, unflat(progress.back))
         assert [(letter.seq, letter.deliveries) for letter in decision.dead] == dead
@@ -297,7 +297,7 @@ class Machine(RuleBasedStateMachine):
         for (name, member), seqs in late.items():
             record, model = returned[name, member], self.models[name]
             assert record.reason == (decide.LEFT if (name, member) in left else decide.LATE)
-            _, died, again = model.fail(member, seqs)
+            _, died, again = model.fail(member, seqs, self.stream)
             self.check_back(model, member, again, unflat(record.back))
             for seq, deliveries in died:
                 letter = next(each for each in dead if (each.consumer, each.seq) == (name, seq))

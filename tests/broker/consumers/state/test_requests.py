@@ -28,6 +28,7 @@ def test_a_get_of_no_consumer_is_refused_and_changes_nothing(consumers: Consumer
     with pytest.raises(Refused) as refused:
         decide.get(consumers, asking(b"audit", b"m", [(0, 3, 1)], [(5, 1, "no")], 10), Stream(20), 3)
     assert refused.value.code == Code.CONSUMER
+    assert "no consumer 'audit' of" in refused.value.text
     assert len(refused.value.text) < 300
     assert consumers.checkpoint(1_000) == before
 
