@@ -235,7 +235,7 @@ def test_streams_that_slaves_make_during_the_command_follow_too(owner: Owner) ->
 
 @pytest.mark.parametrize("count", [1, AT_ONCE_MAX + 1])
 def test_a_stream_that_is_made_here_during_the_command_has_its_term_written_down(owner: Owner, count: int) -> None:
-    """Its messages are of this node's term. Without that the upstream's empty stream is taken for one that is behind."""
+    """Its messages are of this node's term. Otherwise the upstream's empty stream is taken for one that is behind."""
     publish(owner, b"s")
     work, outcomes = Work(lambda: 0.0), list[Any]()
     call(owner, "rule", [b"*", *UP])
