@@ -55,7 +55,7 @@ def get(consumers: Consumers, wanted: Get, look: Look, now_us: int, asked_us: in
     if finished or failed or anew:
         done = merged(_done(consumers, consumer, wanted.member, finished, look, stale))
         consumer.finish(done)
-        rows = _failed(consumers, consumer, wanted.member, failed, look, stale)
+        rows = _failed(consumers, consumer, wanted.member, failed, look, stale) if failed else []
         progress = _fail(consumers, consumer, progress._replace(finished=flat(done)), rows, anew, look)
     pieces: list[Piece] = []
     trimmed = 0
