@@ -10,12 +10,22 @@ several reads is assembled once, in a buffer of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from tailrace.protocol.envelope import BODY_BYTES_MAX, HEAD, HEAD_BYTES, EnvelopeReader, too_long
 from tailrace.protocol.errors import Code, PeerError
 from tailrace.protocol.features import NO_FEATURES
-from tailrace.protocol.messages import CONTROL_BODY_MAX_BYTES, VERSION, Hello, Malformed, Op, Request, Response
+from tailrace.protocol.messages import (
+    CONTROL_BODY_MAX_BYTES,
+    PUBLISHED_ONE,
+    PUBLISHED_ONE_BODY_BYTES,
+    VERSION,
+    Hello,
+    Malformed,
+    Op,
+    Request,
+    Response,
+)
 from tailrace.protocol.requests import read_publish, read_request
 from tailrace.protocol.responses import check_opcode, read_chunk, read_response
 from tailrace.shard.frame import MAX_FRAME_BYTES
@@ -27,6 +37,10 @@ _HEAD_AT = HEAD.unpack_from
 _HELLO = int(Op.HELLO)
 _PUBLISH = int(Op.PUBLISH)
 _CHUNK = int(Op.CHUNK)
+_PUBLISHED = int(Op.PUBLISHED)
+
+PublishedRow: TypeAlias = tuple[int, int, int, int, int, int]
+"""The fields of a PUBLISHED with one result: opcode, body length, request, first seq, count, subscribers."""
 
 
 class _RequestReader(EnvelopeReader):
@@ -178,6 +192,20 @@ class ClientCodec:
     def left_bytes(self) -> int:
         """The number of bytes at the end of the last input that must be fed again."""
         return self._reader.left_bytes
+
+    def feed_published(self, data: bytes | bytearray | memoryview) -> list[PublishedRow]:
+        """The PUBLISHEDs with one result each that `data` begins with, as rows; feed what is behind them to `feed`.
+
+        Many publishes under way are answered by many of these at once, which are cheaper to read in a row.
+        """
+        rows: list[PublishedRow] = []
+        if data[0] == _PUBLISHED and not self._reader.pending_bytes:
+            whole = len(data) // PUBLISHED_ONE.size * PUBLISHED_ONE.size
+            for row in PUBLISHED_ONE.iter_unpack(memoryview(data)[:whole]):
+                if row[0] != _PUBLISHED or row[1] != PUBLISHED_ONE_BODY_BYTES:
+                    break
+                rows.append(row)
+        return rows
 
     def feed(self, data: bytes | bytearray | memoryview, leave_bytes: int = 0) -> Iterator[Response]:
         """The messages in `data`, in order; run it to its end. A Chunk's frames are valid for as long as `data` is.

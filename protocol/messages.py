@@ -258,8 +258,9 @@ CREDIT_BODY: Final = struct.Struct("<IQ")
 HANDLE_BYTES: Final = 4
 
 _PUBLISH_TO_ONE = struct.Struct("<BIIBBHI")
-_PUBLISHED_ONE = struct.Struct("<BIIQII")
-_PUBLISHED_ONE_BYTES = PUBLISHED_HEAD.size + PUBLISHED_RESULT.size
+PUBLISHED_ONE: Final = struct.Struct("<BIIQII")
+"""A whole PUBLISHED about one stream: opcode, body length, request, first seq, count, subscribers."""
+PUBLISHED_ONE_BODY_BYTES: Final = PUBLISHED_HEAD.size + PUBLISHED_RESULT.size
 
 assert CHUNK_HEAD.size == HEAD_BYTES + HANDLE_BYTES
 assert _PUBLISH_TO_ONE.size == HEAD_BYTES + PUBLISH_HEAD.size + HANDLE_BYTES
@@ -291,7 +292,7 @@ def pack_published(request: int, results: Sequence[Result]) -> bytes:
     """A PUBLISHED with the results of the streams, in the order of the request."""
     if len(results) == 1:
         first_seq, count, subscribers = results[0]
-        return _PUBLISHED_ONE.pack(Op.PUBLISHED, _PUBLISHED_ONE_BYTES, request, first_seq, count, subscribers)
+        return PUBLISHED_ONE.pack(Op.PUBLISHED, PUBLISHED_ONE_BODY_BYTES, request, first_seq, count, subscribers)
     rows = [PUBLISHED_RESULT.pack(*result) for result in results]
     return pack_envelope(Op.PUBLISHED, PUBLISHED_HEAD.pack(request) + b"".join(rows))
 

@@ -134,8 +134,9 @@ class AsyncClient(ClientInfo):
         retry: bool = True,
     ) -> Receipt:
         """Publish one message and wait until what `ack` asks for is true. See `Client.publish`."""
-        streams, payloads = (checked_stream(stream),), [checked_payload(payload)]
-        return (await self._publish(streams, payloads, pack_headers(headers, key), ack, replicas, timeout_s, retry))[0]
+        payloads = [payload if type(payload) is bytes else checked_payload(payload)]
+        metadata = b"" if headers is None and key is None else pack_headers(headers, key)
+        return (await self._publish((checked_stream(stream),), payloads, metadata, ack, replicas, timeout_s, retry))[0]
 
     async def publish_many(
         self,

@@ -40,6 +40,7 @@ class AsyncDriver:
         self._queue: deque[PendingPublication] = deque()  # that the session has no room for yet
         self._waiting: set[asyncio.Future[None]] = set()  # who waits for anything else
         self._is_paused = False  # the transport holds enough already
+        self._is_turn_scheduled = False  # `_end_turn` will be called
         self.is_severed = False  # in a forked child
         watch(self)
 
@@ -72,33 +73,58 @@ class AsyncDriver:
 
         Who is cancelled here leaves it under way. Raises ClientClosed, ConnectionLost, MessageTooLarge.
         """
-        if self.has_room or self.session.is_over:
-            self.session.publish(publication, self.now_s())
+        session, now_s = self.session, self.loop.time()
+        if (not self._queue and session.is_open) or session.is_over:
+            session.publish(publication, now_s)
         else:
-            publication.deadline_s = self.now_s() + publication.timeout_s
+            publication.deadline_s = now_s + publication.timeout_s
             self._queue.append(publication)
-        self.advance()
+        self._send_in_turn()
         while not (publication.done or (publication.ack is Ack.NONE and publication.number)):
             publication.waiter = future = self.loop.create_future()
             await future
 
     # --- the step -----------------------------------------------------------------------------------------------------
 
+    def _send_in_turn(self) -> None:
+        """Have what was published sent: at once if nothing else is under way, or else at the end of the loop's turn,
+        together with all that comes until then.
+        """
+        if self._is_turn_scheduled:
+            return
+        if len(self.session.publications.in_flight) == 1:
+            self._write()
+            if self._timer is not None and self._timer_s <= self.session.due_s:
+                return
+        self._is_turn_scheduled = True
+        self.loop.call_soon(self._end_turn)
+
+    def _end_turn(self) -> None:
+        self._is_turn_scheduled = False
+        if not self.is_severed:
+            self.advance()
+
     def advance(self) -> None:
         """Does everything due, and wakes waiters."""
-        session, now_s = self.session, self.now_s()
+        session, now_s = self.session, self.loop.time()
         if now_s >= session.due_s:
             session.tick(now_s)
         if self._transport is not None and self._link is not session.link:
             self._hang_up()
-        self._take_queue(now_s)
+        if self._queue:
+            self._take_queue(now_s)
+        if self._dial_tasks or session.link is None:
+            self._go_on_dialling(now_s)
+        self._write()
+        self._wake()
+        self._set_timer(min(session.due_s, self._queue[0].deadline_s) if self._queue else session.due_s)
+
+    def _go_on_dialling(self, now_s: float) -> None:
+        session = self.session
         for attempt in [each for each in self._dial_tasks if not session.is_dialling(each)]:
             self._dial_tasks.pop(attempt).cancel()
         while (due := session.dial(now_s)) is not None:
             self._dial_tasks[due] = self.loop.create_task(self._dial(due))
-        self._write()
-        self._wake()
-        self._set_timer(min(session.due_s, self._queue[0].deadline_s) if self._queue else session.due_s)
 
     def _take_queue(self, now_s: float) -> None:
         """Gives the session publishes that fit, and expired ones, which it fails."""
@@ -117,7 +143,9 @@ class AsyncDriver:
     def _wake(self) -> None:
         session = self.session
         for publication in session.publications.settled:
-            _resolve(publication.waiter)
+            waiter = publication.waiter
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
         session.publications.settled.clear()
         for woken in session.woken:
             if isinstance(woken.waiter, asyncio.Event):
@@ -127,8 +155,8 @@ class AsyncDriver:
             _resolve(future)
 
     def _set_timer(self, due_s: float) -> None:
-        if self._timer is not None and self._timer_s == due_s:
-            return
+        if self._timer is not None and self._timer_s <= due_s < math.inf:
+            return  # it will find nothing due, and be set again: cheaper than setting it at each publish
         if self._timer is not None:
             self._timer.cancel()
         self._timer_s = due_s

@@ -19,6 +19,7 @@ STREAMS_MAX = 1_024
 REPLICAS_MAX = 255
 """Nodes that one publish may wait for: a PUBLISH has a byte for them."""
 
+_APPENDED = Ack.APPENDED
 _pack_frames = load("tailrace.shard.frame_cy").pack_frames
 
 
@@ -100,7 +101,9 @@ def make_publication(
     """Makes one publish of all these messages. Raises InvalidArgument, MessageTooLarge."""
     if not payloads:
         raise InvalidArgument("nothing to publish: pass at least one payload")
-    check_sizes(payloads, metadata, max_bytes, streams[0])
-    replicas = checked_replicas(ack, replicas)
-    frames = pack_frames(payloads, metadata)
-    return PendingPublication(streams, frames, len(payloads), Ack(ack), timeout_s, replicas=replicas, retry=retry)
+    if len(payloads) > 1 or len(payloads[0]) + len(metadata) > max_bytes:
+        check_sizes(payloads, metadata, max_bytes, streams[0])
+    if ack is not _APPENDED or replicas != 0:
+        ack, replicas = Ack(ack), checked_replicas(ack, replicas)
+    frames = _pack_frames(payloads, metadata)
+    return PendingPublication(streams, frames, len(payloads), ack, timeout_s, replicas, retry)

@@ -98,52 +98,52 @@ class PendingCalls:
     def __init__(self, random: Callable[[], float], retried: frozenset[str] = RETRIED) -> None:
         self._random = random
         self._retried = retried
-        self._undone: dict[int, PendingCall] = {}
+        self.undone: dict[int, PendingCall] = {}
         self._numbers = 0
 
     def __len__(self) -> int:
-        return len(self._undone)
+        return len(self.undone)
 
     @property
     def in_flight(self) -> bool:
         """Whether any wait for their answers."""
-        return any(each.sent_s != math.inf for each in self._undone.values())
+        return any(each.sent_s != math.inf for each in self.undone.values())
 
     @property
     def due_s(self) -> float:
         """When `expire` may have something to do, or a connection counts as silent."""
-        return min((min(each.deadline_s, each.quiet_due_s) for each in self._undone.values()), default=math.inf)
+        return min((min(each.deadline_s, each.quiet_due_s) for each in self.undone.values()), default=math.inf)
 
     @property
     def resume_s(self) -> float:
         """When `take_sendable` has something next, if it has not now."""
-        waiting = (each.not_before_s for each in self._undone.values() if each.sent_s == math.inf)
+        waiting = (each.not_before_s for each in self.undone.values() if each.sent_s == math.inf)
         return min(waiting, default=math.inf)
 
     def add(self, call: PendingCall, now_s: float) -> None:
         self._numbers = self._numbers % NUMBER_MAX + 1
         call.number = self._numbers
         call.deadline_s = now_s + call.timeout_s
-        self._undone[call.number] = call
+        self.undone[call.number] = call
 
     def holds(self, call: PendingCall | None) -> bool:
         """Whether it is registered and not done."""
-        return call is not None and self._undone.get(call.number) is call
+        return call is not None and self.undone.get(call.number) is call
 
     def take_sendable(self, now_s: float) -> list[PendingCall]:
         """Returns the calls that may be sent now, in the order they were made. They are in flight from here on."""
-        sendable = [each for each in self._undone.values() if each.sent_s == math.inf and each.not_before_s <= now_s]
+        sendable = [each for each in self.undone.values() if each.sent_s == math.inf and each.not_before_s <= now_s]
         for call in sendable:
             call.sent_s = now_s
         return sendable
 
     def is_too_quiet(self, now_s: float) -> PendingCall | None:
         """Returns a call whose answer is overdue, if there is one."""
-        return next((each for each in self._undone.values() if each.quiet_due_s <= now_s), None)
+        return next((each for each in self.undone.values() if each.quiet_due_s <= now_s), None)
 
     def answered(self, number: int, answer: Any, now_s: float) -> PendingCall | None:
         """Returns the call that this answers; None if it is unknown."""
-        call = self._undone.get(number)
+        call = self.undone.get(number)
         if call is None or call.sent_s == math.inf:
             return None
         if call.on_result is not None:
@@ -154,7 +154,7 @@ class PendingCalls:
 
     def failed(self, number: int, code: str, text: str, now_s: float) -> PendingCall | None:
         """Returns the call that this error is about, which is retried or has failed; None if it is unknown."""
-        call = self._undone.get(number)
+        call = self.undone.get(number)
         if call is None:
             return None
         error = broker_error(code, text, call.stream)
@@ -172,20 +172,20 @@ class PendingCalls:
 
     def connection_lost(self) -> None:
         """Queues the calls in flight to be sent again."""
-        for call in self._undone.values():
+        for call in self.undone.values():
             call.is_repeated |= call.sent_s != math.inf
             call.sent_s = math.inf
 
     def recover(self) -> None:
         """A step was left in its middle, and the connection with it."""
-        for call in list(self._undone.values()):
+        for call in list(self.undone.values()):
             if call.done or call.error is not None:
                 self._done(call)
         self.connection_lost()
 
     def expire(self, now_s: float) -> list[PendingCall]:
         """Fails calls whose time is over; returns them."""
-        late = [each for each in self._undone.values() if each.deadline_s <= now_s]
+        late = [each for each in self.undone.values() if each.deadline_s <= now_s]
         for call in late:
             text = f"{call.stream}: no answer to {call.name} within {call.timeout_s:g} s; it may or may not be done"
             self._fail(call, call.refusal or OperationTimeout(text), now_s)
@@ -193,7 +193,7 @@ class PendingCalls:
 
     def fail_all(self, error: TailraceError, now_s: float) -> list[PendingCall]:
         """Nothing will be answered any more; those that there were."""
-        calls = list(self._undone.values())
+        calls = list(self.undone.values())
         for call in calls:
             self._fail(call, error, now_s)
         return calls
@@ -206,4 +206,4 @@ class PendingCalls:
 
     def _done(self, call: PendingCall) -> None:
         call.done = True
-        self._undone.pop(call.number, None)
+        self.undone.pop(call.number, None)

@@ -19,6 +19,7 @@ from tailrace.core.link import BrokerLink
 from tailrace.core.options import ClientOptions
 from tailrace.errors import BrokerFault, ClientClosed, ConnectionLost, TailraceError
 from tailrace.protocol import messages as m
+from tailrace.protocol.binary import PublishedRow
 from tailrace.protocol.errors import PeerError
 
 log = logging.getLogger("tailrace")
@@ -117,6 +118,12 @@ class Connector:
             return
         link.heartbeat.received(now_s)
         try:
+            rows = link.codec.feed_published(data)
+            if rows:
+                self._on_published_rows(link, rows, now_s)
+                data = memoryview(data)[len(rows) * m.PUBLISHED_ONE.size :]
+                if self.link is not link or not data:
+                    return
             for message in link.codec.feed(data):
                 self._on_message(link, message, now_s)
                 if self.link is not link:
@@ -233,6 +240,10 @@ class Connector:
 
     def _on_message(self, link: BrokerLink, message: Any, now_s: float) -> None:
         """A message came."""
+        raise NotImplementedError
+
+    def _on_published_rows(self, link: BrokerLink, rows: list[PublishedRow], now_s: float) -> None:
+        """Answers to publishes came, with one result each."""
         raise NotImplementedError
 
     def _connected(self, now_s: float) -> None:

@@ -28,6 +28,7 @@ class Failover:
 
     def __init__(self, has_choice: bool) -> None:
         self.reason = ""
+        self.is_quiet = True  # nothing has failed at this node: there is nothing to decide
         self._has_choice = has_choice
         self._leave_s = math.inf  # when to go, as soon as nothing is under way
         self._moved_s = -math.inf
@@ -36,21 +37,25 @@ class Failover:
     def connected(self) -> None:
         self._leave_s = math.inf
         self._failing_since_s.clear()
+        self.is_quiet = True
 
     def published(self, streams: Iterable[str]) -> None:
         """All went well."""
         if self._failing_since_s:
             for stream in streams:
                 self._failing_since_s.pop(stream, None)
+            self.is_quiet = self._leave_s == math.inf and not self._failing_since_s
 
     def refused(self, stream: str, code: str, now_s: float) -> None:
         if not self._has_choice:
             return
         if code in PASSING:
+            self.is_quiet = False
             if now_s - self._failing_since_s.setdefault(stream, now_s) < PATIENCE_S:
                 return
         elif code != DISABLED:
             return
+        self.is_quiet = False
         if self._leave_s == math.inf:
             self._leave_s = max(now_s, self._moved_s + PAUSE_S)
             self.reason = f"left for the next address: {stream} is {code} here"

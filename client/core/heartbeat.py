@@ -45,13 +45,13 @@ class Heartbeat:
     __slots__ = (
         "_acknowledged",
         "_interval_s",
-        "_owed",
         "_pinged_s",
         "_pings",
         "_quiet_since_s",
         "_received_s",
         "_silence_s",
         "_suspect_since_s",
+        "owed",
     )
 
     def __init__(self, interval_s: float, silence_s: float, now_s: float) -> None:
@@ -59,7 +59,7 @@ class Heartbeat:
         self._silence_s = silence_s
         self._received_s = now_s
         self._pings = 0  # since something came
-        self._owed = False
+        self.owed = False  # an answer is
         self._quiet_since_s = now_s  # while an answer is owed
         self._pinged_s = -math.inf
         self._suspect_since_s = math.inf  # when this silence was first seen to be too long
@@ -69,7 +69,7 @@ class Heartbeat:
     def due_s(self) -> float:
         """When to check again."""
         idle_s = self._received_s + self._interval_s * (self._pings + 1)
-        return min(idle_s, self._owed_due_s) if self._owed else idle_s
+        return min(idle_s, self._owed_due_s) if self.owed else idle_s
 
     @property
     def _owed_due_s(self) -> float:
@@ -88,16 +88,16 @@ class Heartbeat:
 
     def owe(self, owed: bool, now_s: float) -> None:
         """Sets whether an answer is owed from now on."""
-        if owed and not self._owed:
+        if owed and not self.owed:
             self._quiet_since_s = now_s
             self._suspect_since_s = math.inf
-        self._owed = owed
+        self.owed = owed
 
     def beat(self, now_s: float, transit: Transit = NOT_KNOWN) -> Beat:
         """PING is to be sent when it is returned."""
         if now_s < self.due_s:
             return Beat.NOTHING
-        if self._owed and now_s >= self._owed_due_s:
+        if self.owed and now_s >= self._owed_due_s:
             return self._beat_owed(now_s, transit)
         if self._pings >= UNANSWERED_MAX:
             return Beat.DEAD

@@ -17,6 +17,9 @@ CLIENT_NAME: Final = f"tailrace-py/{VERSION}"
 FEATURES: Final = frozenset({CONSUMERS})
 """Whose messages are taken from every broker."""
 
+COPIED_MAX_BYTES: Final = 4_096
+"""Of frames that are put into one buffer with their head: a system call takes a bounded number of buffers."""
+
 
 class BrokerLink:
     """State from connecting until the loss; never used again."""
@@ -69,9 +72,17 @@ class BrokerLink:
 
     def publish(self, publication: PendingPublication) -> None:
         """Behind an OPEN for each stream that has no handle yet. The frames must not change before they are sent."""
-        handles = [self._handles.get(stream) or self._open(stream) for stream in publication.streams]
-        head = m.pack_publish(publication.request, publication.ack, handles, publication.frames, publication.replicas)
-        self.outgoing.add(head, publication.frames)
+        streams, handles_of = publication.streams, self._handles
+        if len(streams) == 1:
+            handles = [handles_of.get(streams[0]) or self._open(streams[0])]
+        else:
+            handles = [handles_of.get(stream) or self._open(stream) for stream in streams]
+        frames = publication.frames
+        head = m.pack_publish(publication.request, publication.ack, handles, frames, publication.replicas)
+        if len(frames) > COPIED_MAX_BYTES:
+            self.outgoing.add(head, frames)
+        else:
+            self.outgoing.add(head + frames)
 
     def beat(self, now_s: float) -> bool:
         """Ping the broker if that is due; False if it answers no more."""

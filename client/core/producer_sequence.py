@@ -12,8 +12,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
 
+import msgpack
+
 from tailrace.protocol.outgoing import Buffer
-from tailrace.shard.frame import HEADER_BYTES, unpack_header
+from tailrace.shard.frame import HEADER, HEADER_BYTES
 from tailrace.shard.leaves import load
 from tailrace.shard.numbering import write_numbering
 
@@ -22,6 +24,8 @@ SEQUENCES_MAX: Final = 65_536
 ID_BYTES: Final = 16
 
 _mark_run = load("tailrace.shard.run_cy").mark_run
+_pack_number = msgpack.Packer().pack
+_new_tuple = tuple.__new__  # without the Python function that a NamedTuple has
 
 
 class Numberable(Protocol):
@@ -36,12 +40,16 @@ class Numberable(Protocol):
 
 
 class ProducerSequence:
-    """`next`: the number of the next message; `undone`: publishes that have no outcome yet, the earliest first."""
+    """`next`: the number of the next message; `undone`: publishes that have no outcome yet, the earliest first.
 
-    __slots__ = ("id", "is_over", "next", "undone")
+    `numbers`: the metadata of a message that has no other metadata, up to its number.
+    """
+
+    __slots__ = ("id", "is_over", "next", "numbers", "undone")
 
     def __init__(self, sequence_id: bytes) -> None:
         self.id = sequence_id
+        self.numbers = write_numbering(b"", sequence_id, 0)[:-1]
         self.next = 0
         self.undone: dict[int, None] = {}
         self.is_over = False
@@ -69,17 +77,22 @@ class ProducerSequences:
         self._sequences: OrderedDict[tuple[str, ...], ProducerSequence] = OrderedDict()
         self._make_id = make_id
 
-    def must_wait(self, streams: tuple[str, ...]) -> bool:
-        """Whether a new publish to these streams would overtake others, of a sequence that is given up."""
-        sequence = self._sequences.get(streams)
-        return sequence is not None and sequence.is_over and bool(sequence.undone)
+    def join(self, publication: Numberable) -> bool:
+        """Gives it the next numbers, which `mark` writes into its frames.
 
-    def join(self, publication: Numberable) -> None:
-        """Give it the next numbers, which are marked in its frames by `mark`."""
-        sequence = self._sequence_of(publication.streams)
-        publication.position = SequencePosition(sequence, sequence.next)
+        False if it must wait: it would overtake other publishes of a sequence that is given up.
+        """
+        streams = publication.streams
+        sequence = self._sequences.get(streams)
+        if sequence is None or sequence.is_over:
+            if sequence is not None and sequence.undone:
+                return False
+            sequence = self._begin(streams)
+        self._sequences.move_to_end(streams)
+        publication.position = _new_tuple(SequencePosition, (sequence, sequence.next))
         sequence.next += publication.count
         sequence.undone[publication.number] = None
+        return True
 
     def mark(self, publication: Numberable) -> None:
         """Writes its position into its frames."""
@@ -87,8 +100,13 @@ class ProducerSequences:
         if position is None or publication.marked is position:
             return
         frames = publication.frames
-        metadata = bytes(frames[HEADER_BYTES : HEADER_BYTES + unpack_header(frames).metadata_bytes])
-        publication.frames = _mark_run(frames, write_numbering(metadata, position.sequence.id, position.number))
+        metadata_bytes = HEADER.unpack_from(frames)[-1]
+        if metadata_bytes:
+            metadata = bytes(frames[HEADER_BYTES : HEADER_BYTES + metadata_bytes])
+            numbered = write_numbering(metadata, position.sequence.id, position.number)
+        else:
+            numbered = position.sequence.numbers + _pack_number(position.number)
+        publication.frames = _mark_run(frames, numbered)
         publication.marked = position
 
     def leave(self, publication: Numberable) -> None:
@@ -113,14 +131,10 @@ class ProducerSequences:
                 sequence.undone[publication.number] = None
                 sequence.next = max(sequence.next, number + publication.count)
 
-    def _sequence_of(self, streams: tuple[str, ...]) -> ProducerSequence:
-        sequences = self._sequences
-        sequence = sequences.get(streams)
-        if sequence is None or sequence.is_over:
-            if len(sequences) >= SEQUENCES_MAX:
-                self._forget_one()
-            sequence = sequences[streams] = ProducerSequence(self._make_id())
-        sequences.move_to_end(streams)
+    def _begin(self, streams: tuple[str, ...]) -> ProducerSequence:
+        if len(self._sequences) >= SEQUENCES_MAX:
+            self._forget_one()
+        sequence = self._sequences[streams] = ProducerSequence(self._make_id())
         return sequence
 
     def _forget_one(self) -> None:

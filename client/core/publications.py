@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import math
 from bisect import insort
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 from tailrace.core.backoff import Backoff, backoff_after
 from tailrace.core.message import Receipt
@@ -32,6 +32,7 @@ from tailrace.errors import (
     Unsupported,
     broker_error,
 )
+from tailrace.protocol.binary import PublishedRow
 from tailrace.protocol.messages import Ack, PartResult, Result
 from tailrace.protocol.outgoing import Buffer
 
@@ -48,6 +49,7 @@ CLEAR_AFTER_DOUBT: Final = (NumbersMissing, ProducerUnknown, NotReplicated)
 REQUEST_MAX: Final = (1 << 32) - 1
 UNKNOWN: Final = "it may or may not be logged"
 
+_NONE: Final = Ack.NONE
 _by_number = attrgetter("number")
 
 
@@ -69,6 +71,7 @@ class PendingPublication:
         "receipts",
         "refusal",
         "replicas",
+        "request",
         "retry",
         "streams",
         "timeout_s",
@@ -84,11 +87,11 @@ class PendingPublication:
         count: int,
         ack: Ack,
         timeout_s: float,
-        *,
         replicas: int = 0,
         retry: bool = True,
     ) -> None:
         self.number = 0
+        self.request = 0  # its number on the wire; those in flight are far fewer than there are numbers
         self.streams = streams
         self.frames = frames
         self.count = count
@@ -107,7 +110,7 @@ class PendingPublication:
         self.done = False
         self.receipts: tuple[Receipt, ...] = ()
         self.error: TailraceError | None = None
-        self.waiter: object = None  # for the shell's use
+        self.waiter: Any = None  # for the shell's use
 
     def fail(self, error: TailraceError) -> None:
         """It was never queued."""
@@ -119,11 +122,6 @@ class PendingPublication:
         if self.error is not None:
             raise self.error
         return self.receipts or tuple(Receipt(stream, -1, self.count, 0) for stream in self.streams)
-
-    @property
-    def request(self) -> int:
-        """Its number on the wire. Those in flight are far fewer than there are numbers."""
-        return self.number % REQUEST_MAX + 1
 
 
 class Publications:
@@ -141,12 +139,12 @@ class Publications:
         self._random = random
         self._codes_retried = retried
         self._undone: dict[int, PendingPublication] = {}  # all of them, by number; the others are made of it
-        self._queue: list[PendingPublication] = []  # to be sent, by number
-        self._in_flight: dict[int, PendingPublication] = {}  # by request
+        self.queue: list[PendingPublication] = []  # to be sent, by number
+        self.in_flight: dict[int, PendingPublication] = {}  # by request
         self._retried: dict[int, PendingPublication] = {}  # those of either that were refused for the moment, by number
         self._numbers = 0
         self._sequences = ProducerSequences()
-        self._earliest_s = math.inf  # no deadline is before it
+        self.due_s = math.inf  # no deadline is before it: when `expire` may have something to do
         self.resume_s = math.inf  # when `take_sendable` gives some that must wait until then
 
     def __len__(self) -> int:
@@ -155,30 +153,17 @@ class Publications:
     @property
     def is_open(self) -> bool:
         """Whether there is room for one more."""
-        return not self or (len(self) < self._max_count and self.nbytes < self._max_bytes)
-
-    @property
-    def due_s(self) -> float:
-        """When `expire` may have something to do."""
-        return self._earliest_s
-
-    @property
-    def in_flight(self) -> bool:
-        """Whether any wait for their answers."""
-        return bool(self._in_flight)
-
-    @property
-    def has_queue(self) -> bool:
-        """Whether any wait to be sent."""
-        return bool(self._queue)
+        return not self._undone or (len(self._undone) < self._max_count and self.nbytes < self._max_bytes)
 
     def add(self, publication: PendingPublication, now_s: float) -> None:
         self._numbers += 1
         publication.number = self._numbers
+        publication.request = self._numbers % REQUEST_MAX + 1
         publication.deadline_s = now_s + publication.timeout_s
-        self._earliest_s = min(self._earliest_s, publication.deadline_s)
+        if publication.deadline_s < self.due_s:
+            self.due_s = publication.deadline_s
         self._undone[publication.number] = publication
-        self._queue.append(publication)
+        self.queue.append(publication)
         self.nbytes += len(publication.frames)
 
     def holds(self, publication: PendingPublication) -> bool:
@@ -191,44 +176,44 @@ class Publications:
         `numbered`: the broker knows producers, so those that may be sent again get numbers.
         """
         self.resume_s = math.inf
-        if not self._queue:
+        if not self.queue:
             return []
-        retried = self._retried.values()
-        held = {stream for each in retried if each.request in self._in_flight for stream in each.streams}
+        held: set[str] = set()
+        if self._retried:
+            retried = self._retried.values()
+            held = {stream for each in retried if each.request in self.in_flight for stream in each.streams}
         waiting: list[PendingPublication] = []
         sendable: list[PendingPublication] = []
-        for publication in self._queue:
-            may_go = publication.not_before_s <= now_s and held.isdisjoint(publication.streams)
-            to_number = (
-                numbered and publication.position is None and publication.retry and publication.ack is not Ack.NONE
-            )
-            if to_number and may_go:
-                may_go = not self._sequences.must_wait(publication.streams)
+        for publication in self.queue:
+            may_go = publication.not_before_s <= now_s and (not held or held.isdisjoint(publication.streams))
+            if may_go and numbered and publication.position is None and publication.retry:
+                may_go = publication.ack is _NONE or self._sequences.join(publication)
             if may_go:
-                if to_number:
-                    self._sequences.join(publication)
-                self._mark(publication)
+                if publication.position is not publication.marked:
+                    self.nbytes -= len(publication.frames)
+                    self._sequences.mark(publication)
+                    self.nbytes += len(publication.frames)
                 sendable.append(publication)
                 publication.was_sent = True
-                self._in_flight[publication.request] = publication
+                self.in_flight[publication.request] = publication
             else:
                 waiting.append(publication)
                 if publication.not_before_s > now_s:
                     self.resume_s = min(self.resume_s, publication.not_before_s)
             if publication.tries or not may_go:  # nothing of its streams may overtake it
                 held.update(publication.streams)
-        self._queue = waiting
+        self.queue = waiting
         return sendable
 
     def sent(self, publication: PendingPublication) -> None:
         """It was written to the socket. Without an acknowledgement to wait for it is done."""
-        if publication.ack is Ack.NONE:
-            del self._in_flight[publication.request]
-            self._done(publication)
+        if publication.ack is _NONE:
+            del self.in_flight[publication.request]
+            self._done(publication, failed=False)
 
     def published(self, request: int, results: tuple[Result, ...]) -> bool:
         """The answer to a request; whether anybody waited for it."""
-        publication = self._in_flight.pop(request, None)
+        publication = self.in_flight.pop(request, None)
         if publication is None:
             return False
         if len(results) == len(publication.streams):
@@ -237,19 +222,36 @@ class Publications:
             self._fail(publication, _miscounted(len(results), publication))
         return True
 
+    def settle(self, rows: Iterable[PublishedRow]) -> bool:
+        """As `published`, for many answers with one result each."""
+        any_waited = False
+        for _opcode, _length, request, first_seq, count, subscribers in rows:
+            publication = self.in_flight.pop(request, None)
+            if publication is None:
+                continue
+            any_waited = True
+            streams = publication.streams
+            if len(streams) == 1:
+                publication.receipts = (Receipt(streams[0], first_seq, count, subscribers),)
+                self._done(publication, failed=False)
+                self.settled.append(publication)
+            else:
+                self._fail(publication, _miscounted(1, publication))
+        return any_waited
+
     def streams_of(self, request: int) -> tuple[str, ...]:
         """The streams of a request that is in flight; () for one that is not."""
-        publication = self._in_flight.get(request)
+        publication = self.in_flight.get(request)
         return () if publication is None else publication.streams
 
     def failed(self, request: int, code: str, text: str, parts: tuple[PartResult, ...] | None, now_s: float) -> None:
         """The error that answers a request."""
-        publication = self._in_flight.get(request)
+        publication = self.in_flight.get(request)
         if publication is None:
             self.refused += 1
             self.last_refusal = broker_error(code, text)
             return
-        del self._in_flight[request]
+        del self.in_flight[request]
         if self._once_more(publication, code, text, parts, now_s):
             return
         if parts is None:
@@ -279,7 +281,7 @@ class Publications:
         if publication.doubtful or parts is not None:
             return False
         self._sequences.leave(publication)  # earlier messages are lost or unknown; this one is not logged
-        insort(self._queue, publication, key=_by_number)
+        insort(self.queue, publication, key=_by_number)
         return True
 
     def _try_after_others(
@@ -287,22 +289,17 @@ class Publications:
     ) -> None:
         """It was refused because of an earlier one, which is retried too."""
         if next(iter(sequence.undone)) in self._retried:
-            insort(self._queue, publication, key=_by_number)
+            insort(self.queue, publication, key=_by_number)
         else:
             self._try_again(publication, refusal, now_s)
 
-    def _mark(self, publication: PendingPublication) -> None:
-        size = len(publication.frames)
-        self._sequences.mark(publication)
-        self.nbytes += len(publication.frames) - size
-
     def connection_lost(self, error: TailraceError) -> None:
         """Queues the publishes in flight to be sent again, or fails them without `retry`."""
-        in_flight, self._in_flight = list(self._in_flight.values()), {}
+        in_flight, self.in_flight = list(self.in_flight.values()), {}
         for publication in in_flight:
             publication.doubtful = True
             if publication.retry:
-                insort(self._queue, publication, key=_by_number)
+                insort(self.queue, publication, key=_by_number)
             else:
                 self._fail(publication, ConnectionLost(f"{error}; {UNKNOWN}"))
 
@@ -311,49 +308,49 @@ class Publications:
         undone = [each for each in self._undone.values() if not each.done]
         self._undone = {each.number: each for each in undone}
         self._retried = {each.number: each for each in undone if each.tries is not None}
-        self._in_flight = {each.request: each for each in undone if each.was_sent}
-        self._queue = [each for each in undone if not each.was_sent]
+        self.in_flight = {each.request: each for each in undone if each.was_sent}
+        self.queue = [each for each in undone if not each.was_sent]
         self.nbytes = sum(len(each.frames) for each in undone)
-        self._earliest_s = min((each.deadline_s for each in undone), default=math.inf)
+        self.due_s = min((each.deadline_s for each in undone), default=math.inf)
         self._sequences.recover(undone)
         self.connection_lost(error)
 
     def refuse_numbered(self) -> None:
         """Fails queued publishes with numbers: the present broker would not recognise repeats."""
-        for publication in [each for each in self._queue if each.position is not None]:
-            self._queue.remove(publication)
+        for publication in [each for each in self.queue if each.position is not None]:
+            self.queue.remove(publication)
             text = f"{_shown(publication)}: the present broker does not support producers; {UNKNOWN}"
             self._fail(publication, Unsupported(text, publication.streams[0]))
 
     def refuse_larger(self, room: Callable[[PendingPublication], int]) -> None:
         """Fails queued publishes that exceed the request limit: a broker would close the connection for it."""
-        for publication in [each for each in self._queue if len(each.frames) > room(each)]:
-            self._queue.remove(publication)
+        for publication in [each for each in self.queue if len(each.frames) > room(each)]:
+            self.queue.remove(publication)
             text = f"{len(publication.frames):,} bytes; the present broker's limit is {room(publication):,}"
             self._fail(publication, MessageTooLarge(text, publication.streams[0]))
 
     def expire(self, now_s: float) -> None:
         """Fails publishes whose time is over."""
-        if now_s < self._earliest_s:
+        if now_s < self.due_s:
             return
         for publication in [each for each in self._undone.values() if each.deadline_s <= now_s]:
             text = f"{_shown(publication)}: no acknowledgement within {publication.timeout_s:g} s; {UNKNOWN}"
-            if self._in_flight.pop(publication.request, None) is not None:
+            if self.in_flight.pop(publication.request, None) is not None:
                 self._fail(publication, OperationTimeout(text))
             else:
-                self._queue.remove(publication)
+                self.queue.remove(publication)
                 refusal = publication.refusal
                 self._fail(
                     publication, OperationTimeout(text) if refusal is None else _last_error(publication, refusal)
                 )
-        self._earliest_s = min((each.deadline_s for each in self._undone.values()), default=math.inf)
+        self.due_s = min((each.deadline_s for each in self._undone.values()), default=math.inf)
 
     def fail_all(self, error: Callable[[str], TailraceError]) -> None:
         """The client is closed: no further connection will be made."""
         for publication in list(self._undone.values()):
             self._fail(publication, error(UNKNOWN))
-        self._queue.clear()
-        self._in_flight.clear()
+        self.queue.clear()
+        self.in_flight.clear()
 
     def _try_again(self, publication: PendingPublication, refusal: BrokerError, now_s: float) -> None:
         if publication.tries is None:
@@ -362,26 +359,28 @@ class Publications:
         publication.refusal = refusal
         publication.not_before_s = now_s + publication.tries.next_s()
         self.resume_s = min(self.resume_s, publication.not_before_s)
-        insort(self._queue, publication, key=_by_number)
+        insort(self.queue, publication, key=_by_number)
 
     def _settle(self, publication: PendingPublication, receipts: tuple[Receipt, ...]) -> None:
         publication.receipts = receipts
-        self._done(publication)
+        self._done(publication, failed=False)
         self.settled.append(publication)
 
     def _fail(self, publication: PendingPublication, error: TailraceError) -> None:
         publication.error = error
-        if publication.ack is Ack.NONE:
+        if publication.ack is _NONE:
             self.refused += 1
             self.last_refusal = error
-        self._done(publication)
+        self._done(publication, failed=not _is_logged(publication))
         self.settled.append(publication)
 
-    def _done(self, publication: PendingPublication) -> None:
+    def _done(self, publication: PendingPublication, *, failed: bool) -> None:
         publication.done = True
-        self._sequences.done(publication, failed=not _is_logged(publication))
+        if publication.position is not None:
+            self._sequences.done(publication, failed=failed)
         self._undone.pop(publication.number, None)
-        self._retried.pop(publication.number, None)
+        if self._retried:
+            self._retried.pop(publication.number, None)
         self.nbytes -= len(publication.frames)
         publication.frames = b""
 

@@ -37,6 +37,7 @@ from tailrace.errors import (
     broker_error,
 )
 from tailrace.protocol import messages as m
+from tailrace.protocol.binary import PublishedRow
 from tailrace.protocol.envelope import HEAD_BYTES
 from tailrace.shard.frame import RUN_METADATA_BYTES
 
@@ -44,6 +45,11 @@ if TYPE_CHECKING:
     from tailrace.core.consumer_state import ConsumerOptions, ConsumerState
 
 log = logging.getLogger("tailrace")
+
+BESIDE_MAX_BYTES: Final = HEAD_BYTES + m.PUBLISH_HEAD.size + m.HANDLE_BYTES * m.PUBLISH_STREAMS_MAX + RUN_METADATA_BYTES
+"""Of a request that publishes: all that may stand beside its frames."""
+_READY: Final = ConnectionPhase.READY
+_NONE: Final = m.Ack.NONE
 
 
 class Session(Connector):
@@ -70,18 +76,22 @@ class Session(Connector):
     @property
     def due_s(self) -> float:
         """When to call `tick` or `dial`; infinity for never."""
-        due_s, is_ready = super().due_s, self.phase is ConnectionPhase.READY
+        publications, link = self.publications, self.link
+        is_ready = self.phase is _READY
+        due_s = super().due_s if link is None or not is_ready else link.heartbeat.due_s
         if is_ready:
-            due_s = min(due_s, self.publications.resume_s, self.failover.due_s(in_flight=self.publications.in_flight))
+            due_s = min(due_s, publications.resume_s)
+            if not self.failover.is_quiet:
+                due_s = min(due_s, self.failover.due_s(in_flight=bool(publications.in_flight)))
         for subscription in self._unanswered.values():
             due_s = min(due_s, subscription.deadline_s)
             if is_ready and subscription.phase is SubscriptionPhase.WANTED:
                 due_s = min(due_s, subscription.not_before_s)
-        if self.calls:
+        if self.calls.undone:
             due_s = min(due_s, self.calls.due_s, self.calls.resume_s if is_ready else math.inf)
         if self.consumers and self.is_asking:
             due_s = min(due_s, *(consumer.due_s for consumer in self.consumers))
-        return min(due_s, self.publications.due_s) if self.publications else due_s
+        return min(due_s, publications.due_s)
 
     def tick(self, now_s: float) -> None:
         """Handles everything that is due."""
@@ -117,18 +127,19 @@ class Session(Connector):
     @property
     def is_open(self) -> bool:
         """Whether there is room for a publish now."""
-        waiting_bytes = 0 if self.link is None else self.link.outgoing.nbytes
-        return self.publications.is_open and waiting_bytes < self.options.max_in_flight_bytes
+        link = self.link
+        return self.publications.is_open and (link is None or link.outgoing.nbytes < self.options.max_in_flight_bytes)
 
     def publish(self, publication: PendingPublication, now_s: float) -> None:
         """Take it, and send it as soon as may be. Raises ClientClosed, ConnectionLost, MessageTooLarge."""
-        self.check_alive()
-        room = self._room(publication)
-        if len(publication.frames) > room:
+        if self.phase is not _READY or self.is_severed:
+            self.check_alive()
+        size = len(publication.frames)
+        if size > self.limits["max_envelope_bytes"] - BESIDE_MAX_BYTES and size > (room := self._room(publication)):
             text = f"{len(publication.frames):,} bytes of messages in one request; the broker's limit is {room:,}"
             raise MessageTooLarge(f"{text}: publish them in several requests, or use a batcher", publication.streams[0])
         self.publications.add(publication, now_s)
-        if self.phase is ConnectionPhase.READY:
+        if self.phase is _READY:
             self._send_publications(now_s)
             self._update_owed(now_s)
 
@@ -223,10 +234,12 @@ class Session(Connector):
 
     def _update_owed(self, now_s: float) -> None:
         """Silence means more while an answer is owed: to a publish, to a call, to a subscription that was asked for."""
-        if self.link is not None and self.phase is ConnectionPhase.READY:
-            owed = self.publications.in_flight or self.calls.in_flight
-            owed = owed or any(each.phase is SubscriptionPhase.ASKED for each in self._unanswered.values())
-            self.link.heartbeat.owe(owed, now_s)
+        if self.link is not None and self.phase is _READY:
+            owed = bool(self.publications.in_flight) or (bool(self.calls.undone) and self.calls.in_flight)
+            if not owed and self._unanswered:
+                owed = any(each.phase is SubscriptionPhase.ASKED for each in self._unanswered.values())
+            if owed is not self.link.heartbeat.owed:
+                self.link.heartbeat.owe(owed, now_s)
 
     # --- sending ----------------------------------------------------------------------------------------------------
 
@@ -252,17 +265,19 @@ class Session(Connector):
 
     def _send_publications(self, now_s: float) -> None:
         link = self.link
-        if self.failover.holds_back(now_s):
+        if not self.failover.is_quiet and self.failover.holds_back(now_s):
             self.publications.resume_s = math.inf  # they go out on the next connection
         elif link is not None:
             for publication in self.publications.take_sendable(now_s, numbered=link.numbered):
                 link.publish(publication)
-                self.publications.sent(publication)
+                if publication.ack is _NONE:
+                    self.publications.sent(publication)
 
     def _send_held(self, now_s: float) -> None:
         """Send what an answer to something else has set free."""
-        self._move(now_s)
-        if self.publications.has_queue and self.phase is ConnectionPhase.READY:
+        if not self.failover.is_quiet:
+            self._move(now_s)
+        if self.publications.queue and self.phase is _READY:
             self._send_publications(now_s)
 
     def _grant(self, subscription: SubscriptionState) -> None:
@@ -290,7 +305,8 @@ class Session(Connector):
 
     def _move(self, now_s: float) -> None:
         """Leave this node for the next address, when that is due."""
-        if self.phase is ConnectionPhase.READY and self.failover.is_due(now_s, in_flight=self.publications.in_flight):
+        in_flight = bool(self.publications.in_flight)
+        if self.phase is _READY and self.failover.is_due(now_s, in_flight=in_flight):
             self.failover.moved(now_s)
             self._disconnect(ConnectionLost(self.failover.reason), now_s, move_on=True)
 
@@ -338,6 +354,14 @@ class Session(Connector):
         if self.publications.published(message.request, message.results):
             link.useful = True
             self.failover.published(streams)
+        self._send_held(now_s)
+
+    def _on_published_rows(self, link: BrokerLink, rows: list[PublishedRow], now_s: float) -> None:
+        if not self.failover.is_quiet:
+            for row in rows:
+                self.failover.published(self.publications.streams_of(row[2]))
+        if self.publications.settle(rows):
+            link.useful = True
         self._send_held(now_s)
 
     def _on_chunk(self, link: BrokerLink, message: m.Chunk, _now_s: float) -> None:

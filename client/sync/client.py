@@ -115,8 +115,9 @@ class Client(ClientInfo):
         the client leaves a node that is no longer the stream's master (`disabled`) for the next. Raises BrokerError,
         OperationTimeout, ClientClosed, InvalidArgument.
         """
-        streams, payloads = (checked_stream(stream),), [checked_payload(payload)]
-        return self._publish(streams, payloads, pack_headers(headers, key), ack, replicas, timeout_s, retry)[0]
+        payloads = [payload if type(payload) is bytes else checked_payload(payload)]
+        metadata = b"" if headers is None and key is None else pack_headers(headers, key)
+        return self._publish((checked_stream(stream),), payloads, metadata, ack, replicas, timeout_s, retry)[0]
 
     def publish_many(
         self,
@@ -184,9 +185,9 @@ class Client(ClientInfo):
         timeout_s: float | None,
         retry: bool,
     ) -> tuple[Receipt, ...]:
-        limit, wait_s = self._session.limits["max_message_bytes"], self._timeout(timeout_s)
-        publication = make_publication(streams, payloads, metadata, ack, replicas, wait_s, retry, limit)
         driver, session = self._driver, self._session
+        limit, wait_s = session.limits["max_message_bytes"], self._timeout(timeout_s)
+        publication = make_publication(streams, payloads, metadata, ack, replicas, wait_s, retry, limit)
         with driver.lock, driver.step:
             if not session.is_open:
                 deadline_s = monotonic() + wait_s
@@ -195,7 +196,7 @@ class Client(ClientInfo):
             session.publish(publication, monotonic())
             driver.push()
             if ack is not Ack.NONE:
-                driver.wait_until(lambda: publication.done)
+                driver.wait_for(publication)
         return publication.outcome()
 
     # --- subscribing ------------------------------------------------------------------------------------------------
@@ -341,7 +342,7 @@ class Client(ClientInfo):
         with driver.lock, driver.step:
             self._session.call(call, monotonic())
             driver.push()
-            driver.wait_until(lambda: call.done)
+            driver.wait_for(call)
         return call
 
     # --- the connection ---------------------------------------------------------------------------------------------

@@ -51,6 +51,12 @@ class Lingering(Protocol):
         """Called by the keeper, with the lock held; must not wait."""
 
 
+class Finishing(Protocol):
+    """Something that is `done` at some time: a publish, a call."""
+
+    done: bool
+
+
 class DriverStep:
     """The context, within the lock, of all code that touches the session or the socket.
 
@@ -70,7 +76,9 @@ class DriverStep:
         self.torn = True
 
     def __enter__(self) -> None:
-        self.begin()
+        if self.torn:
+            self._driver.mend()
+        self.torn = True
 
     def __exit__(
         self, kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
@@ -94,7 +102,10 @@ class Driver:
         self._keeper = threading.Thread(target=self._keep, name="tailrace-keeper", daemon=True)
         self._keeper_until_s = math.inf
         self._turning = False
+        self._waiters = 0  # threads that wait for another thread's turn to end
         self._waiting_until_s = math.inf  # of the thread that waits for the socket
+        self._poller: select.poll | None = None  # for `_polled_sock`, while nothing is to be sent
+        self._polled_sock: socket.socket | None = None
         self._dialers: dict[ConnectAttempt, SocketDialer] = {}
         self._sock: socket.socket | None = None
         self._link: BrokerLink | None = None  # the one that `_sock` is of
@@ -120,12 +131,21 @@ class Driver:
                 return done()
         return True
 
+    def wait_for(self, what: Finishing) -> None:
+        """As `wait_until` it is done, without a deadline of its own."""
+        while not what.done:
+            if self._turning:
+                self._wait_for_turn(math.inf)
+            else:
+                self._turn(math.inf)
+
     def push(self) -> None:
         """After a change to the session: sends what can be sent now, and wakes the waiting thread for the rest."""
         self._send()
-        news = self._forget_news()
+        session = self.session
+        news = (session.publications.settled or session.woken) and self._forget_news()
         if news:
-            self._turned.notify_all()
+            self._notify()
         if self._turning and (news or self._unsent or self.session.due_s < self._waiting_until_s):
             self._alarm.send(b"!")
 
@@ -181,7 +201,7 @@ class Driver:
 
     def wake(self) -> None:
         """Let all who wait look again."""
-        self._turned.notify_all()
+        self._notify()
         if self._turning:
             self._alarm.send(b"!")
 
@@ -190,11 +210,18 @@ class Driver:
     def _wait_for_turn(self, timeout_s: float) -> None:
         """Until another thread's turn has ended."""
         self.step.torn = False
+        self._waiters += 1  # after an interrupt here it is too high, which only costs a few calls
         try:
             self._turned.wait(None if timeout_s == math.inf else max(0.0, timeout_s))
         finally:
             self._regain()
+            self._waiters -= 1
         self.step.begin()
+
+    def _notify(self) -> None:
+        """Let threads that wait for a turn to end look again."""
+        if self._waiters:
+            self._turned.notify_all()
 
     def _regain(self) -> None:
         """Acquires the lock again, also after an exception between releasing and acquiring it."""
@@ -208,20 +235,39 @@ class Driver:
     def _turn(self, until_s: float) -> None:
         """Does everything due, waits for the socket until then or `until_s`, handles its events."""
         self._turning = True
+        is_whole = False
         try:
-            self._advance(monotonic())
-            if self._forget_news() or self.session.phase is ConnectionPhase.CLOSED:
+            session, now_s = self.session, monotonic()
+            due_s = session.due_s
+            if now_s >= due_s or not self._is_settled:
+                self._advance(now_s)
+                if self._forget_news() or session.phase is ConnectionPhase.CLOSED:
+                    return
+                due_s = min((dialer.due_s for dialer in self._dialers.values()), default=math.inf)
+                due_s = min(due_s, session.due_s)
+            elif session.link is not None and session.link.outgoing.nbytes:
+                self._send()
+            if (session.publications.settled or session.woken) and self._forget_news():
                 return
-            dialling_due_s = min((dialer.due_s for dialer in self._dialers.values()), default=math.inf)
-            self._waiting_until_s = min(until_s, self.session.due_s, dialling_due_s)
-            ready = self._poll(self._waiting_until_s - monotonic())
-            if ready:
+            self._waiting_until_s = min(until_s, due_s)
+            if self._poll(self._waiting_until_s - now_s):
                 self._handle(monotonic())
-                self._forget_news()
+                if session.publications.settled or session.woken:
+                    self._forget_news()
+            is_whole = True
         finally:
             self._turning = False  # first of all, and no call: nothing can come between
-            self._regain()
-            self._turned.notify_all()
+            if not is_whole:
+                self._regain()
+            self._notify()
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether a connection is up, and nothing is to be done for it but to send and to receive."""
+        session = self.session
+        if self._link is None or self._link is not session.link or session.phase is not ConnectionPhase.READY:
+            return False
+        return not (self._dialers or self.abandoned)
 
     def _advance(self, now_s: float) -> None:
         session = self.session
@@ -242,6 +288,24 @@ class Driver:
 
     def _poll(self, timeout_s: float) -> bool:
         """Returns whether the socket is ready, or another thread wants attention."""
+        poller = self._poller
+        if poller is None or self._polled_sock is not self._sock or self._dialers or self._unsent:
+            poller = self._make_poller()
+        timeout_ms = None if timeout_s == math.inf else math.ceil(max(0.0, timeout_s) * 1_000)
+        self.step.torn = False
+        self.lock.release()  # `_turn` sees to it that it is regained
+        events = poller.poll(timeout_ms)
+        self.lock.acquire()
+        self.step.begin()
+        alarm = self._alarmed.fileno()
+        for fd, _ in events:
+            if fd == alarm:
+                self._alarmed.recv(ALARM_BYTES)
+                return len(events) > 1
+        return bool(events)
+
+    def _make_poller(self) -> select.poll:
+        """One for the sockets as they are; it is kept while a connection is up, and all is sent."""
         poller = select.poll()
         poller.register(self._alarmed, select.POLLIN)
         for dialer in self._dialers.values():
@@ -249,23 +313,17 @@ class Driver:
                 poller.register(sock, select.POLLOUT)
         if self._sock is not None:
             poller.register(self._sock, select.POLLIN | (select.POLLOUT if self._unsent else 0))
-        timeout_ms = None if timeout_s == math.inf else math.ceil(max(0.0, timeout_s) * 1_000)
-        self.step.torn = False
-        self.lock.release()  # `_turn` sees to it that it is regained
-        events = poller.poll(timeout_ms)
-        self.lock.acquire()
-        self.step.begin()
-        if any(fd == self._alarmed.fileno() for fd, _ in events):
-            self._alarmed.recv(ALARM_BYTES)
-            return len(events) > 1
-        return bool(events)
+        is_kept = self._sock is not None and not (self._dialers or self._unsent)
+        self._poller, self._polled_sock = (poller, self._sock) if is_kept else (None, None)
+        return poller
 
     def _handle(self, now_s: float) -> None:
         if self._dialers:
             self._dial_on(now_s)
         else:
             self._receive(now_s)
-        self._send()
+        if self._unsent:
+            self._send()
 
     def _forget_news(self) -> bool:
         """Whether something has happened that a thread may wait for. Waiting threads check for themselves."""
@@ -356,7 +414,7 @@ class Driver:
                 self.session.receive(self._buffer[:count], monotonic())
 
     def _hang_up(self) -> None:
-        self._link = None
+        self._link = self._poller = None
         if self._sock is not None:
             self._sock.close()
             self._sock = None

@@ -70,12 +70,11 @@ def test_after_a_failure_a_new_line_waits_for_those_of_the_old_one() -> None:
     assert not first.position.sequence.is_first(second)
     numbers.done(first, failed=True)
     assert first.position.sequence.is_first(second)
-    assert numbers.must_wait(("s",))
-    assert not numbers.must_wait(("t",))
+    assert not numbers.join(numbers.new()), "it must wait"
+    assert numbers.join(numbers.new("t"))
     numbers.leave(second)
-    assert not numbers.must_wait(("s",))
-    numbers.join(second)
-    assert position(second) == (b"id 1", 0)
+    assert numbers.join(second)
+    assert position(second) == (b"id 2", 0)
 
 
 def test_a_line_goes_on_while_all_goes_well() -> None:
