@@ -15,7 +15,7 @@ from tailrace.cli.logs import LEVELS, set_up_logging
 from tailrace.supervisor.config import ConfigError, flag_name, load
 from tailrace.supervisor.config_values import format_number
 
-NEEDED = ("prometheus_client", "psutil", "setproctitle")
+NEEDED = ("h11", "prometheus_client", "psutil", "setproctitle")
 
 EPILOG = """\b
 Examples:

@@ -1,20 +1,14 @@
 """The metrics process: /metrics, /healthz and /readyz on a port of their own.
 
 A process of its own, forked by the supervisor, so that a scrape costs no worker a turn and a busy worker no scrape its
-answer. One thread and one selector: a page takes milliseconds, so requests are answered one after the other, and what
-needs a bound are the connections (`CONNECTIONS_MAX`), the request head and the time a peer may take for both directions
-together (`CONNECTION_TIMEOUT_S`). It ends on SIGTERM and when the supervisor is gone.
+answer. It ends on SIGTERM and when the supervisor is gone.
 """
 
 from __future__ import annotations
 
-import logging
 import os
-import selectors
 import signal
 import socket
-import time
-from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -31,20 +25,12 @@ from tailrace.supervisor.collectors import (
     WorkerCollector,
     find_unready,
 )
-from tailrace.supervisor.http_request import BadRequest, Page, Request, parse_request, render_answer, text_page
+from tailrace.supervisor.http_exchange import Page, text_page
+from tailrace.supervisor.http_server import Pages, Server
 from tailrace.supervisor.textfile import TextfileCollector
 
-log = logging.getLogger(__name__)
-
 BACKLOG = 64
-CONNECTIONS_MAX = 64
-CONNECTION_TIMEOUT_S = 10.0
-SWEEP_INTERVAL_S = 1.0
-RECEIVE_BYTES = 16 << 10
-LINGER_MAX_BYTES = 1 << 20  # of a peer that goes on sending after its answer
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-Pages = Mapping[str, Callable[[], Page]]
 
 
 def bind(settings: Settings) -> socket.socket:
@@ -78,7 +64,8 @@ def run(settings: Settings, board: Board, listener: socket.socket, lifeline_fd: 
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # meant for the supervisor; a terminal sends some to the whole group
-    server = Server(listener, make_pages(settings, board, os.getppid()))
+    slow_pages = make_slow_pages(settings, board, os.getppid())
+    server = Server(listener, make_pages(settings, board), slow_pages, settings.metrics_host)
     try:
         server.serve((lifeline_fd, wake_read.fileno()))
     finally:
@@ -91,12 +78,8 @@ def run(settings: Settings, board: Board, listener: socket.socket, lifeline_fd: 
 # --- pages ------------------------------------------------------------------------------------------------------------
 
 
-def make_pages(settings: Settings, board: Board, supervisor_pid: int) -> Pages:
-    """Every path that is served."""
-    registry = make_registry(settings, board, supervisor_pid)
-
-    def metrics() -> Page:
-        return Page(HTTPStatus.OK, generate_latest(registry), METRICS_TYPE)
+def make_pages(settings: Settings, board: Board) -> Pages:
+    """The pages that are made from memory."""
 
     def ready() -> Page:
         unready = find_unready(board, settings.beat_timeout_s)
@@ -106,10 +89,15 @@ def make_pages(settings: Settings, board: Board, supervisor_pid: int) -> Pages:
 
     return {
         "/": lambda: text_page(HTTPStatus.OK, "tailrace\n/metrics\n/healthz\n/readyz"),
-        "/metrics": metrics,
         "/healthz": lambda: text_page(HTTPStatus.OK, "alive"),
         "/readyz": ready,
     }
+
+
+def make_slow_pages(settings: Settings, board: Board, supervisor_pid: int) -> Pages:
+    """The pages that read files and the state of file systems."""
+    registry = make_registry(settings, board, supervisor_pid)
+    return {"/metrics": lambda: Page(HTTPStatus.OK, generate_latest(registry), METRICS_TYPE)}
 
 
 def make_registry(settings: Settings, board: Board, supervisor_pid: int) -> CollectorRegistry:
@@ -122,147 +110,3 @@ def make_registry(settings: Settings, board: Board, supervisor_pid: int) -> Coll
     registry.register(TextfileCollector(settings.metrics_textfile))
     registry.register(BuildCollector(program_version(), leaves.build()))
     return registry
-
-
-# --- the server -------------------------------------------------------------------------------------------------------
-
-
-class Connection:
-    """One peer: reads its request head, sends the answer, and discards further input."""
-
-    __slots__ = ("answer", "deadline_s", "lingered_bytes", "received", "sock")
-
-    def __init__(self, sock: socket.socket, deadline_s: float) -> None:
-        self.sock = sock
-        self.deadline_s = deadline_s
-        self.received = bytearray()
-        self.answer: memoryview | None = None
-        self.lingered_bytes = 0
-
-
-class Server:
-    """Answers one request a connection from `pages`."""
-
-    def __init__(self, listener: socket.socket, pages: Pages, clock: Callable[[], float] = time.monotonic) -> None:
-        self._listener = listener
-        self._pages = pages
-        self._clock = clock
-        self._selector = selectors.DefaultSelector()
-        self._connections: dict[Connection, None] = {}
-        self._listening = False
-        self._listen(True)
-
-    def serve(self, stop_fds: tuple[int, ...]) -> None:
-        """Serve until one of `stop_fds` is readable."""
-        for fd in stop_fds:
-            self._selector.register(fd, selectors.EVENT_READ, None)
-        while True:
-            for key, mask in self._selector.select(SWEEP_INTERVAL_S):
-                if key.data is None and key.fileobj is not self._listener:
-                    return
-                self._on_event(key.data, mask)
-            self._sweep()
-
-    def close(self) -> None:
-        """Close every socket."""
-        for connection in list(self._connections):
-            self._drop(connection)
-        self._listener.close()
-        self._selector.close()
-
-    def _on_event(self, connection: Connection | None, mask: int) -> None:
-        if connection is None:
-            self._accept()
-        elif connection in self._connections:
-            try:
-                self._advance(connection, mask)
-            except OSError:  # the peer has gone; pages answer for their own errors
-                self._drop(connection)
-
-    def _accept(self) -> None:
-        try:
-            sock, _address = self._listener.accept()
-        except OSError as error:  # the peer has gone again, or no descriptor is left: try again after the next sweep
-            log.warning("cannot accept a connection for metrics: %s", error.strerror)
-            self._listen(False)
-            return
-        sock.setblocking(False)
-        connection = Connection(sock, self._clock() + CONNECTION_TIMEOUT_S)
-        self._connections[connection] = None
-        self._selector.register(sock, selectors.EVENT_READ, connection)
-        self._listen(len(self._connections) < CONNECTIONS_MAX)
-
-    def _listen(self, wanted: bool) -> None:
-        """At the bound, further peers wait in the kernel's queue until one has left."""
-        if wanted and not self._listening:
-            self._selector.register(self._listener, selectors.EVENT_READ, None)
-        elif self._listening and not wanted:
-            self._selector.unregister(self._listener)
-        self._listening = wanted
-
-    def _advance(self, connection: Connection, mask: int) -> None:
-        if mask & selectors.EVENT_READ:
-            self._receive(connection)
-        if mask & selectors.EVENT_WRITE and connection.answer is not None:
-            self._send(connection, connection.answer)
-
-    def _receive(self, connection: Connection) -> None:
-        try:
-            received = connection.sock.recv(RECEIVE_BYTES)
-        except BlockingIOError:
-            return
-        if not received:
-            self._drop(connection)
-        elif connection.answer is None:
-            connection.received += received
-            self._answer(connection)
-        else:
-            connection.lingered_bytes += len(received)
-            if connection.lingered_bytes > LINGER_MAX_BYTES:
-                self._drop(connection)
-
-    def _answer(self, connection: Connection) -> None:
-        try:
-            request = parse_request(connection.received)
-        except BadRequest as bad:
-            answer = render_answer(text_page(bad.status, str(bad)), with_body=True)
-        else:
-            if request is None:
-                return
-            answer = render_answer(self._page(request), with_body=request.method == "GET")
-        connection.received.clear()
-        self._send(connection, memoryview(answer))
-
-    def _page(self, request: Request) -> Page:
-        make = self._pages.get(request.path)
-        if make is None:
-            return text_page(HTTPStatus.NOT_FOUND, "no such page; there are " + " ".join(self._pages))
-        try:
-            return make()
-        except (OSError, RuntimeError, ValueError) as error:  # a shared file that is torn or gone: this scrape fails
-            log.exception("cannot make %s", request.path)
-            return text_page(HTTPStatus.INTERNAL_SERVER_ERROR, f"{request.path}: {error}")
-
-    def _send(self, connection: Connection, answer: memoryview) -> None:
-        try:
-            answer = answer[connection.sock.send(answer) :]
-        except BlockingIOError:
-            pass
-        connection.answer = answer
-        events = selectors.EVENT_READ | selectors.EVENT_WRITE if answer else selectors.EVENT_READ
-        self._selector.modify(connection.sock, events, connection)
-        if not answer:
-            # The peer closes once it has read: closing first, with unread input, would reset the answer.
-            connection.sock.shutdown(socket.SHUT_WR)
-
-    def _sweep(self) -> None:
-        now_s = self._clock()
-        for connection in [each for each in self._connections if each.deadline_s <= now_s]:
-            self._drop(connection)
-        self._listen(len(self._connections) < CONNECTIONS_MAX)
-
-    def _drop(self, connection: Connection) -> None:
-        self._connections.pop(connection, None)
-        self._selector.unregister(connection.sock)
-        connection.sock.close()
-        self._listen(len(self._connections) < CONNECTIONS_MAX)

@@ -105,7 +105,8 @@ def test_after_a_line_that_is_no_command_nothing_is_administered(node: Node) -> 
 
 
 def test_the_metrics_port_runs_no_commands_either(node: Node) -> None:
-    for method, status in ((b"POST", b"405"), (b"PUT", b"405"), (b"quit", b"400")):
+    methods = ((b"POST", b"405"), (b"PUT", b"405"), (b"quit", b"405"), (b"GET", b"421"), (b"qu it", b"400"))
+    for method, status in methods:
         with socket.create_connection(("127.0.0.1", node.metrics_port), timeout=PATIENCE_S) as sock:
             sock.sendall(method + b" /metrics HTTP/1.1\r\n" + HEADERS + BODY)
             assert sock.recv(1 << 16).split()[1] == status

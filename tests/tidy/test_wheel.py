@@ -124,7 +124,7 @@ def test_the_command_without_what_a_server_needs(guest: Path, wheel: Path) -> No
     assert run(guest, command, "pub", "--help").returncode == 0
     done = run(guest, command, "serve", "--data", "/nonexistent/tailrace")
     assert (done.returncode, done.stdout) == (1, "")
-    packages = "prometheus_client, psutil, setproctitle"
+    packages = "h11, prometheus_client, psutil, setproctitle"
     missing = f"this needs {packages}, not installed here; install with: pip install 'tailrace[server]'"
     assert done.stderr == f"tailrace: {missing}\n"
 
