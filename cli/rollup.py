@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tailrace.spark.rollup.engine import ChooseEngine, Engine, EngineError
     from tailrace.spark.rollup.job import Job, Outcome
     from tailrace.spark.rollup.nightly import Night, NightResult
+    from tailrace.spark.rollup.periods import Period
 
 NEEDED = ("numpy", "pyarrow", "jinja2")
 NOTES_SHOWN = 20
@@ -40,6 +41,7 @@ Examples:
   tailrace rollup ./data ./rollups --day 2026-11-20
   tailrace rollup ./data ./rollups --from 2026-11-01 --to 2026-11-20
   tailrace rollup ./data ./rollups --catch-up
+  tailrace rollup ./rollups --merge week --day 2026-11-20
   tailrace rollup ./data ./rollups --config /etc/tailrace/tailrace.toml
   tailrace rollup north=/mnt/north south=/mnt/south ./rollups
   tailrace rollup --nodes fleet.txt ./rollups --catch-up
@@ -68,6 +70,11 @@ arguments, 3 another rollup writes to OUT, 4 no connection to the brokers, 5 DAT
 @click.option("--from", "first", metavar="DAY", help="The first of several days; quick ones share a commit.")
 @click.option("--to", "last", metavar="DAY", help="The last of them, which is included [default: yesterday].")
 @click.option("--catch-up", is_flag=True, help="Also earlier days that were missed since the first one in OUT.")
+@click.option(
+    "--merge",
+    type=click.Choice(("week", "month")),
+    help="Only make the table of weeks or months out of the days in OUT, of the week or month of the day.",
+)
 @click.option("--stream", "streams", multiple=True, metavar="PATTERN", help="Only these streams; may be repeated.")
 @click.option("--replace", is_flag=True, help="Remove rows of other nodes, and of streams that are gone or made anew.")
 @click.option("--verify", is_flag=True, help="Read the messages too, and count those whose checksum is wrong.")
@@ -102,6 +109,7 @@ def command(
     first: str | None,
     last: str | None,
     catch_up: bool,
+    merge: Period | None,
     streams: tuple[str, ...],
     replace: bool,
     verify: bool,
@@ -122,6 +130,8 @@ def command(
     """Roll a day of the streams in DATA up into OUT; of several nodes each with a name before it."""
     require(NEEDED, "rollup")
     set_up_logging(log_level)
+    if merge is not None:
+        return merge_periods(out, merge, data, parse_days(day, first, last, catch_up))
     listed = data if nodes is None else (*data, *read_nodes_file(nodes))
     if not listed:
         raise click.UsageError("DATA is missing: a data directory, or --nodes FILE")
@@ -154,6 +164,21 @@ def command(
 
     done = run(nights, choose, metrics)
     return REFUSED if any(each.outcome is None or each.outcome.failures for each in done) else OK
+
+
+def merge_periods(out: Path, period: Period, data: tuple[str, ...], days: list[date]) -> int:
+    """Writes the weeks or months of these days. Raises click.UsageError, CommandError."""
+    from tailrace.spark.rollup.periods import find_period, write_period
+
+    if data:
+        raise click.UsageError(
+            f"--merge makes {period}s out of the days in OUT, without DATA: rollup OUT --merge {period}"
+        )
+    with as_command_errors(out):
+        for first in sorted({find_period(day, period)[0] for day in days}):
+            path, rows = write_period(out, first, period)
+            click.echo(f"{period} of {first}: {rows:,} rows: {path}")
+    return OK
 
 
 def make_nights(

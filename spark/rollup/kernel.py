@@ -16,12 +16,14 @@ import numpy as np
 
 from tailrace.spark.entries import Int64s
 from tailrace.spark.rollup.quantile import NO_VALUE, group_quantiles
+from tailrace.spark.rollup.sketch import Sketches, sketch_groups
 
 MINUTE_US: Final = 60_000_000
 HOUR_US: Final = 60 * MINUTE_US
 DAY_US: Final = 24 * HOUR_US
 
 LEVELS: Final = ("minute", "hour", "day")
+DAY: Final = "day"
 WIDTHS_US: Final = {"minute": MINUTE_US, "hour": HOUR_US, "day": DAY_US}
 NO_GAP: Final = -1
 
@@ -82,16 +84,27 @@ class Messages(NamedTuple):
     segments: Sequence[Segment]
 
 
-def roll_up(segments: Sequence[Segment], levels: Sequence[str] = LEVELS) -> dict[str, Rows]:
-    """The rows of each level asked for, in the order of the messages."""
+class DaySketches(NamedTuple):
+    """The sketches of the sizes and gaps of each row of the days."""
+
+    size: Sketches
+    gap_us: Sketches
+
+
+def roll_up(segments: Sequence[Segment], levels: Sequence[str] = LEVELS) -> tuple[dict[str, Rows], DaySketches | None]:
+    """The rows of each level asked for, in the order of the messages; and the sketches, with the level of days."""
     messages = side_by_side(segments)
     minute_starts = _minute_starts(messages)
     minutes = _minute_rows(messages, minute_starts)
     rows: dict[str, Rows] = {}
+    sketches = None
     for level in levels:
         merged, first_minutes = merge_rows(minutes, WIDTHS_US[level])
-        rows[level] = _with_quantiles(merged, messages, minute_starts[first_minutes])
-    return rows
+        starts = minute_starts[first_minutes]
+        rows[level] = _with_quantiles(merged, messages, starts)
+        if level == DAY:
+            sketches = DaySketches(sketch_groups(messages.size, starts), sketch_groups(messages.gap_us, starts))
+    return rows, sketches
 
 
 def roll_up_plain(segments: Sequence[Segment], level: str) -> Rows:

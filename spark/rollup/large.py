@@ -7,20 +7,39 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from tailrace.spark.entries import Int64s
-from tailrace.spark.rollup.kernel import WIDTHS_US, Messages, Rows, Segment, merge_rows, roll_up_plain, side_by_side
+from tailrace.spark.rollup.kernel import (
+    DAY,
+    WIDTHS_US,
+    DaySketches,
+    Messages,
+    Rows,
+    Segment,
+    merge_rows,
+    roll_up_plain,
+    side_by_side,
+)
 from tailrace.spark.rollup.quantile import NO_VALUE, quantiles_in_passes
+from tailrace.spark.rollup.sketch import add_sketch, from_histogram
 
 Blocks = Callable[[], Iterator[Segment]]
 
 
-def roll_up_in_blocks(blocks: Blocks, level: str) -> tuple[Rows | None, str]:
-    """Builds the row of all blocks, of one stream and one minute, hour or day; None without messages.
+def roll_up_in_blocks(blocks: Blocks, level: str) -> tuple[Rows | None, DaySketches | None, str]:
+    """Builds the row of all blocks, of one stream and one minute, hour or day, and the sketches of a day; None without
+    messages.
 
-    The second is a note, empty when all is well. When messages are trimmed meanwhile, the percentiles are NO_VALUE.
+    The last is a note, empty when all is well. When messages are trimmed meanwhile, the percentiles are NO_VALUE.
     """
-    found = [roll_up_plain([segment], level) for segment in blocks()]
+    found: list[Rows] = []
+    sizes = gaps = None
+    for segment in blocks():
+        found.append(roll_up_plain([segment], level))
+        if level == DAY:
+            messages = side_by_side([segment])
+            sizes, gaps = add_sketch(sizes, messages.size), add_sketch(gaps, messages.gap_us)
     if not found:
-        return None, ""
+        return None, None, ""
+    sketches = None if sizes is None or gaps is None else DaySketches(from_histogram(sizes), from_histogram(gaps))
     together = Rows._make(np.concatenate(columns) for columns in zip(*found, strict=True))
     rows, _ = merge_rows(together, WIDTHS_US[level])
     try:
@@ -31,7 +50,7 @@ def roll_up_in_blocks(blocks: Blocks, level: str) -> tuple[Rows | None, str]:
     note = "messages were trimmed while their percentiles were taken" if size[0] == NO_VALUE else ""
     quantiles = [_one(number) for number in (*size, *gap_us)]
     names = ("size_p50", "size_p99", "gap_p50_us", "gap_p99_us")
-    return rows._replace(**dict(zip(names, quantiles, strict=True))), note
+    return rows._replace(**dict(zip(names, quantiles, strict=True))), sketches, note
 
 
 def _messages(blocks: Blocks) -> Iterator[Messages]:

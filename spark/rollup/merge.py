@@ -26,7 +26,7 @@ from tailrace.spark.entries import Int64s
 from tailrace.spark.rollup.kernel import LEVELS, WIDTHS_US, Rows, merge_rows
 from tailrace.spark.rollup.quantile import NO_VALUE
 from tailrace.spark.rollup.store import TABLES, staged_table
-from tailrace.spark.rollup.table import TABLE_SCHEMA, to_batch, to_table_rows
+from tailrace.spark.rollup.table import SKETCHES, TABLE_SCHEMA, to_batch, to_table_rows
 from tailrace.spark.rollup.tasks import TableFile
 
 FILE_ROWS: Final = 5_000_000
@@ -116,33 +116,36 @@ class _Merge:
         shards = np.full(len(self._now), -1, np.int64)
         for level in LEVELS:
             fresh, old = found[level]
-            whole, kept = self._kept(old, shards)
-            others, again = self._fresh(fresh, shards)
+            whole, kept, kept_sketches = self._kept(old, shards)
+            others, again, sketches = self._fresh(fresh, shards)
             both = _concatenated(again, kept)
             if level == "minute":
                 minutes = rows = _fill_missing(_fuller(both, len(again.messages)))
+                places = np.full(len(rows.messages), -1, np.int64)
             else:
                 assert minutes is not None
-                rows = _from_minutes(minutes, level, both)
-            yield level, pa.concat_tables([others, whole, self._table(level, rows, shards)]).sort_by(_ORDER)
+                rows, places = _from_minutes(minutes, level, both)
+            sketches = pa.concat_tables([sketches, kept_sketches]).take(pa.array(places, mask=places < 0))
+            table = self._table(level, rows, shards, sketches)
+            yield level, pa.concat_tables([others, whole, table]).sort_by(_ORDER)
 
-    def _kept(self, old: pa.Table, shards: Int64s) -> tuple[pa.Table, Rows]:
-        """Old rows that stay as they are, and those that are merged, whose shards are put down."""
+    def _kept(self, old: pa.Table, shards: Int64s) -> tuple[pa.Table, Rows, pa.Table]:
+        """Old rows that stay as they are, and those that are merged with their sketches, whose shards are put down."""
         place = _places(old, ("stream", "node", "stream_id"), self._was)
         stays = place >= 0
         stays[stays] = _numbers(old, "first_seq")[stays] <= self._kept_from[place[stays]]
         now = np.full(len(place), -1, np.int64)
         now[stays] = self._now_of[place[stays]]
         _put_down(shards, now, old)
-        return old.filter(pa.array(stays & (now < 0))), _to_rows(old, now)
+        return old.filter(pa.array(stays & (now < 0))), _to_rows(old, now), _sketches(old, now)
 
-    def _fresh(self, fresh: pa.Table, shards: Int64s) -> tuple[pa.Table, Rows]:
-        """Fresh rows that nothing is merged with, and the others, whose shards are put down."""
+    def _fresh(self, fresh: pa.Table, shards: Int64s) -> tuple[pa.Table, Rows, pa.Table]:
+        """Fresh rows that nothing is merged with, and the others with their sketches, whose shards are put down."""
         now = _places(fresh, ("stream", "node"), self._now_keys)
         _put_down(shards, now, fresh)
-        return fresh.filter(pa.array(now < 0)), _to_rows(fresh, now)
+        return fresh.filter(pa.array(now < 0)), _to_rows(fresh, now), _sketches(fresh, now)
 
-    def _table(self, level: str, rows: Rows, shards: Int64s) -> pa.Table:
+    def _table(self, level: str, rows: Rows, shards: Int64s, sketches: pa.Table) -> pa.Table:
         used, places = np.unique(rows.stream, return_inverse=True)
         now = [self._now[place] for place in used.tolist()]
         named = [
@@ -150,7 +153,8 @@ class _Merge:
         ]
         nodes = pa.array([each.node for each in now], pa.string()).take(pa.array(places))
         rows = rows._replace(stream=places)
-        return pa.Table.from_batches([to_table_rows(to_batch(level, rows, named), nodes)], TABLE_SCHEMA)
+        columns = [column.combine_chunks() for column in sketches.columns]
+        return pa.Table.from_batches([to_table_rows(to_batch(level, rows, named, columns), nodes)], TABLE_SCHEMA)
 
 
 class _RollingFile:
@@ -247,6 +251,11 @@ def _to_rows(table: pa.Table, streams: Int64s) -> Rows:
     return Rows(streams[streams >= 0], _numbers(wanted, "start"), *(_numbers(wanted, name) for name in _COUNTS))
 
 
+def _sketches(table: pa.Table, streams: Int64s) -> pa.Table:
+    """Those of the rows that `_to_rows` gives."""
+    return table.select(SKETCHES).filter(pa.array(streams >= 0))
+
+
 def _concatenated(*parts: Rows) -> Rows:
     return Rows._make(np.concatenate(columns) for columns in zip(*parts, strict=True))
 
@@ -275,10 +284,11 @@ def _fill_missing(minutes: Rows) -> Rows:
     return minutes._replace(missing=missing)
 
 
-def _from_minutes(minutes: Rows, level: str, known: Rows) -> Rows:
-    """Hours or days from their minutes; the percentiles are those of a known row of the same messages."""
+def _from_minutes(minutes: Rows, level: str, known: Rows) -> tuple[Rows, Int64s]:
+    """Hours or days from their minutes; the percentiles are those of a known row of the same messages, whose place is
+    returned too, -1 for none."""
     if not len(minutes.messages):
-        return minutes
+        return minutes, np.empty(0, np.int64)
     rows, _ = merge_rows(minutes, WIDTHS_US[level])
     # NO_VALUE is the greatest number: of two known rows, one without percentiles is not the one taken.
     order = np.lexsort((known.gap_p50_us, known.size_p50))[::-1]
@@ -288,7 +298,7 @@ def _from_minutes(minutes: Rows, level: str, known: Rows) -> Rows:
     for name in _PERCENTILES:
         values = np.append(getattr(known, name), NO_VALUE)
         percentiles[name] = values[places]
-    return rows._replace(**percentiles)
+    return rows._replace(**percentiles), places
 
 
 def _same_row(rows: Rows, places: Any) -> Iterator[tuple[int, ...]]:

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from tailrace.shard.errors import StreamDamaged
-from tailrace.spark.rollup.kernel import NO_GAP, Segment, roll_up
+from tailrace.spark.rollup.kernel import DAY, NO_GAP, Segment, roll_up
 from tailrace.spark.rollup.large import roll_up_in_blocks
 from tailrace.spark.rollup.table import note_batch, to_batch
 from tailrace.spark.rollup.units import WHOLE_ROWS_MAX, Task, Unit, is_too_large
@@ -53,8 +53,9 @@ class Packs:
         parts = self._parts.pop(levels)
         self._rows[levels] = 0
         segments = [each._replace(stream=place) for place, part in enumerate(parts) for each in part.segments]
-        for level, rows in roll_up(segments, levels).items():
-            yield to_batch(level, rows, [part.unit.slice for part in parts])
+        found, sketches = roll_up(segments, levels)
+        for level, rows in found.items():
+            yield to_batch(level, rows, [part.unit.slice for part in parts], sketches if level == DAY else None)
 
 
 def run_task(
@@ -112,8 +113,8 @@ def _run_whole(unit: Unit, read: Read) -> Done:
 def _run_large(unit: Unit, read: Read) -> Done:
     """A unit that is one row."""
     (level,) = unit.levels
-    rows, note = roll_up_in_blocks(lambda: read(unit.slice), level)
-    return Done(None if rows is None else to_batch(level, rows, [unit.slice]), note)
+    rows, sketches, note = roll_up_in_blocks(lambda: read(unit.slice), level)
+    return Done(None if rows is None else to_batch(level, rows, [unit.slice], sketches), note)
 
 
 def index_reader(source: Source) -> Read:

@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, Protocol
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailrace.spark.entries import Int64s
-from tailrace.spark.rollup.kernel import Rows
+from tailrace.spark.rollup.kernel import DaySketches, Rows
 from tailrace.spark.rollup.quantile import NO_VALUE
+from tailrace.spark.rollup.sketch import Sketches
 
 NOTE: Final = "note"
 """The level of a row that is no result but something to be told, so that the tables need no column for it: `stream` is
 the stream's name, a line feed, which no name has, and the text."""
+
+SKETCH_TYPE: Final = pa.list_(pa.struct([("bin", pa.int32()), ("count", pa.int64())]))
+"""A sketch: its bins in order, without empty ones."""
+SKETCHES: Final = ("size_sketch", "gap_sketch")
+"""Only days have them."""
 
 _LONG = pa.int64()
 _NULLABLE: Final = ("stream_id", "gap_min_us", "gap_max_us", "gap_p50_us", "gap_p99_us", "size_p50", "size_p99")
@@ -28,6 +35,7 @@ RAW_SCHEMA: Final = pa.schema(
         pa.field("stream_id", pa.string()),
         pa.field("start", pa.timestamp("us", tz="UTC"), nullable=False),
         *(pa.field(name, _LONG, nullable=name in _NULLABLE) for name in _COUNTS),
+        *((name, SKETCH_TYPE) for name in SKETCHES),
     ]
 )
 """What a task makes. The tables have the same columns but for `level`, and the node and the two averages."""
@@ -43,6 +51,7 @@ TABLE_SCHEMA: Final = pa.schema(
         ("gap_avg_us", pa.float64()),
         *((name, _LONG) for name in ("gap_max_us", "gap_p50_us", "gap_p99_us", "first_seq", "last_seq")),
         *((name, _LONG) for name in ("missing", "damaged")),
+        *((name, SKETCH_TYPE) for name in SKETCHES),
     ]
 )
 """Of the three tables; `start` is when the minute, hour or day begins."""
@@ -59,10 +68,16 @@ class Series(Protocol):
     def stream_id(self) -> str | None: ...
 
 
-def to_batch(level: str, rows: Rows, slices: Sequence[Series]) -> pa.RecordBatch:
-    """`slices` are of the streams that rows.stream counts, from 0 on."""
+def to_batch(
+    level: str, rows: Rows, slices: Sequence[Series], sketches: DaySketches | Sequence[pa.Array] | None = None
+) -> pa.RecordBatch:
+    """`slices` are of the streams that rows.stream counts, from 0 on. `sketches`: of the sizes and gaps of each row."""
     places = pa.array(rows.stream)
     count = len(rows.messages)
+    if sketches is None:
+        sketches = [pa.nulls(count, SKETCH_TYPE)] * len(SKETCHES)
+    elif isinstance(sketches, DaySketches):
+        sketches = list(map(to_sketch_array, sketches))
     columns = [
         _constant(level, count),
         pa.array([each.stream for each in slices], pa.string()).take(places),
@@ -70,8 +85,18 @@ def to_batch(level: str, rows: Rows, slices: Sequence[Series]) -> pa.RecordBatch
         pa.array([each.stream_id for each in slices], pa.string()).take(places),
         pa.array(rows.start_us, RAW_SCHEMA.field("start").type),
         *(_column(name, getattr(rows, name)) for name in _COUNTS),
+        *sketches,
     ]
     return pa.RecordBatch.from_arrays(columns, schema=RAW_SCHEMA)
+
+
+def to_sketch_array(sketches: Sketches) -> pa.Array:
+    """As a column of the tables; null for a group without any number."""
+    ends = np.append(sketches.starts[1:], len(sketches.bins))
+    arrays = [pa.array(sketches.bins.astype(np.int32)), pa.array(sketches.counts)]
+    pairs = pa.StructArray.from_arrays(arrays, fields=list(SKETCH_TYPE.value_type))
+    offsets = pa.array(np.append(sketches.starts, len(sketches.bins)).astype(np.int32))
+    return pa.ListArray.from_arrays(offsets, pairs, type=SKETCH_TYPE, mask=pa.array(ends == sketches.starts))
 
 
 def to_table_rows(batch: pa.RecordBatch, node: pa.Array | pa.Scalar) -> pa.RecordBatch:
@@ -91,7 +116,7 @@ def _average(total: pa.Array, count: pa.Array) -> pa.Array:
 
 def note_batch(stream: str, shard: int, text: str, missing: int = 0, damaged: int = 0) -> pa.RecordBatch:
     """One note. It counts no messages of its own: `missing` and `damaged` are those of the note's cause."""
-    row = dict.fromkeys(RAW_SCHEMA.names, 0) | dict.fromkeys(_NULLABLE)
+    row = dict.fromkeys(RAW_SCHEMA.names, 0) | dict.fromkeys((*_NULLABLE, *SKETCHES))
     row |= {"level": NOTE, "stream": f"{stream}\n{text}", "shard": shard, "missing": missing, "damaged": damaged}
     return pa.RecordBatch.from_pylist([row], schema=RAW_SCHEMA)
 

@@ -68,6 +68,7 @@ def test_yesterday_is_the_default(tmp_path: Path) -> None:
         (["--engine", "local", "--master", "spark://host:7077"], "--master, --py-files and --conf are for --engine"),
         (["--cores", "some"], "--cores 'some' is not a number of processors"),
         (["--conf", "x=1"], "--conf 'x=1': give a setting of Spark as spark.NAME=VALUE"),
+        (["--merge", "week"], "--merge makes weeks out of the days in OUT, without DATA"),
         (["--verify", "--brokers"], "--verify reads the files"),
         (["--config", "/nonexistent/tailrace.toml"], "cannot be read"),
     ],
@@ -247,6 +248,20 @@ def test_a_small_day_needs_neither_spark_nor_java(tmp_path: Path) -> None:
     assert f"{DAY}: 103 messages, 2 streams; rows: 103 minutes" in done.stdout
     assert read_tables(tmp_path / "out", DAY) == reference.roll_up(tmp_path / "data", DAY_START_US)
     assert (tmp_path / "out" / "reports" / f"{DAY}.html").is_file()
+
+
+def test_weeks_out_of_days(tmp_path: Path, capsys: Captured) -> None:
+    from tests.spark.data import make_directory, plain
+    from tests.spark.rollup.directories import DAY, DAY_START_US
+
+    out = str(tmp_path / "out")
+    assert main.run(["rollup", out, "--merge", "week", "--day", str(DAY)]) == REFUSED
+    assert "there is no day of the week of" in capsys.readouterr().err
+    make_directory(tmp_path / "data", {"a": plain(50, DAY_START_US)})
+    assert run(tmp_path, "--day", str(DAY)) == OK
+    assert main.run(["rollup", out, "--merge", "week", "--day", str(DAY)]) == OK
+    assert "1 rows: " in capsys.readouterr().out
+    assert main.run(["rollup", out, "--merge", "month", "--from", str(DAY), "--to", str(DAY)]) == OK
 
 
 def test_settings_of_spark() -> None:

@@ -7,7 +7,8 @@ percent of the values are not above.
 from __future__ import annotations
 
 import struct
-from collections import defaultdict
+from bisect import bisect_left
+from collections import Counter, defaultdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,6 +20,7 @@ from tailrace.shard.stream_files import stream_paths
 
 LEVELS = {"minute": 60, "hour": 3_600, "day": 86_400}
 FRAME = struct.Struct("<IIQQIHH")
+BOUNDS = [101**k // 99**k for k in range(2_190)]
 
 
 class Seen(NamedTuple):
@@ -55,7 +57,13 @@ def percentile(values: list[int], percent: int) -> int:
     return next(value for i, value in enumerate(ordered) if (i + 1) * 100 >= percent * len(values))
 
 
-def row_of(messages: list[Seen]) -> Row:
+def sketch(values: list[int]) -> list[dict[str, int]] | None:
+    """A number from 1 on is in the first bin k whose bound (101/99)**k is not below it; 0 is in bin -1."""
+    found = Counter(bisect_left(BOUNDS, value) if value else -1 for value in values)
+    return [{"bin": place, "count": found[place]} for place in sorted(found)] or None
+
+
+def row_of(messages: list[Seen], level: str) -> Row:
     sizes = [message.size for message in messages]
     gaps = [message.gap_us for message in messages if message.gap_us is not None]
     row: Row = {"messages": len(messages), "bytes": sum(sizes), "gaps": len(gaps), "gap_sum_us": sum(gaps)}
@@ -66,6 +74,8 @@ def row_of(messages: list[Seen]) -> Row:
         for percent in (50, 99):
             row[f"{name}_p{percent}{unit}"] = percentile(values, percent) if values else None
     row |= {"first_seq": messages[0].seq, "last_seq": messages[-1].seq, "missing": 0, "damaged": 0}
+    is_day = level == "day"
+    row |= {"size_sketch": sketch(sizes) if is_day else None, "gap_sketch": sketch(gaps) if is_day else None}
     return row
 
 
@@ -84,4 +94,4 @@ def roll_up(data: Path, start_us: int) -> dict[Key, Row]:
             for level, seconds in LEVELS.items():
                 start = datetime.fromtimestamp(message.timestamp_us // 1_000_000 // seconds * seconds, UTC)
                 groups[level, stream, start].append(message)
-    return {key: {**known[key[1]], **row_of(messages)} for key, messages in groups.items()}
+    return {key: {**known[key[1]], **row_of(messages, key[0])} for key, messages in groups.items()}

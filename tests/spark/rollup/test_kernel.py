@@ -35,7 +35,7 @@ def as_dicts(rows: Rows) -> list[dict[str, int]]:
 
 
 def test_one_message() -> None:
-    (row,) = as_dicts(roll_up([segment([NOON_US + 5], [7], first_seq=3)])["minute"])
+    (row,) = as_dicts(roll_up([segment([NOON_US + 5], [7], first_seq=3)])[0]["minute"])
     none = dict.fromkeys(("gap_min_us", "gap_max_us", "gap_p50_us", "gap_p99_us"), NO_VALUE)
     sizes = dict.fromkeys(("size_min", "size_max", "size_p50", "size_p99", "bytes"), 7)
     seqs = {"first_seq": 3, "last_seq": 3, "missing": 0, "damaged": 0}
@@ -43,12 +43,12 @@ def test_one_message() -> None:
 
 
 def test_a_gap_belongs_to_the_minute_of_the_later_message() -> None:
-    rows = as_dicts(roll_up([segment([NOON_US, NOON_US + MINUTE_US], [1, 1], previous_us=NOON_US - 9)])["minute"])
+    rows = as_dicts(roll_up([segment([NOON_US, NOON_US + MINUTE_US], [1, 1], previous_us=NOON_US - 9)])[0]["minute"])
     assert [(row["gaps"], row["gap_sum_us"]) for row in rows] == [(1, 9), (1, MINUTE_US)]
 
 
 def test_two_streams_in_one_minute_are_two_rows() -> None:
-    rows = roll_up([segment([NOON_US], [1], 4), segment([NOON_US], [2], 9), segment([NOON_US], [4], 4)])
+    rows = roll_up([segment([NOON_US], [1], 4), segment([NOON_US], [2], 9), segment([NOON_US], [4], 4)])[0]
     for level in LEVELS:
         assert [(row["stream"], row["bytes"]) for row in as_dicts(rows[level])] == [(4, 1), (9, 2), (4, 4)]
 
@@ -56,7 +56,7 @@ def test_two_streams_in_one_minute_are_two_rows() -> None:
 def test_what_is_missing_and_damaged_is_told_where_it_was() -> None:
     first = segment([NOON_US, NOON_US + 1], [1, 1])
     second = segment([NOON_US + 2, NOON_US + MINUTE_US], [1, 1], first_seq=9, missing=3, damaged=4, damaged_behind=5)
-    minutes, hours, _ = (as_dicts(rows) for rows in roll_up([first, second]).values())
+    minutes, hours, _ = (as_dicts(rows) for rows in roll_up([first, second])[0].values())
     assert [(row["messages"], row["missing"], row["damaged"]) for row in minutes] == [(3, 3, 4), (1, 0, 5)]
     assert [(row["first_seq"], row["last_seq"]) for row in minutes] == [(0, 9), (10, 10)]
     assert [(row["missing"], row["damaged"], row["gaps"]) for row in hours] == [(3, 9, 2)]
@@ -68,11 +68,11 @@ times = st.lists(st.integers(NOON_US - 3 * HOUR_US, NOON_US + 13 * HOUR_US), min
 @given(times, st.data())
 def test_however_a_stream_is_cut_into_segments(times_us: list[int], data: st.DataObject) -> None:
     sizes = [at % 997 for at in times_us]
-    whole = roll_up([segment(times_us, sizes, first_seq=100)])
+    whole, _ = roll_up([segment(times_us, sizes, first_seq=100)])
     cuts = sorted(data.draw(st.sets(st.integers(1, max(1, len(times_us) - 1)), max_size=4)))
     bounds = list(pairwise([0, *(cut for cut in cuts if cut < len(times_us)), len(times_us)]))
     parts = [segment(times_us[a:b], sizes[a:b], 0, 100 + a, times_us[a - 1] if a else NO_GAP) for a, b in bounds]
-    cut = roll_up(parts)
+    cut, _ = roll_up(parts)
     for level in LEVELS:
         assert as_dicts(cut[level]) == as_dicts(whole[level])
 
@@ -80,7 +80,7 @@ def test_however_a_stream_is_cut_into_segments(times_us: list[int], data: st.Dat
 @given(times)
 def test_hours_and_days_have_the_percentiles_of_their_own_messages(times_us: list[int]) -> None:
     sizes = [at % 997 for at in times_us]
-    for level, rows in roll_up([segment(times_us, sizes)]).items():
+    for level, rows in roll_up([segment(times_us, sizes)])[0].items():
         for row in as_dicts(rows):
             first = bisect_left(times_us, row["start_us"])
             own = sizes[first : bisect_left(times_us, row["start_us"] + WIDTHS_US[level])]

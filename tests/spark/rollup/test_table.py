@@ -12,7 +12,9 @@ from tailrace.spark.slices import Slice
 
 def test_rows_have_the_names_and_shards_of_their_streams() -> None:
     one = Segment(1, 5, np.array([120_000_001]), np.array([7]), NO_GAP)
-    batch = to_batch("minute", roll_up([one])["minute"], [Slice("a", 3, 0, 1, (1, 0)), Slice("ö", 9, 0, 1, (255, 0))])
+    batch = to_batch(
+        "minute", roll_up([one])[0]["minute"], [Slice("a", 3, 0, 1, (1, 0)), Slice("ö", 9, 0, 1, (255, 0))]
+    )
     assert batch.schema == RAW_SCHEMA
     (row,) = batch.to_pylist()
     assert (row["level"], row["stream"], row["shard"], row["start"].minute) == ("minute", "ö", 9, 2)
@@ -36,7 +38,7 @@ def test_a_note() -> None:
 
 def test_rows_of_the_tables_have_their_averages() -> None:
     one, two = Segment(0, 5, np.array([1, 4]), np.array([7, 8]), NO_GAP), Segment(1, 0, np.array([1]), np.array([9]))
-    batch = to_batch("day", roll_up([one, two])["day"], [Slice("a", 3, 0, 1, (1, 0)), Slice("b", 3, 0, 1)])
+    batch = to_batch("day", roll_up([one, two])[0]["day"], [Slice("a", 3, 0, 1, (1, 0)), Slice("b", 3, 0, 1)])
     rows = to_table_rows(batch, pa.scalar("node"))
     assert rows.schema == TABLE_SCHEMA
     averages = [(row["node"], row["size_avg"], row["gap_avg_us"]) for row in rows.to_pylist()]
