@@ -16,7 +16,10 @@ import click
 
 from tailrace.cli.ending import INTERRUPTED, OK, REFUSED, USAGE, CommandError
 
-COMMANDS = ("serve", "pub", "tail", "consumers", "admin", "tree", "check", "dump", "republish", "rollup", "deploy")
+COMMANDS = (
+    *("serve", "pub", "tail", "consumers", "admin", "tree", "check", "dump", "republish"),
+    *("rollup", "spark-zip", "deploy"),
+)
 
 EPILOG = """\b
 Examples:
@@ -29,6 +32,7 @@ Examples:
   tailrace check ./data
   tailrace dump ./data access-log --format json
   tailrace rollup ./data ./rollups
+  tailrace spark-zip
   tailrace deploy --list
 
 \b
@@ -61,7 +65,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        command = importlib.import_module(f"tailrace.cli.{cmd_name}").command
+        command = importlib.import_module(f"tailrace.cli.{cmd_name.replace('-', '_')}").command
         assert isinstance(command, click.Command)
         return command
 

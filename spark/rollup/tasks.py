@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tailrace.shard.directory import open_data_dir
+from tailrace.shard.errors import DirectoryError
 from tailrace.spark.rollup.reading import Read, index_reader, run_task
 from tailrace.spark.rollup.table import NOTE, TABLE_SCHEMA, parse_note, to_table_rows
 from tailrace.spark.rollup.units import Task
@@ -126,6 +127,9 @@ def _batches(work: Work, task: Task) -> Iterator[pa.RecordBatch]:
 def _readers(work: Work) -> Iterator[tuple[Read, Read | None]]:
     """How slices are read, also if their index contradicts itself."""
     with closing(open_source(work.source)) as source:
+        if work.source.path and source.node_id() != work.node:
+            cause = f"is on this machine the data directory of node {source.node_id()}, not of {work.node}"
+            raise DirectoryError(Path(work.source.path), cause)
         by_frames = frame_reader(open_data_dir(Path(work.source.path))) if work.source.path else None
         yield by_frames if work.verify and by_frames is not None else index_reader(source), by_frames
 

@@ -40,8 +40,8 @@ TASKS: list[Task] = [(Unit(Slice(name, 0, 0, 1), ("day",)),) for name in "abcde"
 
 def run(path: Path, monkeypatch: pytest.MonkeyPatch, does: object = None) -> list[TaskResult]:
     monkeypatch.setattr(tasks, "run_task", does)  # the processes are forks of this one
-    make_directory(path / "data", {})
-    work = Work(SourceOptions(str(path / "data")), str(path), "node")
+    node_id = make_directory(path / "data", {}).node_id
+    work = Work(SourceOptions(str(path / "data")), str(path), node_id)
     return LocalEngine(2).run(work, TASKS, lambda _phase, _done, _total: None)
 
 
@@ -75,14 +75,15 @@ def test_what_a_task_raises_is_raised(tmp_path: Path) -> None:
     work = Work(SourceOptions("", (Address("127.0.0.1", 1),)), str(tmp_path), "node")
     with pytest.raises(ConnectFailed, match=r"127\.0\.0\.1:1"):
         engine.run(work, TASKS, lambda _phase, _done, _total: None)
-    make_directory(tmp_path / "data", {"a": spread(1)})
-    work = Work(SourceOptions(str(tmp_path / "data")), str(tmp_path / "not there"), "node")
+    node_id = make_directory(tmp_path / "data", {"a": spread(1)}).node_id
+    work = Work(SourceOptions(str(tmp_path / "data")), str(tmp_path / "not there"), node_id)
     with closing(open_source(work.source)) as source, pytest.raises(FileNotFoundError, match="not there"):
         engine.run(work, plan_day(source, DAY).tasks, lambda _phase, _done, _total: None)
 
 
 ENDLESS = """
 import os, sys, time
+from pathlib import Path
 from tailrace.shard.directory import open_data_dir
 from tailrace.shard.leaves import interpreted_wanted
 from tailrace.spark.rollup import tasks
@@ -94,7 +95,8 @@ def endless(*_):
     time.sleep(1_000)
 
 tasks.run_task = endless
-work = tasks.Work(SourceOptions(sys.argv[1]), sys.argv[1], "node")
+node_id = open_data_dir(Path(sys.argv[1])).node_id
+work = tasks.Work(SourceOptions(sys.argv[1]), sys.argv[1], node_id)
 LocalEngine(2).run(work, [(), ()], lambda *_: None)
 """
 

@@ -1,12 +1,15 @@
-"""The rollup on a real cluster: Spark's own master and a worker, which get the code by --py-files and nothing else."""
+"""The rollup on a real cluster: Spark's own master and two workers, which get the code by `tailrace spark-zip` and
+nothing else. One of them sees other directories at some paths, in a mount namespace of its own."""
 
 from __future__ import annotations
 
 import re
+import shlex
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyspark
@@ -22,20 +25,12 @@ from tests.spark.rollup.directories import DAY, DAY_START_US
 from tests.spark.rollup.tables import left_over, read_tables
 from tests.spark.rollup.test_job import spread
 from tests.system.node import running
-from tests.tidy import building, tree
+from tests.system.volumes import CannotMount, with_own_mounts
+from tests.tidy import tree
 
 WAIT_S = 300.0
 
 pytestmark = [pytest.mark.slow, pytest.mark.system]
-
-
-def build_zip(folder: Path) -> Path:
-    """The wheel of this tree under a name that Spark puts on the path of its Python."""
-    root = folder / "tree"
-    root.mkdir()
-    building.copy_sources(root)
-    wheel = building.make_wheel(root, TAILRACE_DISABLE_COMPILED="1")
-    return wheel.rename(folder / "tailrace.zip")
 
 
 def make_python(folder: Path) -> Path:
@@ -49,19 +44,23 @@ def make_python(folder: Path) -> Path:
 
 
 class Cluster:
-    """A master and a worker, two processes, on free ports of the loopback."""
+    """A master and two workers, three processes, on free ports of the loopback. The first worker sees `hidden[path]`
+    at each path of `hidden`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, hidden: dict[Path, Path]) -> None:
         self.python = make_python(folder)
         self._folder = folder
         self._processes: list[subprocess.Popen[bytes]] = []
         port = free_port()
         self.url = f"spark://127.0.0.1:{port}"
-        self._start("master.Master", "--host", "127.0.0.1", "--port", f"{port}", "--webui-port", "0")
-        self._wait("master.Master", r"I have been elected leader")
-        worker = ["--host", "127.0.0.1", "--webui-port", "0", "--cores", "2", "--memory", "1g"]
-        self._start("worker.Worker", *worker, "--work-dir", str(folder / "work"), self.url)
-        self._wait("worker.Worker", r"Successfully registered with master")
+        self._start("master.Master", "--host", "127.0.0.1", "--port", f"{port}", "--webui-port", "0", log="master")
+        self._wait("master.log", r"I have been elected leader")
+        worker = ["--host", "127.0.0.1", "--webui-port", "0", "--cores", "1", "--memory", "1g"]
+        for name, before in (("first", in_other_directories(hidden)), ("second", [])):
+            options = ["--work-dir", str(folder / name), self.url]
+            self._start("worker.Worker", *worker, *options, before=before, log=name)
+        for name in ("first", "second"):
+            self._wait(f"{name}.log", r"Successfully registered with master")
 
     def environment(self) -> dict[str, str]:
         own = {"JAVA_HOME": str(java_home()), "PYSPARK_PYTHON": str(self.python), "SPARK_LOCAL_IP": "127.0.0.1"}
@@ -72,72 +71,127 @@ class Cluster:
             process.terminate()
             process.wait(WAIT_S)
 
-    def _start(self, kind: str, *arguments: str) -> None:
+    def _start(self, kind: str, *arguments: str, log: str, before: Sequence[str] = ()) -> None:
         command = [str(Path(pyspark.__file__).parent / "bin" / "spark-class"), f"org.apache.spark.deploy.{kind}"]
-        with (self._folder / kind).open("wb") as log:
+        with (self._folder / f"{log}.log").open("wb") as file:
             self._processes.append(
-                subprocess.Popen([*command, *arguments], env=self.environment(), stdout=log, stderr=log)
+                subprocess.Popen([*before, *command, *arguments], env=self.environment(), stdout=file, stderr=file)
             )
 
-    def _wait(self, kind: str, wanted: str) -> None:
+    def _wait(self, log: str, wanted: str) -> None:
         deadline_s = time.monotonic() + WAIT_S
-        while not re.search(wanted, text := (self._folder / kind).read_text()):
+        while not re.search(wanted, text := (self._folder / log).read_text()):
             assert self._processes[-1].poll() is None, text
             assert time.monotonic() < deadline_s, text
             time.sleep(0.05)
+
+
+def in_other_directories(hidden: dict[Path, Path]) -> list[str]:
+    """What to put before a command so that it sees other directories at these paths."""
+    mounts = [f"mount --bind {shlex.quote(str(seen))} {shlex.quote(str(path))}" for path, seen in hidden.items()]
+    try:
+        return with_own_mounts("sh", "-c", " && ".join([*mounts, 'exec "$@"']), "sh")
+    except CannotMount as error:
+        pytest.skip(str(error))
 
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
     if interpreted_wanted():
         pytest.skip("nothing here depends on which build is loaded; the other run has it")
-    made = Cluster(tmp_path)
+    in_other_directories({})  # before anything is started
+    (tmp_path / "empty").mkdir()
+    for name in ("lacking", "another"):
+        make_night(tmp_path / name)
+    (tmp_path / "unshared").mkdir()
+    hidden = {"another": "lacking", "lacking": "empty", "unshared": "empty"}  # in this order
+    made = Cluster(tmp_path, {tmp_path / path: tmp_path / seen for path, seen in hidden.items()})
     try:
         yield made
     finally:
         made.stop()
 
 
-# What `tailrace rollup --master --py-files` does, twice in one session: starting one takes most of the time.
+# What `tailrace rollup --master --py-files` does, several times in one session: starting one takes most of the time.
 ROLL_UP = """
 import sys
 from datetime import date
+from functools import partial
 from pathlib import Path
-from tailrace.spark.rollup.job import Job, run_job
+from tailrace.cli.rollup import show_error
+from tailrace.spark.rollup import job
+from tailrace.spark.rollup.engine import EngineError
 from tailrace.spark.rollup.sessions import make_session
 from tailrace.spark.rollup.spark_engine import SparkEngine
 
 master, py_files, day, *jobs = sys.argv[1:]
-session = make_session(master, "*", "512m", [py_files], {"spark.executor.memory": "512m"})
+job.plan_day = partial(job.plan_day, task_rows=5_000)  # several tasks, for both workers
+# All workers, and no other attempt, which might come to the other worker and do.
+settings = {"spark.scheduler.minRegisteredResourcesRatio": "1.0", "spark.task.maxFailures": "1"}
+settings |= {"spark.scheduler.maxRegisteredResourcesWaitingTime": "300s", "spark.executor.memory": "512m"}
+session = make_session(master, "*", "512m", [py_files], {**settings, "spark.cores.max": "2"})
 engine = lambda _messages: SparkEngine(lambda: session)
 for kind, where, out in zip(jobs[::3], jobs[1::3], jobs[2::3]):
-    outcome = run_job(Job({kind: where}, Path(out), date.fromisoformat(day)), engine, lambda *_: None)
-    assert not outcome.notes, outcome
+    try:
+        wanted = job.Job({kind: where}, Path(out), date.fromisoformat(day))
+        outcome = job.run_job(wanted, engine, lambda *_: None)
+        print("done", len(outcome.notes))
+    except EngineError as error:
+        print(show_error(error, Path(out)))
 """
 
 
-def test_a_cluster_rolls_up_with_the_built_package(tmp_path: Path, cluster: Cluster) -> None:
+def make_night(folder: Path) -> None:
+    make_directory(folder, {f"s{i}": spread(300) for i in range(5)} | {"ключ/é": spread(20)})
+
+
+def make_zip(folder: Path) -> Path:
+    path = folder / "tailrace.zip"
+    command = [sys.executable, "-m", "tailrace.cli.main", "spark-zip", str(path)]
+    subprocess.run(command, cwd=tree.ROOT, check=True, stdout=subprocess.DEVNULL)
+    return path
+
+
+def roll_up(tmp_path: Path, cluster: Cluster, *jobs: str) -> list[str]:
+    """A line for each job, of a kind, a place and the name of OUT."""
+    command = [sys.executable, "-c", ROLL_UP, cluster.url, str(make_zip(tmp_path)), str(DAY), *jobs]
+    done = subprocess.run(
+        command,
+        cwd=tree.ROOT,
+        env=cluster.environment(),
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout.splitlines()
+
+
+def test_a_cluster_rolls_up_with_the_zip_and_names_the_paths_that_a_worker_lacks(
+    tmp_path: Path, cluster: Cluster
+) -> None:
     """From the directory, and from a broker over connections."""
-    make_directory(tmp_path / "data", {f"s{i}": spread(300) for i in range(5)} | {"ключ/é": spread(20)})
+    make_night(tmp_path / "data")
     import_it = [str(cluster.python), "-c", "import tailrace.spark.rollup"]
     assert subprocess.run(import_it, cwd=tmp_path, capture_output=True, check=False).returncode, "the node has tailrace"
     expected = reference.roll_up(tmp_path / "data", DAY_START_US)
     with running(tmp_path / "data") as node:
-        jobs = ["path", str(tmp_path / "data"), str(tmp_path / "out")]
-        jobs += ["brokers", f"127.0.0.1:{node.port}", str(tmp_path / "over")]
-        done = subprocess.run(
-            [sys.executable, "-c", ROLL_UP, cluster.url, str(build_zip(tmp_path)), str(DAY), *jobs],
-            cwd=tree.ROOT,
-            env=cluster.environment(),
-            capture_output=True,
-            text=True,
-            timeout=WAIT_S,
-            check=False,
-        )
-    assert done.returncode == 0, done.stdout + done.stderr
+        wanted = [("path", "data", "out"), ("path", "lacking", "no"), ("path", "another", "no")]
+        jobs = [[kind, str(tmp_path / where), str(tmp_path / out)] for kind, where, out in wanted]
+        jobs.append(["brokers", f"127.0.0.1:{node.port}", str(tmp_path / "over")])
+        jobs.append(["path", str(tmp_path / "data"), str(tmp_path / "unshared")])
+        found = roll_up(tmp_path, cluster, *(word for job in jobs for word in job))
+    done, lacking, another, over, unshared = found
+    assert (done, over) == ("done 0", "done 0")
     assert read_tables(tmp_path / "out", DAY) == expected
     # Nobody says over a connection which folder and files a stream is in.
     unknown = {"shard": -1, "stream_id": None}
     assert read_tables(tmp_path / "over", DAY) == {key: {**row, **unknown} for key, row in expected.items()}
+    assert f"{tmp_path}/lacking: is not a tailrace data directory" in lacking
+    assert f"{tmp_path}/another: is on this machine the data directory of node" in another
+    assert f"{tmp_path}/unshared/_run-" in unshared
+    assert all(socket.gethostname() in text for text in (lacking, another, unshared))
     assert not left_over(tmp_path / "out")
-    assert list((tmp_path / "work").glob("app-*/*/tailrace.zip")), "the executor got the code from the driver"
+    for name in ("first", "second"):
+        assert list((tmp_path / name).glob("app-*/*/tailrace.zip")), "the executor got the code from the driver"

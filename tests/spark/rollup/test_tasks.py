@@ -9,6 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tailrace.spark.rollup import tasks
+from tailrace.shard.errors import DirectoryError
 from tailrace.spark.rollup.kernel import LEVELS
 from tailrace.spark.rollup.table import TABLE_SCHEMA
 from tailrace.spark.rollup.tasks import TableFile, TaskNote, TaskResult, Work, write_task
@@ -36,13 +37,13 @@ def test_a_file_is_made_with_its_first_rows(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_a_task_names_its_files_and_tells_its_notes(tmp_path: Path) -> None:
-    make_directory(tmp_path / "data", {"a": plain(5)})
+    node_id = make_directory(tmp_path / "data", {"a": plain(5)}).node_id
     source = SourceOptions(str(tmp_path / "data"))
     shard = open_source(source).ref("a").shard
     with open_source(source).view(StreamRef(shard, "a")) as view:
         whole = Unit(Slice("a", shard, 0, 5, view.identity), LEVELS)
     gone = Unit(Slice("gone", shard, 0, 5), LEVELS)
-    work = Work(source, str(tmp_path), "its node")
+    work = Work(source, str(tmp_path), node_id)
     first, second = (write_task(work, 3, (whole, gone)) for _ in range(2))
     assert set(first.files) == set(LEVELS)
     assert not {*first.files.values()} & {*second.files.values()}, "two attempts of a task do not mix"
@@ -51,4 +52,11 @@ def test_a_task_names_its_files_and_tells_its_notes(tmp_path: Path) -> None:
     for level in LEVELS:
         one, other = tmp_path / first.files[level], tmp_path / second.files[level]
         assert one.read_bytes() == other.read_bytes()
-        assert pq.read_table(one)["node"].to_pylist() == ["its node"]
+        assert pq.read_table(one)["node"].to_pylist() == [node_id]
+
+
+def test_a_path_that_leads_to_another_node_is_refused(tmp_path: Path) -> None:
+    make_directory(tmp_path / "data", {"a": plain(5)})
+    work = Work(SourceOptions(str(tmp_path / "data")), str(tmp_path), "another node")
+    with pytest.raises(DirectoryError, match=r"data: is on this machine the data directory of node .*, not of another"):
+        write_task(work, 0, ())
