@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "cli": ("cli", "client", *CODECS),
     "cli.serve": ("cli", "client", "supervisor", "broker", *CODECS),
     "cli.rollup": ("cli", "client", "spark", "supervisor.config", *CODECS),
+    "cli.spark_zip": ("cli", "spark", *CODECS),
     "spark": ("spark", "client", *CODECS),
     "bench": ("bench", *CODECS),
     "bench.load.live": ("bench", "spark", *CODECS),

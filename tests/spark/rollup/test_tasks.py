@@ -8,8 +8,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tailrace.spark.rollup import tasks
 from tailrace.shard.errors import DirectoryError
+from tailrace.spark.rollup import tasks
 from tailrace.spark.rollup.kernel import LEVELS
 from tailrace.spark.rollup.table import TABLE_SCHEMA
 from tailrace.spark.rollup.tasks import TableFile, TaskNote, TaskResult, Work, write_task
