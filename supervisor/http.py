@@ -6,6 +6,7 @@ answer. It ends on SIGTERM and when the supervisor is gone.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import socket
@@ -29,25 +30,7 @@ from tailrace.supervisor.http_exchange import Page, text_page
 from tailrace.supervisor.http_server import Pages, Server
 from tailrace.supervisor.textfile import TextfileCollector
 
-BACKLOG = 64
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-def bind(settings: Settings) -> socket.socket:
-    """The listening socket of the metrics process, for the supervisor to make before it forks. Raises OSError."""
-    family, kind, protocol, _name, address = socket.getaddrinfo(
-        settings.metrics_host, settings.metrics_port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(address)
-        listener.listen(BACKLOG)
-        listener.setblocking(False)
-    except OSError:
-        listener.close()
-        raise
-    return listener
 
 
 def run(settings: Settings, board: Board, listener: socket.socket, lifeline_fd: int) -> None:
@@ -56,23 +39,12 @@ def run(settings: Settings, board: Board, listener: socket.socket, lifeline_fd: 
     `lifeline_fd` becomes readable when the supervisor is gone (the read end of a pipe that only the supervisor holds
     open). Call it in the forked child: it takes over the signals of its process.
     """
-    wake_read, wake_write = socket.socketpair()
-    for end in (wake_read, wake_write):
-        end.setblocking(False)
-    signal.set_wakeup_fd(wake_write.fileno(), warn_on_full_buffer=False)
-    signal.signal(signal.SIGTERM, lambda _number, _frame: None)  # the wake-up byte ends the loop
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # meant for the supervisor; a terminal sends some to the whole group
     slow_pages = make_slow_pages(settings, board, os.getppid())
-    server = Server(listener, make_pages(settings, board), slow_pages, settings.metrics_host)
-    try:
-        server.serve((lifeline_fd, wake_read.fileno()))
-    finally:
-        signal.set_wakeup_fd(-1)
-        server.close()
-        wake_read.close()
-        wake_write.close()
+    server = Server(make_pages(settings, board), slow_pages, settings.metrics_host)
+    asyncio.run(server.serve(listener, lifeline_fd, [signal.SIGTERM]))
 
 
 # --- pages ------------------------------------------------------------------------------------------------------------

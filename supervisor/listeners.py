@@ -1,7 +1,7 @@
-"""The listening sockets: one a worker slot, all on one address by SO_REUSEPORT, made by the supervisor and kept by it.
+"""The listening sockets, made by the supervisor and kept by it.
 
-A listener outlives the worker that serves it, so handshakes that are queued wait for the next one instead of being
-reset.
+One is for the metrics process; each worker slot has one more, all of these on one address by SO_REUSEPORT. A listener
+outlives the worker that serves it, so handshakes that are queued wait for the next one instead of being reset.
 """
 
 from __future__ import annotations
@@ -34,6 +34,17 @@ def open_listeners(host: str, port: int, count: int) -> list[socket.socket]:
                 listener.close()
         raise CannotListen(f"cannot listen on {host} port {port}: {error.strerror}") from error
     return listeners
+
+
+def open_metrics_listener(host: str, port: int) -> socket.socket:
+    """The listener of the metrics process. Raises CannotListen."""
+    family, address = _resolve(host, port)
+    try:
+        listener = _bound(family, address, reuse_port=False)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        raise CannotListen(f"cannot listen on {host} port {port} for metrics: {error.strerror}") from error
+    return listener
 
 
 def _resolve(host: str, port: int) -> tuple[int, tuple[object, ...]]:

@@ -9,7 +9,6 @@ import gc
 import logging
 import os
 import resource
-import socket
 import stat
 import tempfile
 import time
@@ -31,7 +30,7 @@ from tailrace.supervisor import http
 from tailrace.supervisor.arbiter import Arbiter
 from tailrace.supervisor.config import ConfigError
 from tailrace.supervisor.crew import Crew
-from tailrace.supervisor.listeners import CannotListen, open_listeners
+from tailrace.supervisor.listeners import CannotListen, open_listeners, open_metrics_listener
 from tailrace.supervisor.notify import Notifier
 from tailrace.supervisor.process import Child, fork_child
 from tailrace.supervisor.signals import SignalQueue
@@ -57,7 +56,7 @@ class Node:
         self.boot_id = os.environ.get(BOOT_ID_VARIABLE) or BOOT_ID_FILE.read_text().strip()
         self.listeners = patiently(lambda: open_listeners(settings.host, settings.port, self.slots))
         try:
-            self.http_listener = patiently(lambda: open_http(settings))
+            self.http_listener = patiently(lambda: open_metrics_listener(settings.metrics_host, settings.metrics_port))
         except CannotListen:
             for listener in self.listeners:
                 listener.close()
@@ -188,15 +187,6 @@ def _reload(node: Node, reload: Callable[[], Settings] | None) -> None:
     if changed:
         log.warning("these settings change only with a restart: %s", ", ".join(changed))
     node.settings = fresh
-
-
-def open_http(settings: Settings) -> socket.socket:
-    """The listening socket of the metrics process. Raises CannotListen."""
-    try:
-        return http.bind(settings)
-    except OSError as error:
-        host, port = settings.metrics_host, settings.metrics_port
-        raise CannotListen(f"cannot listen on {host} port {port} for metrics: {error.strerror}") from error
 
 
 def patiently(bind: Callable[[], Bound]) -> Bound:

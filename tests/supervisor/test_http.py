@@ -17,21 +17,15 @@ from tailrace.broker.process.metrics import WorkerMetrics
 from tailrace.broker.process.scoreboard import STATE_READY, Board
 from tailrace.broker.process.settings import Settings
 from tailrace.supervisor import http
+from tailrace.supervisor.listeners import open_metrics_listener
 from tests.supervisor.http_peer import DEADLINE_S, Address, ask, get
-
-FREE = Settings(metrics_port=0)
-
-
-def test_a_taken_port_is_an_error_for_the_supervisor() -> None:
-    with http.bind(FREE) as taken, pytest.raises(OSError, match="Address already in use"):
-        http.bind(Settings(metrics_port=taken.getsockname()[1]))
 
 
 class MetricsProcess:
     """`http.run` in a child, with this process for its supervisor."""
 
     def __init__(self, settings: Settings, board: Board) -> None:
-        listener = http.bind(settings)
+        listener = open_metrics_listener("127.0.0.1", 0)
         self.address: Address = listener.getsockname()[:2]
         lifeline_read, self.lifeline = os.pipe()
         self.pid = os.fork()
@@ -74,7 +68,7 @@ def board() -> Board:
 
 @pytest.fixture
 def started(tmp_path: Path, board: Board) -> Iterator[MetricsProcess]:
-    process = MetricsProcess(Settings(data=tmp_path, metrics_port=0), board)
+    process = MetricsProcess(Settings(data=tmp_path), board)
     yield process
     process.close_lifeline()
     if process.pid:

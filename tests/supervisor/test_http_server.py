@@ -2,44 +2,33 @@
 
 from __future__ import annotations
 
-import errno
-import os
+import asyncio
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from http import HTTPStatus
 
 import pytest
 
-from tailrace.broker.process.settings import Settings
 from tailrace.supervisor import http_server
-from tailrace.supervisor.http import bind
 from tailrace.supervisor.http_exchange import Page, text_page
 from tailrace.supervisor.http_server import Pages
+from tailrace.supervisor.listeners import open_metrics_listener
 from tests.supervisor.http_peer import DEADLINE_S, GET, Address, ask, get, read_answer
+from tests.system.node import wait_for
 
 
-class Clock:
-    """Moves only on command."""
-
-    def __init__(self) -> None:
-        self.now_s = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now_s
+def serving(pages: Pages, slow_pages: Pages | None = None) -> AbstractContextManager[Address]:
+    return running(http_server.Server(pages, slow_pages or {}))
 
 
 @contextmanager
-def serving(
-    pages: Pages, slow_pages: Pages | None = None, clock: Callable[[], float] = time.monotonic
-) -> Iterator[Address]:
-    listener = bind(Settings(metrics_port=0))
+def running(server: http_server.Server) -> Iterator[Address]:
+    listener = open_metrics_listener("127.0.0.1", 0)
     address: Address = listener.getsockname()[:2]
-    server = http_server.Server(listener, pages, slow_pages or {}, clock=clock)
     stop_read, stop_write = socket.socketpair()
-    thread = threading.Thread(target=server.serve, args=((stop_read.fileno(),),))
+    thread = threading.Thread(target=lambda: asyncio.run(server.serve(listener, stop_read.fileno())))
     thread.start()
     try:
         yield address
@@ -47,8 +36,13 @@ def serving(
         stop_write.close()
         thread.join(DEADLINE_S)
         stop_read.close()
-        server.close()
         assert not thread.is_alive()
+
+
+@pytest.fixture
+def for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No connection is closed for its time."""
+    monkeypatch.setattr(http_server, "CONNECTION_TIMEOUT_S", 1_000.0)
 
 
 def page(text: str) -> Callable[[], Page]:
@@ -91,45 +85,48 @@ def test_a_head_without_an_end_is_refused() -> None:
     assert head.startswith(b"HTTP/1.1 431 ")
 
 
-def test_a_slow_peer_is_dropped_at_its_deadline_and_not_before() -> None:
-    clock = Clock()
-    with serving({"/": page("index")}, clock=clock) as address, socket.create_connection(address, DEADLINE_S) as slow:
-        slow.sendall(b"GET / HT")
-        clock.now_s += http_server.CONNECTION_TIMEOUT_S / 2
-        assert get(address, "/")[0] == 200  # time enough for a turn of the loop
-        slow.setblocking(False)
-        with pytest.raises(BlockingIOError):
-            slow.recv(1)
-        clock.now_s += http_server.CONNECTION_TIMEOUT_S
-        slow.settimeout(DEADLINE_S)
-        assert slow.recv(1) == b""
+@pytest.mark.parametrize("request_", [b"GET / HT", GET], ids=["half a request", "reads nothing"])
+def test_a_slow_peer_is_dropped_at_its_deadline(request_: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_server, "CONNECTION_TIMEOUT_S", 0.2)
+    server = http_server.Server({"/": page("x" * 8_000_000)}, {})
+    with running(server) as address, slow_reader(address, request_) as slow:
+        wait_for(lambda: server._hosts, "it is connected", DEADLINE_S)
+        wait_for(lambda: not server._hosts, "it is dropped", DEADLINE_S)
+        assert len(read_answer(slow)[1]) < 8_000_000
+
+
+def slow_reader(address: Address, request: bytes) -> socket.socket:
+    peer = socket.socket()
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    peer.settimeout(DEADLINE_S)
+    peer.connect(address)
+    peer.sendall(request)
+    return peer
 
 
 @pytest.mark.parametrize(
     "request_", [b"", b"GET / HTTP/1.1\r\nHost", GET], ids=["idle", "half a request", "reads nothing"]
 )
-def test_connections_that_idle_or_read_nothing_delay_nobody(request_: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The clock stands still: none of them is dropped for its time."""
+@pytest.mark.usefixtures("for_ever")
+def test_connections_that_idle_or_read_nothing_delay_nobody(
+    request_: bytes, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     monkeypatch.setattr(http_server, "CONNECTIONS_MAX", 16)
     large = page("x" * 3_000_000)
-    with (
-        serving({"/": large, "/healthz": page("alive")}, {"/metrics": page("1")}, clock=Clock()) as address,
-        ExitStack() as peers,
-    ):
+    with ExitStack() as peers, serving({"/": large, "/healthz": page("alive")}, {"/metrics": page("1")}) as address:
         for number in range(40):
-            peer = peers.enter_context(socket.socket())
-            peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-            peer.connect(address)
-            peer.sendall(request_)
+            peers.enter_context(slow_reader(address, request_))
             if number % 10 == 0:
                 assert get(address, "/healthz") == (200, "alive\n")
         assert get(address, "/healthz") == (200, "alive\n")
         assert get(address, "/metrics") == (200, "1\n")
+    assert not caplog.records, "strangers must not fill the log, nor those that stay at the end"
 
 
+@pytest.mark.usefixtures("for_ever")
 def test_the_address_with_the_most_connections_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "CONNECTIONS_MAX", 4)
-    with serving({"/": page("index")}, clock=Clock()) as address, ExitStack() as peers:
+    with serving({"/": page("index")}) as address, ExitStack() as peers:
 
         def connect(source: str) -> socket.socket:
             peer = peers.enter_context(socket.create_connection(address, DEADLINE_S, source_address=(source, 0)))
@@ -185,35 +182,25 @@ def test_a_page_that_waits_for_the_disk_delays_no_other() -> None:
         assert gate.made == 2, "those that asked meanwhile have one page, which began after they had asked"
 
 
-def test_peers_that_leave_while_their_page_is_made_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pages_that_nobody_waits_for_any_more_are_not_queued(monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk may hang for hours, with a scrape every few seconds."""
-    gate, clock = Gate(), Clock()
-    asked: list[http_server.SlowPage] = []
-
-    class Watched(http_server.SlowPage):
-        def ask(self, connection: http_server.Connection) -> None:
-            asked.append(self)
-            super().ask(connection)
-
-    monkeypatch.setattr(http_server, "SlowPage", Watched)
-    with serving({"/": page("index")}, {"/metrics": gate}, clock=clock) as address:
-        for _ in range(3):
-            with socket.create_connection(address, DEADLINE_S) as peer:
-                peer.sendall(GET.replace(b"/ ", b"/metrics "))
-                assert get(address, "/")[0] == 200
-                clock.now_s += http_server.CONNECTION_TIMEOUT_S
-                assert peer.recv(1) == b""
-        assert len(asked) == 3 and not asked[0]._next and not asked[0]._asked
+    monkeypatch.setattr(http_server, "CONNECTION_TIMEOUT_S", 0.05)
+    gate = Gate()
+    server = http_server.Server({"/": page("index")}, {"/metrics": gate})
+    with running(server) as address:
+        for _ in range(4):
+            assert ask(address, GET.replace(b"/ ", b"/metrics ")) == (b"", b"")
+        assert not server._hosts
+        for _ in range(2):
+            gate.opened.release()
+        wait_for(lambda: gate.made == 2, "the page that was being made, and the next one", DEADLINE_S)
+        monkeypatch.setattr(http_server, "CONNECTION_TIMEOUT_S", DEADLINE_S)
         gate.opened.release()
-        assert get(address, "/")[0] == 200
+        assert get(address, "/metrics") == (200, "page 3\n")
 
 
 def test_an_answer_that_is_read_slowly_arrives_whole() -> None:
-    with serving({"/": page("x" * 3_000_000)}) as address, socket.socket() as peer:
-        peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        peer.settimeout(DEADLINE_S)
-        peer.connect(address)
-        peer.sendall(GET)
+    with serving({"/": page("x" * 3_000_000)}) as address, slow_reader(address, GET) as peer:
         peer.shutdown(socket.SHUT_WR)
         assert len(read_answer(peer)[1]) == 3_000_001
 
@@ -233,23 +220,6 @@ def test_garbage_and_half_requests_do_no_harm() -> None:
                 head, _body = read_answer(peer)
                 assert head == b"" or head.split()[1] in (b"400", b"431")
         assert get(address, "/") == (200, "index\n")
-
-
-def test_no_descriptor_left_is_waited_for(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(http_server, "SWEEP_INTERVAL_S", 0.01)
-    refused: list[int] = []
-    real_accept = socket.socket.accept
-
-    def accept(listener: socket.socket) -> tuple[socket.socket, Address]:
-        if len(refused) < 2:
-            refused.append(errno.EMFILE if not refused else errno.ECONNABORTED)
-            raise OSError(refused[-1], os.strerror(refused[-1]))
-        return real_accept(listener)
-
-    monkeypatch.setattr(socket.socket, "accept", accept)
-    with serving({"/": page("index")}) as address:
-        assert get(address, "/") == (200, "index\n")
-    assert caplog.text.count("cannot accept a connection for metrics: Too many open files") == 1
 
 
 def test_addresses_of_this_machine_alone() -> None:

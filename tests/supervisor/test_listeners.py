@@ -4,7 +4,7 @@ import socket
 
 import pytest
 
-from tailrace.supervisor.listeners import CannotListen, open_listeners
+from tailrace.supervisor.listeners import CannotListen, open_listeners, open_metrics_listener
 
 
 def test_all_listen_on_one_port() -> None:
@@ -33,3 +33,12 @@ def test_a_host_that_is_none() -> None:
 def test_an_address_of_somebody_else() -> None:
     with pytest.raises(CannotListen, match="Cannot assign"):
         open_listeners("192.0.2.1", 0, 1)
+
+
+def test_the_port_for_metrics_is_shared_with_nobody() -> None:
+    with open_metrics_listener("127.0.0.1", 0) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(CannotListen, match=f"port {port} for metrics: Address already in use"):
+            open_metrics_listener("127.0.0.1", port)
+        with pytest.raises(CannotListen, match=f"port {port}: Address already in use"):
+            open_listeners("127.0.0.1", port, 1)

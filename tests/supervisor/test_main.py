@@ -20,10 +20,9 @@ from tailrace.broker.process.settings import Settings
 from tailrace.shard.errors import DirectoryError, ShardLocked
 from tailrace.supervisor import main
 from tailrace.supervisor.config import ConfigError
-from tailrace.supervisor.listeners import CannotListen, open_listeners
+from tailrace.supervisor.listeners import CannotListen, open_listeners, open_metrics_listener
 from tailrace.supervisor.main import (
     EXIT_CANNOT_BIND,
-    open_http,
     patiently,
     raise_descriptor_limit,
     remove_old_metric_files,
@@ -89,10 +88,10 @@ def test_a_port_that_is_being_freed_is_waited_for() -> None:
     listener.close()
 
 
-def test_what_waiting_does_not_help_is_told_at_once(tmp_path: Path) -> None:
+def test_what_waiting_does_not_help_is_told_at_once() -> None:
     began_s = time.monotonic()
     with pytest.raises(CannotListen, match=r"192\.0\.2\.1 port 0 for metrics"):
-        patiently(lambda: open_http(replace(settings_for(tmp_path), metrics_host="192.0.2.1")))
+        patiently(lambda: open_metrics_listener("192.0.2.1", 0))
     assert time.monotonic() - began_s < main.BIND_PATIENCE_S
 
 
