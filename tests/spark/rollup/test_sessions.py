@@ -24,8 +24,9 @@ from tests.spark.rollup import reference
 from tests.spark.rollup.directories import DAY, DAY_START_US
 from tests.spark.rollup.tables import left_over, read_tables
 from tests.spark.rollup.test_job import spread
+from tests.system.mounts import CannotMount
 from tests.system.node import running
-from tests.system.volumes import CannotMount, with_own_mounts
+from tests.system.volumes import with_own_mounts
 from tests.tidy import tree
 
 WAIT_S = 300.0
