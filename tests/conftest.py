@@ -10,6 +10,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, settings
 
 from tailrace.shard.leaves import interpreted_wanted
+from tests.thorough import examples
 
 # Each of the thousands of processes would compile all that it loads: that takes longer than all else a node does.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -18,17 +19,20 @@ sys.dont_write_bytecode = False
 gc.disable()  # until all tests are collected: the objects made meanwhile stay
 
 # No deadline: the machine is shared, and a slow moment is not a fault. A failing example prints how to run it again.
-settings.register_profile("tailrace", deadline=None, print_blob=True)
+settings.register_profile("tailrace", deadline=None, print_blob=True, max_examples=examples(100))
 settings.register_profile(
     "tailrace-ci",
     deadline=None,
     print_blob=True,
+    max_examples=examples(100),
     derandomize=True,
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
 # The equality of interpreted and compiled leaves is tested with more examples, in their own tests.
-settings.register_profile("tailrace-ci-interpreted", parent=settings.get_profile("tailrace-ci"), max_examples=30)
+settings.register_profile(
+    "tailrace-ci-interpreted", parent=settings.get_profile("tailrace-ci"), max_examples=examples(30)
+)
 _PROFILE = "tailrace-ci-interpreted" if interpreted_wanted() else "tailrace-ci"
 settings.load_profile(_PROFILE if os.environ.get("CI") else "tailrace")
 
@@ -117,6 +121,26 @@ BOTH = (
     "tests/broker/consumers/edge/test_line.py",
     "tests/tidy/test_build.py",
 )
+# With compiled leaves only: no leaf is called in these. Files of the leaves themselves try both bodies in one run.
+COMPILED = (
+    "tests/broker/process/test_settings.py",
+    "tests/protocol/test_binary_document.py",
+    "tests/protocol/test_errors.py",
+    "tests/protocol/test_features.py",
+    "tests/protocol/test_foreign.py",
+    "tests/protocol/test_messages.py",
+    "tests/protocol/test_names.py",
+    "tests/protocol/test_sniff.py",
+    "tests/shard/test_cython_shim.py",
+    "tests/shard/test_directory.py",
+    "tests/shard/test_index.py",
+    "tests/shard/test_lock.py",
+    "tests/shard/test_names.py",
+    "tests/shard/test_producer_memory.py",
+    "tests/shard/test_producers.py",
+    "tests/shard/test_torn.py",
+)
+LEAF_TESTS = "_cy.py"
 
 
 def pytest_collection_finish() -> None:
@@ -129,7 +153,10 @@ def pytest_ignore_collect(collection_path: Path) -> bool | None:
     """Leave out what another part has: its files are not even imported."""
     if not PART or not collection_path.name.startswith("test_"):
         return None
-    return part_of(collection_path.relative_to(_ROOT).as_posix()) != PART or None
+    path = collection_path.relative_to(_ROOT).as_posix()
+    if interpreted_wanted() and (path in COMPILED or path.endswith(LEAF_TESTS)):
+        return True
+    return part_of(path) != PART or None
 
 
 def part_of(path: str) -> str:

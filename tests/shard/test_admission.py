@@ -11,6 +11,7 @@ from tailrace.shard.errors import FramesRefused
 from tailrace.shard.header import VALUE_MAX
 from tailrace.shard.leaves import load
 from tests.shard.helpers import batch
+from tests.thorough import examples
 
 leaf = load("tailrace.shard.frame_cy")
 BEGIN = End(0, 4_096, 0, 0)
@@ -22,7 +23,7 @@ def stamped(count: int, seq: int = 0, *, at: int = 1_000, epoch: int = 1, nbytes
     return frames
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.lists(st.integers(1, 7), max_size=6), st.data())
 def test_pieces_give_what_they_give_together(counts: list[int], data: st.DataObject) -> None:
     pieces, seq = list[bytearray](), 0

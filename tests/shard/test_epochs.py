@@ -31,6 +31,7 @@ from tailrace.shard.epochs import (
     reconcile,
     term_at,
 )
+from tests.thorough import examples
 
 LONG = 40  # longer than any history below
 
@@ -126,7 +127,7 @@ def test_terms_of_nobody_are_claimed() -> None:
     assert claim(made((1, 0), (2, 5, "other")), "me") == made((1, 0, "me"), (2, 5, "other"))
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(histories(), histories())
 def test_where_two_histories_part(mine: History, theirs: History) -> None:
     same = list(map(agree, spread(mine), spread(theirs)))
@@ -135,7 +136,7 @@ def test_where_two_histories_part(mine: History, theirs: History) -> None:
     assert parting == parting_seq(theirs, mine)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(histories(None), histories(None))
 def test_where_they_part_is_never_said_too_late(mine: History, theirs: History) -> None:
     """If they differ already at the first known seq, nothing is common."""
@@ -331,5 +332,5 @@ class Cluster(RuleBasedStateMachine):
                 assert end == len(list(same)), (mine, theirs)
 
 
-Cluster.TestCase.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+Cluster.TestCase.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
 TestCluster = Cluster.TestCase

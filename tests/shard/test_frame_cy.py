@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tailrace.shard.frame import HEADER_BYTES, INDEX_ENTRY, MAX_FRAME_BYTES, pack_frame, unpack_header
 from tailrace.shard.leaves import load, load_source
+from tests.thorough import examples
 
 LEAF = "tailrace.shard.frame_cy"
 LOADED = load(LEAF)
@@ -142,7 +143,7 @@ def test_index_entries_of_stamped_frames(leaf: ModuleType) -> None:
         leaf.index_entries(frames, 0, len(frames) - 1, 5_000)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(frames_of, u48, u48, u32, u48)
 def test_both_bodies_stamp_the_same(frames: list[bytes], seq: int, timestamp_us: int, epoch: int, offset: int) -> None:
     one, other = bytearray(b"".join(frames)), bytearray(b"".join(frames))
@@ -153,7 +154,7 @@ def test_both_bodies_stamp_the_same(frames: list[bytes], seq: int, timestamp_us:
     assert entries == SOURCE.index_entries(one, 0, len(one), offset)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(frames_of, st.data())
 def test_both_bodies_judge_damage_the_same(frames: list[bytes], data: st.DataObject) -> None:
     joined = bytearray(b"".join(frames))
@@ -298,7 +299,7 @@ def test_measure_takes_a_run_that_is_flagged_as_one(leaf: ModuleType) -> None:
         assert leaf.measure(frames, 0, len(frames), 8) == found
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(sendable, st.integers(200, 320), st.data())
 def test_both_bodies_measure_the_same(frames: list[bytes], max_message_bytes: int, data: st.DataObject) -> None:
     joined = bytearray(b"".join(frames))
@@ -324,7 +325,7 @@ def test_both_bodies_parse_the_same(frames: list[bytes], seq: int, check_crc: bo
     assert outcomes[0] == outcomes[1]
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.lists(st.tuples(frames_of, u48, u32), max_size=4), u48, u48, u32, st.data())
 def test_both_bodies_admit_the_same(
     batches: list[tuple[list[bytes], int, int]], seq: int, timestamp_us: int, epoch: int, data: st.DataObject

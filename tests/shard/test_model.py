@@ -25,6 +25,7 @@ from tailrace.shard.log import StreamLog
 from tailrace.shard.mend import rebuild_index
 from tailrace.shard.reader import StreamReader
 from tests.shard.helpers import NAME, Message, batch, messages_of, open_log, overwrite
+from tests.thorough import examples
 
 stamp = load("tailrace.shard.frame_cy").stamp
 payload = st.binary(max_size=40) | st.integers(0, 9_000).map(lambda size: b"x" * size)
@@ -238,5 +239,5 @@ class LogMachine(RuleBasedStateMachine):
         shutil.rmtree(self.directory)
 
 
-LogMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+LogMachine.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=30, deadline=None)
 TestLogAgainstAList = LogMachine.TestCase

@@ -19,6 +19,7 @@ from tailrace.shard.producer_file import producers_path, read, rebuild, save
 from tailrace.shard.producers import Kind, Producers, Run
 from tailrace.shard.walk import Run as WalkRun
 from tests.shard.helpers import LATER_BOOT, NAME, append, batch, open_log
+from tests.thorough import examples
 
 DAY = 86_400_000_000
 mark_run = load("tailrace.shard.run_cy").mark_run
@@ -146,7 +147,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(STEPS)
 def test_every_message_is_there_once(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, bytes, int]]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tailrace.shard.frame import pack_frame
 from tailrace.shard.leaves import load, load_source
+from tests.thorough import examples
 
 LEAF = "tailrace.shard.run_cy"
 LOADED = load(LEAF)
@@ -99,7 +100,7 @@ def test_numbers_that_stand_elsewhere_are_not_read(leaf: ModuleType, fields: dic
         leaf.read_run(metadata, 0, len(metadata) + 1)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.binary(min_size=1, max_size=34), st.integers(-1, 2**64 - 1), st.data())
 def test_both_bodies_read_the_same_numbers(name: bytes, number: int, data: st.DataObject) -> None:
     metadata = bytearray(msgpack.packb({"p": name, "n": number}))
@@ -109,7 +110,7 @@ def test_both_bodies_read_the_same_numbers(name: bytes, number: int, data: st.Da
     assert LOADED.read_run(metadata, 0, end) == SOURCE.read_run(metadata, 0, end)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(frames_of, st.binary(max_size=40), st.data())
 def test_both_bodies_mark_and_find_the_same(frames: list[bytes], metadata: bytes, data: st.DataObject) -> None:
     joined = bytearray(b"".join(frames))

@@ -21,6 +21,7 @@ from tailrace.shard.leaves import load
 from tailrace.shard.log import StreamLog
 from tailrace.shard.reader import StreamReader
 from tests.shard.helpers import BOOT, LATER_BOOT, NAME, append, batch, open_log, payloads, read_messages
+from tests.thorough import examples
 
 stamp = load("tailrace.shard.frame_cy").stamp
 
@@ -88,7 +89,7 @@ def test_all_kinds_of_buffers_are_taken(tmp_path: Path) -> None:
     assert payloads(tmp_path) == [b"one", b"two", b"three"]
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.data())
 def test_several_pieces_at_once_are_taken_as_they_are_one_by_one(counts: list[int], data: st.DataObject) -> None:
     """Whole, or up to the piece that is wrong: the files are the same to the byte."""
@@ -299,7 +300,7 @@ def test_a_promoted_copy_appends_behind_what_it_took(directories: tuple[Path, Pa
     assert content(slave) == content(master)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.binary(max_size=150), st.lists(st.binary(max_size=40), max_size=3), st.integers(0, 200), st.integers(0, 255))
 def test_any_bytes_are_taken_whole_or_refused(
     tmp_path_factory: pytest.TempPathFactory, garbage: bytes, good: list[bytes], place: int, mask: int

@@ -11,6 +11,7 @@ import pytest
 
 from tailrace.spark import session
 from tailrace.spark.session import JAVA_MAJOR_MIN, VECTORS, java_home, java_major, without_vectors
+from tests.spark.java import with_quick_java
 
 
 def fake_java(path: Path, version: str) -> Path:
@@ -38,7 +39,7 @@ def test_a_machine_without_java_has_the_wheels() -> None:
 def test_spark_starts_on_the_wheels_java(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which has not got a module that Spark wants loaded."""
     program = Path(pyspark.__file__).parent / "bin" / "spark-submit"
-    environment = {**os.environ, "JAVA_HOME": str(java_home())}
+    environment = {**with_quick_java(), "JAVA_HOME": str(java_home())}
     done = subprocess.run([program, "--version"], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert f"version {pyspark.__version__}" in done.stderr

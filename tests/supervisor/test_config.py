@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tailrace.broker.process.settings import Durability, Settings, SlaveRule, StreamPolicy, described_fields
 from tailrace.supervisor.config import FILE_MAX_BYTES, REPEATED_SECTIONS_MAX, ConfigError, flag_name, load
+from tests.thorough import examples
 
 
 @pytest.fixture
@@ -209,7 +210,7 @@ HEADERS = st.sampled_from(["[listen]", "[metrics]", "[limits]", "[[stream]]", "[
 ANY_LINES = st.lists(st.one_of(HEADERS, st.tuples(KEYS, VALUES).map(" = ".join)), max_size=12)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=examples(200))
 @given(lines=ANY_LINES)
 def test_any_file_gives_settings_or_faults_with_lines_of_it(lines: list[str], tmp_path: Path) -> None:
     file = tmp_path / "any.toml"

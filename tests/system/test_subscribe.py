@@ -217,7 +217,7 @@ def test_unsub_within_a_backlog_ends_the_messages(node: Node, client: LineClient
 def test_catching_up_and_going_on_have_no_seam(node: Node, slot: int) -> None:
     """Readers come in at any moment while publishing goes on: each seq once, none missing, the same bytes."""
     name = name_of(0, WORKERS, f"seam{slot}-")
-    total = 30_000
+    total = 12_000
     payloads = fill(node, name, 5_000, 100)
     payloads += [b"%d live" % number for number in range(5_000, total)]
 
@@ -233,7 +233,7 @@ def test_catching_up_and_going_on_have_no_seam(node: Node, slot: int) -> None:
     for number, reader in enumerate(readers):
         start = number * 500
         reader.send(f"sub {name} #{start}")
-        reader.read_messages(number * 2_000 + 1)  # the next one starts later
+        reader.read_messages(number * 800 + 1)  # the next one starts later
     thread.join()
     for number, reader in enumerate(readers):
         reader.read_messages(total - number * 500)

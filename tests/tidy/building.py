@@ -1,4 +1,4 @@
-"""A copy of the installed sources, and wheels of it."""
+"""A copy of the installed sources, and wheels and sdists of it, made as pip does it, but without pip."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from tests.tidy import tree
 
 BUILD_TIMEOUT_S = 300
 TRANSLATED = tree.ROOT / "build" / "cython"
+BUILD = "import sys; from setuptools import build_meta as b; print(getattr(b, f'build_{sys.argv[1]}')('dist'))"
 FILES = ("setup.py", "pyproject.toml", "README.md", "LICENSE", "MANIFEST.in", "pyspark_tailrace.py")
 
 
@@ -32,9 +34,18 @@ def copy_translated(root: Path) -> None:
 
 def make_wheel(root: Path, **variables: str) -> Path:
     """The wheel of the checkout at `root`, made with these environment variables."""
-    pip = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-build-isolation", "--no-deps"]
+    return build_distribution(root, "wheel", variables)
+
+
+def make_sdist(root: Path) -> Path:
+    """What has been compiled is not in it."""
+    return build_distribution(root, "sdist", {"TAILRACE_DISABLE_COMPILED": "1"})
+
+
+def build_distribution(root: Path, kind: str, variables: Mapping[str, str]) -> Path:
+    """By the build backend's own function, in a process of its own."""
     done = subprocess.run(
-        [*pip, "-w", "wheels", "."],
+        [sys.executable, "-c", BUILD, kind],
         cwd=root,
         env={**os.environ, **variables},
         capture_output=True,
@@ -43,4 +54,4 @@ def make_wheel(root: Path, **variables: str) -> Path:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    return next((root / "wheels").glob("*.whl"))
+    return root / "dist" / done.stdout.splitlines()[-1]

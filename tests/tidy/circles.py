@@ -18,7 +18,7 @@ def import_graph(paths: Iterable[Path]) -> dict[str, set[str]]:
 
 
 def _imported(path: Path, modules: Mapping[str, Path]) -> Iterable[str]:
-    for node in ast.walk(tree.parse(path)):
+    for node in tree.nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name in modules)
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:

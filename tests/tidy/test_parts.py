@@ -6,11 +6,11 @@ from itertools import chain
 
 import pytest
 
-from tests.conftest import BOTH, ONCE, part_of
+from tests.conftest import BOTH, COMPILED, ONCE, part_of
 from tests.tidy.tree import ROOT
 
 
-@pytest.mark.parametrize("path", [*chain(*ONCE.values()), *BOTH])
+@pytest.mark.parametrize("path", [*chain(*ONCE.values()), *BOTH, *COMPILED])
 def test_what_a_list_names_is_there(path: str) -> None:
     """A file that was renamed would be run twice more, unseen."""
     assert list(ROOT.glob(f"{path.removesuffix('/')}*"))

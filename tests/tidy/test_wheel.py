@@ -31,27 +31,56 @@ print(tailrace.__file__, *(each.own for each in (broker, cli, client, deploy, pr
 """
 
 
+def tracked() -> list[str]:
+    """The files of this checkout that git has; none without git."""
+    done = subprocess.run(["git", "ls-files"], cwd=tree.ROOT, capture_output=True, text=True, check=False)
+    return [name for name in done.stdout.splitlines() if (tree.ROOT / name).is_file()]
+
+
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An unpacked sdist; without git, which knows what belongs in one, a copy of the installed sources."""
     if leaves.interpreted_wanted():
         pytest.skip("nothing here depends on which build is loaded; the other run has it")
-    root = tmp_path_factory.mktemp("wheel") / "checkout"
+    folder = tmp_path_factory.mktemp("sources")
+    root = folder / "checkout"
     root.mkdir()
-    building.copy_sources(root)
-    return building.make_wheel(root, TAILRACE_DISABLE_COMPILED="1")
+    names = tracked()
+    if not names:
+        building.copy_sources(root)
+        return root
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(tree.ROOT / name, root / name)
+    with tarfile.open(building.make_sdist(root)) as archive:
+        archive.extractall(folder / "unpacked", filter="data")
+    (unpacked,) = (folder / "unpacked").iterdir()
+    return unpacked
 
 
-@pytest.fixture
-def guest(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def wheel(sources: Path) -> Path:
+    return building.make_wheel(sources, TAILRACE_DISABLE_COMPILED="1")
+
+
+def make_guest(folder: Path) -> Path:
     """The Python of a fresh environment, which sees the dependencies of this one and nothing else of it."""
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv"], check=True, timeout=WAIT_S)
-    dependencies = tmp_path / "dependencies"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "venv"], check=True, timeout=WAIT_S)
+    dependencies = folder / "dependencies"
     dependencies.mkdir()
-    (site,) = (tmp_path / "venv").glob("lib/python*/site-packages")
+    (site,) = (folder / "venv").glob("lib/python*/site-packages")
     (site / "dependencies.pth").write_text(f"{dependencies}\n")
     for name in ("click", "google_crc32c", "msgpack", "rich", "markdown_it", "mdurl", "pygments"):
         (dependencies / name).symlink_to(Path(click.__file__).parents[1] / name)
-    return tmp_path / "venv" / "bin" / "python"
+    return folder / "venv" / "bin" / "python"
+
+
+@pytest.fixture(scope="module")
+def guest(tmp_path_factory: pytest.TempPathFactory, wheel: Path) -> Path:
+    """An environment in which the wheel is installed."""
+    python = make_guest(tmp_path_factory.mktemp("guest"))
+    install(python, wheel)
+    return python
 
 
 def site_of(python: Path) -> Path:
@@ -90,23 +119,7 @@ def test_all_of_it_is_one_package(wheel: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("supervisor_first", [True, False])
-def test_it_stands_beside_the_supervisor_of_others(guest: Path, wheel: Path, supervisor_first: bool) -> None:
-    if supervisor_first:
-        install_supervisor(guest)
-    install(guest, wheel)
-    if not supervisor_first:
-        install_supervisor(guest)
-    theirs = "import supervisor.options, supervisor.supervisord as s; print(s.__file__)"
-    done = run(guest, "-c", theirs)
-    assert done.stdout.strip() == str(site_of(guest) / "supervisor" / "supervisord.py"), done.stderr
-    ours = "import tailrace.supervisor.config as c; print(c.__file__)"
-    assert run(guest, "-c", ours).stdout.strip() == str(site_of(guest) / "tailrace" / "supervisor" / "config.py")
-
-
-@pytest.mark.slow
-def test_an_application_keeps_its_own_modules(guest: Path, wheel: Path, tmp_path: Path) -> None:
-    install(guest, wheel)
+def test_an_application_keeps_its_own_modules(guest: Path, tmp_path: Path) -> None:
     application = tmp_path / "application"
     application.mkdir()
     for name in OWN:
@@ -117,8 +130,7 @@ def test_an_application_keeps_its_own_modules(guest: Path, wheel: Path, tmp_path
 
 
 @pytest.mark.slow
-def test_the_command_without_what_a_server_needs(guest: Path, wheel: Path) -> None:
-    install(guest, wheel)
+def test_the_command_without_what_a_server_needs(guest: Path) -> None:
     command = str(guest.with_name("tailrace"))
     assert "tailrace.service" in run(guest, command, "deploy", "--list").stdout
     assert run(guest, command, "pub", "--help").returncode == 0
@@ -130,22 +142,29 @@ def test_the_command_without_what_a_server_needs(guest: Path, wheel: Path) -> No
 
 
 @pytest.mark.slow
-def test_the_sdist_holds_everything_and_builds(tmp_path: Path) -> None:
-    if leaves.interpreted_wanted():
-        pytest.skip("nothing here depends on which build is loaded; the other run has it")
-    listed = subprocess.run(["git", "ls-files"], cwd=tree.ROOT, capture_output=True, text=True, check=False).stdout
+@pytest.mark.parametrize("supervisor_first", [False, True])
+def test_it_stands_beside_the_supervisor_of_others(
+    request: pytest.FixtureRequest, tmp_path: Path, wheel: Path, supervisor_first: bool
+) -> None:
+    if supervisor_first:
+        guest = make_guest(tmp_path)
+        install_supervisor(guest)
+        install(guest, wheel)
+    else:
+        guest = request.getfixturevalue("guest")
+        install_supervisor(guest)
+    theirs = "import supervisor.options, supervisor.supervisord as s; print(s.__file__)"
+    done = run(guest, "-c", theirs)
+    assert done.stdout.strip() == str(site_of(guest) / "supervisor" / "supervisord.py"), done.stderr
+    ours = "import tailrace.supervisor.config as c; print(c.__file__)"
+    assert run(guest, "-c", ours).stdout.strip() == str(site_of(guest) / "tailrace" / "supervisor" / "config.py")
+
+
+@pytest.mark.slow
+def test_the_sdist_holds_everything(sources: Path) -> None:
+    """The wheel of the other tests is built from it."""
+    listed = tracked()
     if not listed:
         pytest.skip("not a checkout of git: nothing says what belongs in it")
-    root = tmp_path / "checkout"
-    for name in listed.splitlines():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(tree.ROOT / name, root / name)
-    program = "from setuptools.build_meta import build_sdist; print(build_sdist('dist'))"
-    done = run(Path(sys.executable), "-c", program, cwd=root)
-    assert done.returncode == 0, done.stderr
-    with tarfile.open(next((root / "dist").glob("*.tar.gz"))) as archive:
-        archive.extractall(tmp_path / "unpacked", filter="data")
-    (unpacked,) = (tmp_path / "unpacked").iterdir()
-    there = {path.relative_to(unpacked).as_posix() for path in unpacked.rglob("*") if path.is_file()}
-    assert {name for name in listed.splitlines() if name != ".gitignore"} <= there
-    assert building.make_wheel(unpacked, TAILRACE_DISABLE_COMPILED="1").exists()
+    there = {path.relative_to(sources).as_posix() for path in sources.rglob("*") if path.is_file()}
+    assert {name for name in listed if name != ".gitignore"} <= there

@@ -73,6 +73,12 @@ def parse(path: Path) -> ast.Module:
     return ast.parse(path.read_text(), filename=str(path))
 
 
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Every node of a module."""
+    return tuple(ast.walk(parse(path)))
+
+
 def enclosing_function(tree: ast.Module, line: int) -> str:
     """The name of the innermost function around a line, "" at module level."""
     found, start = "", 0

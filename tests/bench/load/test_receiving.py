@@ -15,6 +15,7 @@ from bench.peers.plain import BareSendfile, Plain
 from bench.peers.tailrace_binary import TailraceBinary
 from tailrace.protocol.messages import Failed, Ping, Subscribed, pack
 from tests.bench.load.frames import chunk
+from tests.thorough import examples
 
 PAYLOAD = make_payload(100)
 FRAME_BYTES = 132
@@ -33,7 +34,7 @@ def _chunks(sizes: list[int]) -> bytes:
     return b"".join(chunk(PAYLOAD, sum(sizes[:place]), size) for place, size in enumerate(sizes))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=30)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=examples(30))
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=10), st.lists(st.integers(1, 3_000), max_size=20))
 def test_frames_are_counted_however_they_are_cut(pair: Pair, sizes: list[int], cuts: list[int]) -> None:
     ours, theirs = pair

@@ -26,6 +26,7 @@ from tailrace.broker.process.metrics import (
     WorkerMetrics,
 )
 from tailrace.broker.process.scoreboard import ROWS_SPARE, Board
+from tests.thorough import examples
 
 FAMILIES = {family.name.removeprefix("tailrace_"): family for family in TABLE}
 
@@ -231,7 +232,7 @@ class Rows(RuleBasedStateMachine):
 
 
 TestRows = Rows.TestCase
-TestRows.settings = settings(max_examples=15, stateful_step_count=25, deadline=None)
+TestRows.settings = settings(max_examples=examples(15), stateful_step_count=25, deadline=None)
 
 
 def test_a_text_that_is_cut_is_still_text() -> None:

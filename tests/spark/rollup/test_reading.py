@@ -28,8 +28,9 @@ from tests.shard.helpers import flip
 from tests.spark.data import Sent, make_directory, plain, trim
 from tests.spark.rollup import reference
 from tests.spark.rollup.directories import DAY, DAY_START_US, Made, directories, make
+from tests.thorough import examples
 
-QUICK = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def plan(data: Path, **bounds: Any) -> list[Task]:

@@ -66,23 +66,26 @@ def keep_house(office: Office) -> None:
 def test_very_many_acks_leave_little_on_the_disk_and_little_to_read(
     office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A million of them leave less than 10 MB; this is a fiftieth of it, with a fiftieth of the measure."""
-    monkeypatch.setattr(cursor_log_module, "COMPACT_BYTES", cursor_log_module.COMPACT_BYTES // 50)
+    """A million of them leave less than 10 MB; this is a hundredth of it, with a hundredth of the measure."""
+    monkeypatch.setattr(cursor_log_module, "COMPACT_BYTES", cursor_log_module.COMPACT_BYTES // 100)
     for _ in range(10):
-        ack_each(office, 2)
+        ack_each(office, 1)
         keep_house(office)
     stream_log = office.owner.stream(LOG).log
-    assert stream_log.next_seq > 20_000
+    assert stream_log.next_seq > 10_000
     kept_bytes = stream_log.end_offset - stream_log.entry(stream_log.first_seq).offset
     assert kept_bytes < 10 * cursor_log_module.COMPACT_BYTES, "all that is read when it is opened"
     assert log_bytes(office) < (10 << 20) / 10, "the files have room for more, which does not become less than this"
     before = office.rows()
     office.owner.close_logs()  # that goes back
-    assert log_bytes(office) < (10 << 20) / 50
+    assert log_bytes(office) < (10 << 20) / 100
     assert same(office.crash().rows(), before)
 
 
-def test_what_is_before_a_checkpoint_stays_until_that_is_on_the_disk(office: Office) -> None:
+def test_what_is_before_a_checkpoint_stays_until_that_is_on_the_disk(
+    office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cursor_log_module, "COMPACT_BYTES", 100_000)
     while office.desk.book(S).log.checkpoint is None:
         ack_each(office, 1)
     stream_log = office.owner.stream(LOG).log

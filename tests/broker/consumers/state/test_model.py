@@ -26,6 +26,7 @@ from tailrace.protocol.consuming import Get
 from tailrace.shard.epochs import parting_seq
 from tests.broker.consumers.model import Model
 from tests.broker.consumers.stream import Message, Stream, asking
+from tests.thorough import examples
 
 NAMES = (b"billing", b"audit")
 MEMBERS = (b"a", b"b", b"c")
@@ -557,10 +558,10 @@ def _said(chance: random.Random) -> tuple[float, int]:
 
 def test_long_runs() -> None:
     seed = int(os.environ.get("TAILRACE_TEST_SEED", "0")) or random.randrange(1, 1 << 32)
-    for each in range(seed, seed + 40):
+    for each in range(seed, seed + examples(40)):
         print(f"TAILRACE_TEST_SEED={each}")  # of the run that fails it is the last one that is shown
         drive(each, 120)
 
 
-Machine.TestCase.settings = settings(max_examples=30, stateful_step_count=40)
+Machine.TestCase.settings = settings(max_examples=examples(30), stateful_step_count=40)
 TestModel = Machine.TestCase

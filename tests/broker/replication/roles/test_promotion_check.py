@@ -18,6 +18,7 @@ from tailrace.protocol.errors import Code
 from tailrace.protocol.replication import End, Link, Told
 from tailrace.shard.epochs import EpochStart, History, begin_epoch, epoch_at, last_epoch
 from tests.broker.world import World, world
+from tests.thorough import examples
 
 S = b"s"
 
@@ -154,7 +155,7 @@ class Cluster:
 steps = st.tuples(st.sampled_from(("publish", "copy", "copy", "fail_over")), st.integers(0, 5))
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(st.lists(steps, min_size=8, max_size=40))
 def test_no_failover_loses_what_was_acknowledged_as_replicated(done: list[tuple[str, int]]) -> None:
     """Publishes go to any master, also to one that was replaced out of its sight; slaves copy what they can reach."""

@@ -1,0 +1,30 @@
+"""How much of a large space the tests try: a share of it in an ordinary run, all of it with TAILRACE_THOROUGH=1.
+
+Hypothesis gets a third of its examples, but 20 at least. A test that would repeat a session for every byte of it takes
+the bytes at both ends and a random sample of the others, another one in each run.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+
+VARIABLE = "TAILRACE_THOROUGH"
+THOROUGH = os.environ.get(VARIABLE, "") not in ("", "0")
+EXAMPLES_PART = 3
+EXAMPLES_LEAST = 20
+EDGE = 12
+"""Places at each end of a range that are always tried."""
+
+
+def examples(count: int, *, thorough: bool = THOROUGH) -> int:
+    """`max_examples` of a property that has `count` examples in a thorough run."""
+    return count if thorough else min(count, max(EXAMPLES_LEAST, count // EXAMPLES_PART))
+
+
+def places(found: range, count: int, chance: random.Random, *, thorough: bool = THOROUGH) -> list[int]:
+    """`count` of these places in order: EDGE at each end, the others at random. All of them in a thorough run."""
+    if thorough or len(found) <= count:
+        return list(found)
+    inner = found[EDGE:-EDGE]
+    return [*found[:EDGE], *sorted(chance.sample(inner, count - 2 * EDGE)), *found[-EDGE:]]
