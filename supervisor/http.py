@@ -26,8 +26,8 @@ from tailrace.supervisor.collectors import (
     WorkerCollector,
     find_unready,
 )
-from tailrace.supervisor.http_exchange import Page, text_page
-from tailrace.supervisor.http_server import Pages, Server
+from tailrace.supervisor.http_exchange import HttpPage, text_page
+from tailrace.supervisor.http_server import HttpServer, Pages
 from tailrace.supervisor.textfile import TextfileCollector
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -43,7 +43,7 @@ def run(settings: Settings, board: Board, listener: socket.socket, lifeline_fd: 
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
         signal.signal(number, signal.SIG_IGN)  # meant for the supervisor; a terminal sends some to the whole group
     slow_pages = make_slow_pages(settings, board, os.getppid())
-    server = Server(make_pages(settings, board), slow_pages, settings.metrics_host)
+    server = HttpServer(make_pages(settings, board), slow_pages, settings.metrics_host)
     asyncio.run(server.serve(listener, lifeline_fd, [signal.SIGTERM]))
 
 
@@ -53,7 +53,7 @@ def run(settings: Settings, board: Board, listener: socket.socket, lifeline_fd: 
 def make_pages(settings: Settings, board: Board) -> Pages:
     """The pages that are made from memory."""
 
-    def ready() -> Page:
+    def ready() -> HttpPage:
         unready = find_unready(board, settings.beat_timeout_s)
         if unready:
             return text_page(HTTPStatus.SERVICE_UNAVAILABLE, "\n".join(unready))
@@ -69,7 +69,7 @@ def make_pages(settings: Settings, board: Board) -> Pages:
 def make_slow_pages(settings: Settings, board: Board, supervisor_pid: int) -> Pages:
     """The pages that read files and the state of file systems."""
     registry = make_registry(settings, board, supervisor_pid)
-    return {"/metrics": lambda: Page(HTTPStatus.OK, generate_latest(registry), METRICS_TYPE)}
+    return {"/metrics": lambda: HttpPage(HTTPStatus.OK, generate_latest(registry), METRICS_TYPE)}
 
 
 def make_registry(settings: Settings, board: Board, supervisor_pid: int) -> CollectorRegistry:

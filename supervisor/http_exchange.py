@@ -20,7 +20,7 @@ _HOST = re.compile(r"(?:\[([^\[\]]*)\]|([^\[\]:]*))(?::[0-9]*)?")
 _HOST_REFUSED = "this port serves requests for localhost and for addresses; a proxy in front of it must set Host so"
 
 
-class BadRequest(Exception):
+class HttpError(Exception):
     """An invalid or unsupported request; `status` is the answer's."""
 
     def __init__(self, status: HTTPStatus, text: str) -> None:
@@ -29,7 +29,7 @@ class BadRequest(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class HttpPage:
     """An answer: status, body and its type."""
 
     status: HTTPStatus
@@ -37,9 +37,9 @@ class Page:
     content_type: str = TEXT
 
 
-def text_page(status: HTTPStatus, text: str) -> Page:
+def text_page(status: HTTPStatus, text: str) -> HttpPage:
     """A page of one or more lines of text."""
-    return Page(status, (text.rstrip("\n") + "\n").encode())
+    return HttpPage(status, (text.rstrip("\n") + "\n").encode())
 
 
 class Exchange:
@@ -56,25 +56,25 @@ class Exchange:
         self._is_head = False
 
     def receive(self, received: bytes) -> str | None:
-        """The path that is asked for, without its query; None while the head is incomplete. Raises BadRequest."""
+        """The path that is asked for, without its query; None while the head is incomplete. Raises HttpError."""
         self._connection.receive_data(received)
         try:
             event = self._connection.next_event()
         except h11.RemoteProtocolError as error:
-            raise BadRequest(HTTPStatus(error.error_status_hint), str(error)) from None
+            raise HttpError(HTTPStatus(error.error_status_hint), str(error)) from None
         return self._path(event) if isinstance(event, h11.Request) else None
 
     def _path(self, request: h11.Request) -> str:
         self._is_head = request.method == b"HEAD"
         if request.method not in (b"GET", b"HEAD"):
-            raise BadRequest(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are served")
+            raise HttpError(HTTPStatus.METHOD_NOT_ALLOWED, "only GET and HEAD are served")
         if self._names is not None:
             for name, value in request.headers:
                 if name == b"host" and not _names_us(value.decode("latin-1"), self._names):
-                    raise BadRequest(HTTPStatus.MISDIRECTED_REQUEST, _HOST_REFUSED)
+                    raise HttpError(HTTPStatus.MISDIRECTED_REQUEST, _HOST_REFUSED)
         return request.target.decode("latin-1").partition("?")[0]
 
-    def answer(self, page: Page) -> bytes:
+    def answer(self, page: HttpPage) -> bytes:
         """The bytes of the answer; HEAD gets the same head and no body."""
         headers = [
             ("Content-Type", page.content_type),

@@ -19,7 +19,7 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any
 
-from tailrace.supervisor.http_exchange import BadRequest, Exchange, Page, text_page
+from tailrace.supervisor.http_exchange import Exchange, HttpError, HttpPage, text_page
 
 log = logging.getLogger(__name__)
 
@@ -28,30 +28,30 @@ CONNECTION_TIMEOUT_S = 10.0
 RECEIVE_BYTES = 16 << 10
 LINGER_MAX_BYTES = 1 << 20  # of a peer that goes on sending after its answer
 
-Pages = Mapping[str, Callable[[], Page]]
+Pages = Mapping[str, Callable[[], HttpPage]]
 
 
 class SlowPage:
     """A page that is made in a thread, once at a time. All that ask while it is being made share the next one."""
 
-    def __init__(self, make: Callable[[], Page], executor: ThreadPoolExecutor) -> None:
+    def __init__(self, make: Callable[[], HttpPage], executor: ThreadPoolExecutor) -> None:
         self._make = make
         self._executor = executor
         self._making = asyncio.Lock()
-        self._next: asyncio.Task[Page] | None = None
+        self._next: asyncio.Task[HttpPage] | None = None
 
-    async def page(self) -> Page:
+    async def page(self) -> HttpPage:
         if self._next is None:
             self._next = asyncio.create_task(self._make_next())
         return await asyncio.shield(self._next)
 
-    async def _make_next(self) -> Page:
+    async def _make_next(self) -> HttpPage:
         async with self._making:
             self._next = None  # it begins now: it may be too old for those who ask from here on
             return await asyncio.get_running_loop().run_in_executor(self._executor, self._make)
 
 
-class Server:
+class HttpServer:
     """Answers one request for each connection.
 
     pages: made at once, in the loop. slow_pages: made in a thread.
@@ -116,7 +116,7 @@ class Server:
         while left > 0 and (received := await reader.read(RECEIVE_BYTES)):
             left -= len(received)
 
-    async def _page(self, reader: asyncio.StreamReader, exchange: Exchange) -> Page | None:
+    async def _page(self, reader: asyncio.StreamReader, exchange: Exchange) -> HttpPage | None:
         """The page that the peer asks for; None if it leaves before it has asked."""
         path = None
         try:
@@ -125,7 +125,7 @@ class Server:
                 if not received:
                     return None
                 path = exchange.receive(received)
-        except BadRequest as bad:
+        except HttpError as bad:
             return text_page(bad.status, str(bad))
         if path in self._slow_pages:
             return await self._slow_pages[path].page()
@@ -135,7 +135,7 @@ class Server:
         return text_page(HTTPStatus.NOT_FOUND, f"no such page; there are {paths}")
 
 
-def make_safely(path: str, make: Callable[[], Page]) -> Page:
+def make_safely(path: str, make: Callable[[], HttpPage]) -> HttpPage:
     """The page, or one with its error."""
     try:
         return make()

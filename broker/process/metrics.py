@@ -99,7 +99,7 @@ class Timing:
         return dict(zip((*BUCKETS, SUM), (*self.counts, self.sum_s), strict=True))
 
 
-class Tally:
+class LabelCounts:
     """Counts by a label whose values are an enumeration of the program, never a peer's text."""
 
     __slots__ = ("counts",)
@@ -180,12 +180,12 @@ class WorkerMetrics:
         default_factory=Timing,
         metadata=_timing("tailrace_commit_seconds", "Time one sync of a stream to the disk takes."),
     )
-    refused: Tally = field(
-        default_factory=Tally,
+    refused: LabelCounts = field(
+        default_factory=LabelCounts,
         metadata=_tally("tailrace_refused_commands", "code", "Commands answered with an error, by its code.", CODES),
     )
-    dropped: Tally = field(
-        default_factory=Tally,
+    dropped: LabelCounts = field(
+        default_factory=LabelCounts,
         metadata=_tally("tailrace_closed_connections", "reason", "Client connections that are no more, by reason."),
     )
 

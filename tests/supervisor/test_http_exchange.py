@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailrace.supervisor.http_exchange import HEAD_MAX_BYTES, BadRequest, Exchange, Page, text_page
+from tailrace.supervisor.http_exchange import HEAD_MAX_BYTES, Exchange, HttpError, HttpPage, text_page
 
 WHOLE = b"GET /metrics?a=b HTTP/1.1\r\nHost: x\r\nAccept: */*\r\n\r\n"
 LOCAL = {"localhost", "here"}
-PAGE = Page(HTTPStatus.OK, b"body\n", "text/x")
+PAGE = HttpPage(HTTPStatus.OK, b"body\n", "text/x")
 
 
 def test_a_head_byte_by_byte() -> None:
@@ -37,7 +37,7 @@ def test_heads_that_are_served(head: bytes, path: str) -> None:
 
 def refused(head: bytes, names: set[str] | None = None) -> HTTPStatus:
     exchange = Exchange(names)
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(HttpError) as caught:
         exchange.receive(head)
     answer = exchange.answer(text_page(caught.value.status, str(caught.value)))
     assert answer.startswith(b"HTTP/1.1 %d " % caught.value.status)
@@ -73,7 +73,7 @@ def test_any_bytes_are_a_request_or_refused_or_incomplete(pieces: list[bytes]) -
     for piece in filter(None, pieces):
         try:
             path = exchange.receive(piece)
-        except BadRequest as bad:
+        except HttpError as bad:
             assert bad.status in HTTPStatus and exchange.answer(text_page(bad.status, str(bad)))
             return
         if path is not None:
@@ -115,6 +115,6 @@ def test_an_answer_and_its_head_alone() -> None:
 
 def test_a_method_that_is_not_allowed_gets_those_that_are() -> None:
     exchange = Exchange()
-    with pytest.raises(BadRequest):
+    with pytest.raises(HttpError):
         exchange.receive(b"PUT / HTTP/1.1\r\nHost: x\r\n\r\n")
     assert b"Allow: GET, HEAD\r\n" in exchange.answer(text_page(HTTPStatus.METHOD_NOT_ALLOWED, "no"))

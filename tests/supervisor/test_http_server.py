@@ -12,7 +12,7 @@ from http import HTTPStatus
 import pytest
 
 from tailrace.supervisor import http_server
-from tailrace.supervisor.http_exchange import Page, text_page
+from tailrace.supervisor.http_exchange import HttpPage, text_page
 from tailrace.supervisor.http_server import Pages
 from tailrace.supervisor.listeners import open_metrics_listener
 from tests.supervisor.http_peer import DEADLINE_S, GET, Address, ask, get, read_answer
@@ -20,11 +20,11 @@ from tests.system.node import wait_for
 
 
 def serving(pages: Pages, slow_pages: Pages | None = None) -> AbstractContextManager[Address]:
-    return running(http_server.Server(pages, slow_pages or {}))
+    return running(http_server.HttpServer(pages, slow_pages or {}))
 
 
 @contextmanager
-def running(server: http_server.Server) -> Iterator[Address]:
+def running(server: http_server.HttpServer) -> Iterator[Address]:
     listener = open_metrics_listener("127.0.0.1", 0)
     address: Address = listener.getsockname()[:2]
     stop_read, stop_write = socket.socketpair()
@@ -45,7 +45,7 @@ def for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "CONNECTION_TIMEOUT_S", 1_000.0)
 
 
-def page(text: str) -> Callable[[], Page]:
+def page(text: str) -> Callable[[], HttpPage]:
     return lambda: text_page(HTTPStatus.OK, text)
 
 
@@ -88,7 +88,7 @@ def test_a_head_without_an_end_is_refused() -> None:
 @pytest.mark.parametrize("request_", [b"GET / HT", GET], ids=["half a request", "reads nothing"])
 def test_a_slow_peer_is_dropped_at_its_deadline(request_: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "CONNECTION_TIMEOUT_S", 0.2)
-    server = http_server.Server({"/": page("x" * 8_000_000)}, {})
+    server = http_server.HttpServer({"/": page("x" * 8_000_000)}, {})
     with running(server) as address, slow_reader(address, request_) as slow:
         wait_for(lambda: server._hosts, "it is connected", DEADLINE_S)
         wait_for(lambda: not server._hosts, "it is dropped", DEADLINE_S)
@@ -150,7 +150,7 @@ class Gate:
         self.begun = threading.Semaphore(0)
         self.opened = threading.Semaphore(0)
 
-    def __call__(self) -> Page:
+    def __call__(self) -> HttpPage:
         self.made += 1
         made = self.made
         self.begun.release()
@@ -186,7 +186,7 @@ def test_pages_that_nobody_waits_for_any_more_are_not_queued(monkeypatch: pytest
     """A disk may hang for hours, with a scrape every few seconds."""
     monkeypatch.setattr(http_server, "CONNECTION_TIMEOUT_S", 0.05)
     gate = Gate()
-    server = http_server.Server({"/": page("index")}, {"/metrics": gate})
+    server = http_server.HttpServer({"/": page("index")}, {"/metrics": gate})
     with running(server) as address:
         for _ in range(4):
             assert ask(address, GET.replace(b"/ ", b"/metrics ")) == (b"", b"")
@@ -229,7 +229,7 @@ def test_addresses_of_this_machine_alone() -> None:
 
 
 def test_a_page_that_fails_is_an_error_and_the_next_works(caplog: pytest.LogCaptureFixture) -> None:
-    def broken() -> Page:
+    def broken() -> HttpPage:
         raise RuntimeError("Read beyond file size detected, file is corrupted.")
 
     with serving({"/": page("index"), "/readyz": broken}, {"/metrics": broken}) as address:

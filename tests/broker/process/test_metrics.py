@@ -13,8 +13,8 @@ from tailrace.broker.process.metrics import (
     SUM,
     TABLE,
     TIME_BOUNDS_S,
+    LabelCounts,
     SlaveMeasures,
-    Tally,
     Timing,
     Traffic,
     WorkerMetrics,
@@ -34,7 +34,7 @@ def test_timing_puts_a_bound_into_the_bucket_below_it() -> None:
 
 
 def test_tally_is_bounded_whatever_it_is_told() -> None:
-    tally = Tally()
+    tally = LabelCounts()
     for number in range(MAX_LABEL_VALUES * 2):
         tally.add(f"code{number}", 2)
     tally.add("code0")
