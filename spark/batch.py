@@ -21,7 +21,7 @@ from tailrace.spark.workers import settle
 
 def batch_maker(options: Options, schema: StructType) -> BatchMaker:
     """Batches just as Spark wants them. Raises WrongSchema."""
-    return BatchMaker(to_arrow_schema(schema, timezone="UTC"), options.payload)
+    return BatchMaker(to_arrow_schema(schema, timezone="UTC"), options.payload, options.avro_schema)
 
 
 class TaskPartition(InputPartition):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tailrace.shard.frame import HEADER_BYTES
 from tailrace.spark.entries import Int64s, Table
-from tailrace.spark.headers import HEADERS_TYPE, headers_array
+from tailrace.spark.headers import HEADERS_TYPE, headers_array, keys_array
 from tailrace.spark.options import PayloadForm
 from tailrace.spark.payloads import CORRUPT, Decoded, UnsupportedType, make_decoder, natural_type
 from tailrace.spark.source import Block, StreamRef
@@ -32,13 +32,14 @@ SCHEMA: Final = pa.schema(
         ("epoch", pa.int64()),
         ("size", pa.int32()),
         ("headers", HEADERS_TYPE),
+        ("key", pa.binary()),
         ("payload", pa.binary()),
     ]
 )
 """A message. The payload's type is another where it is decoded."""
 FAULT: Final = "_fault"
 """What could not be read of a stream, in a row of its own; only where the schema has this column."""
-FROM_FRAMES: Final = frozenset({"headers", "payload", CORRUPT})
+FROM_FRAMES: Final = frozenset({"headers", "key", "payload", CORRUPT})
 """Columns that need the content; for the others the index is enough."""
 
 
@@ -67,8 +68,8 @@ class Messages(NamedTuple):
 class BatchMaker:
     """Record batches of one schema."""
 
-    def __init__(self, schema: pa.Schema, form: PayloadForm) -> None:
-        """Raises WrongSchema."""
+    def __init__(self, schema: pa.Schema, form: PayloadForm, avro_schema: str = "") -> None:
+        """`avro_schema`: of payloads in Avro. Raises WrongSchema."""
         check_schema(schema)
         self._schema = schema
         self.needs_frames = not FROM_FRAMES.isdisjoint(schema.names)
@@ -76,7 +77,7 @@ class BatchMaker:
         if not {"payload", CORRUPT}.isdisjoint(schema.names):
             type_ = schema.field("payload").type if "payload" in schema.names else natural_type(form)
             try:
-                self._decode = make_decoder(form, type_)
+                self._decode = make_decoder(form, type_, avro_schema)
             except UnsupportedType as error:
                 raise WrongSchema(str(error)) from None
 
@@ -211,6 +212,10 @@ def _headers(messages: Messages) -> pa.Array:
     return headers_array(messages.frames, messages.starts + HEADER_BYTES, messages.metadata_bytes)
 
 
+def _key(messages: Messages) -> pa.Array:
+    return keys_array(messages.frames, messages.starts + HEADER_BYTES, messages.metadata_bytes)
+
+
 def _no_fault(messages: Messages) -> pa.Array:
     return pa.nulls(len(messages.table), pa.string())
 
@@ -223,5 +228,6 @@ _MAKERS: Final[dict[str, Callable[[Messages], pa.Array]]] = {
     "epoch": _epoch,
     "size": _size,
     "headers": _headers,
+    "key": _key,
     FAULT: _no_fault,
 }

@@ -16,13 +16,15 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from tailrace.spark.avro import to_ddl
 from tailrace.spark.options import Options, parse_options
 from tailrace.spark.payloads import CORRUPT
 from tailrace.spark.workers import settle
 
 NAME = "tailrace"
 COLUMNS = (
-    "stream string, shard int, seq bigint, timestamp timestamp, epoch bigint, size int, headers map<string, binary>"
+    "stream string, shard int, seq bigint, timestamp timestamp, epoch bigint, size int, headers map<string, binary>, "
+    "key binary"
 )
 
 
@@ -31,6 +33,8 @@ def ddl(options: Options) -> str:
     if options.payload == "binary":
         return f"{COLUMNS}, payload binary"
     payload = f"struct<{options.payload_schema}>" if options.payload_schema else "string"
+    if options.avro_schema:
+        payload = to_ddl(options.avro_schema)
     return f"{COLUMNS}, payload {payload}, {CORRUPT} binary"
 
 

@@ -1,4 +1,4 @@
-"""User headers as a column: a map of texts to bytes for each message."""
+"""User headers as columns: a map of texts to bytes for each message, and the header "key" alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from tailrace.core.headers import unpack_headers
+from tailrace.core.headers import KEY_HEADER, unpack_headers
 from tailrace.spark.entries import Int64s
 
 HEADERS_TYPE: Final = pa.map_(pa.string(), pa.binary())
@@ -34,6 +34,19 @@ def headers_array(frames: memoryview, metadata_starts: Int64s, metadata_bytes: I
             values.append(value)
     offsets = np.concatenate(([0], np.cumsum(counts))).astype(np.int32)
     return pa.MapArray.from_arrays(offsets, pa.array(keys, pa.string()), pa.array(values, pa.binary()))
+
+
+def keys_array(frames: memoryview, metadata_starts: Int64s, metadata_bytes: Int64s) -> pa.Array:
+    """The header "key" of each message, null without one."""
+    found: list[bytes | None] = [None] * len(metadata_bytes)
+    known: dict[bytes, bytes | None] = {}
+    for place in np.flatnonzero(metadata_bytes):
+        start = int(metadata_starts[place])
+        metadata = bytes(frames[start : start + int(metadata_bytes[place])])
+        if metadata not in known:
+            known[metadata] = dict(_pairs(metadata)).get(KEY_HEADER)
+        found[place] = known[metadata]
+    return pa.array(found, pa.binary())
 
 
 def _pairs(metadata: bytes) -> list[tuple[str, bytes]]:

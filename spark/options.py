@@ -8,14 +8,15 @@ from typing import Final, Literal, TypeAlias, TypeVar, cast
 
 from tailrace.core.address import parse_addresses
 from tailrace.errors import InvalidArgument
+from tailrace.spark.avro import read_schema
 from tailrace.spark.patterns import split_patterns
 from tailrace.spark.places import EVERYTHING, Place, Range, parse_place
 from tailrace.spark.source import SourceOptions
 
 T = TypeVar("T")
-PayloadForm: TypeAlias = Literal["binary", "utf8", "json", "msgpack"]
+PayloadForm: TypeAlias = Literal["binary", "utf8", "json", "msgpack", "avro"]
 
-FORMS: Final = ("binary", "utf8", "json", "msgpack")
+FORMS: Final = ("binary", "utf8", "json", "msgpack", "avro")
 ROWS_MAX: Final = 1 << 40
 
 
@@ -25,7 +26,9 @@ class InvalidOption(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """All of them, checked. `max_rows_per_batch` and `fail_on_data_loss` are for live queries."""
+    """All of them, checked. `avro_schema`: the text of the schema, if payloads are in Avro. `max_rows_per_batch` and
+    `fail_on_data_loss` are for live queries.
+    """
 
     source: SourceOptions
     streams: tuple[str, ...] = ()
@@ -34,6 +37,7 @@ class Options:
     skip_bad: bool = False
     payload: PayloadForm = "binary"
     payload_schema: str = ""
+    avro_schema: str = ""
     rows_per_task: int | None = None
     max_rows_per_batch: int | None = None
     fail_on_data_loss: bool = True
@@ -54,6 +58,7 @@ def parse_options(said: Mapping[str, str]) -> Options:
         skip_bad=_choice(found, "badStreams", ("fail", "skip")) == "skip",
         payload=cast(PayloadForm, _choice(found, "payload", FORMS)),
         payload_schema=found.get("payloadschema", ""),
+        avro_schema=_avro_schema(found),
         rows_per_task=_number(found, "rowsPerTask"),
         max_rows_per_batch=_number(found, "maxRowsPerBatch"),
         fail_on_data_loss=_choice(found, "failOnDataLoss", ("true", "false")) == "true",
@@ -75,6 +80,7 @@ KNOWN: Final = (
     "badStreams",
     "payload",
     "payloadSchema",
+    "payloadSchemaFile",
     "rowsPerTask",
     "maxRowsPerBatch",
     "failOnDataLoss",
@@ -97,6 +103,14 @@ def _source(found: Mapping[str, str]) -> SourceOptions:
     if only_synced and not path:
         raise InvalidOption("onlySynced is for a path: over a connection the synced seq is unknown")
     return SourceOptions(path, addresses, found.get("token"), check_crc, only_synced)
+
+
+def _avro_schema(found: Mapping[str, str]) -> str:
+    """The text of the schema file. It is read here, on the driver: tasks need no file."""
+    path = found.get("payloadschemafile", "")
+    if bool(path) != (found.get("payload", "").lower() == "avro"):
+        raise InvalidOption('the option payloadSchemaFile, a schema of Avro, goes with the option payload, "avro"')
+    return _checked("payloadSchemaFile", path, read_schema) if path else ""
 
 
 def _place(found: Mapping[str, str], name: str) -> Place | None:

@@ -1,4 +1,4 @@
-"""Decodes payloads as a whole column: texts, JSON, msgpack. Invalid payloads are set apart, and stop no query.
+"""Decodes payloads as a whole column: texts, JSON, msgpack, Avro. Invalid payloads are set apart, and stop no query.
 
 Each form is tried on a whole batch at once. If that fails the batch is halved until the bad ones stand alone, so a few
 bad ones among many cost a few small decodings more.
@@ -15,12 +15,21 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from tailrace.spark import avro
 from tailrace.spark.options import PayloadForm
 
 CORRUPT: Final = "_corrupt"
 """The column of payloads that could not be decoded: their bytes, null where all is well."""
 
-_UNDECODABLE = (pa.ArrowException, msgpack.UnpackException, ValueError, TypeError, OverflowError, RecursionError)
+_UNDECODABLE = (
+    pa.ArrowException,
+    msgpack.UnpackException,
+    ValueError,
+    TypeError,
+    OverflowError,
+    RecursionError,
+    *avro.UNDECODABLE,
+)
 
 
 class Decoded(NamedTuple):
@@ -39,9 +48,9 @@ class UnsupportedType(ValueError):
     """Payloads of this form have no such type."""
 
 
-def make_decoder(form: PayloadForm, type_: pa.DataType) -> Decoder:
+def make_decoder(form: PayloadForm, type_: pa.DataType, avro_schema: str = "") -> Decoder:
     """Decodes a column of binary payloads to this type. Raises UnsupportedType."""
-    attempt = _ATTEMPTS[form](type_)
+    attempt = _avro(type_, avro_schema) if form == "avro" else _ATTEMPTS[form](type_)
     return lambda payloads: _decode(payloads, attempt, type_)
 
 
@@ -139,6 +148,14 @@ def _msgpack(type_: pa.DataType) -> Attempt:
     except (pa.ArrowNotImplementedError, TypeError) as error:
         raise UnsupportedType(f"msgpack payloads cannot be read as {type_}: {error}") from None
     return attempt
+
+
+def _avro(type_: pa.DataType, schema: str) -> Attempt:
+    """Fields that the type does not name are passed over."""
+    if not schema:
+        raise UnsupportedType("payloads in Avro need the option payloadSchemaFile")
+    unpack = avro.make_unpack(schema)
+    return lambda payloads: pa.array([unpack(each) for each in payloads.to_pylist()], type_)
 
 
 _ATTEMPTS: Final[dict[PayloadForm, Callable[[pa.DataType], Attempt]]] = {

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from tailrace.core.arguments import check_sizes, checked_stream, pack_frames
-from tailrace.core.headers import pack_headers
+from tailrace.core.headers import KEY_HEADER, pack_headers
 from tailrace.shard.frame import FLAG_CONTINUES, FLAG_PRODUCER
 from tailrace.shard.leaves import load
 from tailrace.shard.numbering import ID_KEY, NUMBER_KEY, read_numbering
@@ -126,7 +126,10 @@ def _metadata(batch: pa.RecordBatch) -> list[bytes]:
     for headers, key in zip(columns.get("headers", nothing), columns.get("key", nothing), strict=True):
         both = (tuple(headers or ()), key)
         if both not in packed:
-            packed[both] = pack_headers(dict(headers or ()), key)
+            pairs = dict(headers or ())
+            if key is not None:
+                pairs.pop(KEY_HEADER, None)  # as a query reads both of them
+            packed[both] = pack_headers(pairs, key)
         found.append(packed[both])
     return found
 

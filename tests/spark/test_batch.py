@@ -8,9 +8,12 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
+from tailrace.shard.frame import INDEX_ENTRY_BYTES
+from tailrace.shard.reader import StreamReader
+from tailrace.spark import columns
 from tailrace.spark.batch import TailraceReader
 from tailrace.spark.columns import FAULT, WrongSchema
 from tailrace.spark.datasource import TailraceDataSource
@@ -100,3 +103,28 @@ def test_a_batch_has_the_very_schema_that_spark_wants(path: str) -> None:
     reader = reader_of(path)
     (batch,) = reader.read(reader.partitions()[0])
     assert batch.schema.equals(to_arrow_schema(SCHEMA, timezone="UTC"))
+
+
+def test_columns_that_the_index_has_read_no_content(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Columns reach the reader by the schema that it is given."""
+    counted = {"index": 0, "content": 0}
+    for method, name in (("read_entries", "index"), ("read_into", "content")):
+        actual = getattr(StreamReader, method)
+
+        def count(self: StreamReader, *arguments: Any, _actual: Any = actual, _name: str = name) -> int:
+            size = int(_actual(self, *arguments))
+            counted[_name] += size
+            return size
+
+        monkeypatch.setattr(StreamReader, method, count)
+    index = [field for field in columns.SCHEMA if field.name not in columns.FROM_FRAMES]
+    reader = reader_of(path, from_arrow_schema(pa.schema(index)))
+    rows = [row for partition in reader.partitions() for batch in reader.read(partition) for row in batch.to_pylist()]
+    assert len(rows) == 20
+    assert counted["content"] == 0
+    assert counted["index"] >= 20 * INDEX_ENTRY_BYTES
+    for column in ("payload", "key", "headers"):
+        before = counted["content"]
+        reader = reader_of(path, from_arrow_schema(pa.schema([columns.SCHEMA.field(column)])))
+        assert sum(batch.num_rows for partition in reader.partitions() for batch in reader.read(partition)) == 20
+        assert counted["content"] > before

@@ -50,6 +50,7 @@ def test_every_column_of_several_streams_in_one_batch(source: Source) -> None:
     headers = len(pack_headers({"k": "v"}))
     assert rows["size"] == [1, 1 + headers, 1, 1 + headers, 9, 9, 9]
     assert [dict(pairs) for pairs in rows["headers"]] == [{}, {"k": b"v"}, {}, {"k": b"v"}, {}, {}, {}]
+    assert rows["key"] == [None] * 7
     assert rows["payload"] == [b"0", b"1", b"2", b"3", b"message 0", b"message 1", b"message 2"]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import pkgutil
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +37,16 @@ def load(session: Any, data: DataDirectory, **options: str) -> Any:
 
 
 def test_columns_follow_the_payload() -> None:
-    assert ddl(parse_options({"path": "/d"})).endswith("headers map<string, binary>, payload binary")
+    assert ddl(parse_options({"path": "/d"})).endswith("headers map<string, binary>, key binary, payload binary")
     assert ddl(parse_options({"path": "/d", "payload": "utf8"})).endswith("payload string, _corrupt binary")
     said = {"path": "/d", "payload": "json", "payloadSchema": "a int"}
     assert ddl(parse_options(said)).endswith("payload struct<a int>, _corrupt binary")
 
 
 def test_nothing_is_pushed_down() -> None:
-    """Its relation would keep them: test_pushdown.py."""
+    """Its relation would keep filters: test_pushdown.py. Once Spark passes the columns of a query, take them."""
     assert TailraceReader.pushFilters is DataSourceReader.pushFilters
+    assert not hasattr(DataSourceReader, "pruneColumns")
 
 
 @pytest.mark.slow
@@ -80,6 +83,21 @@ def test_payloads_in_plain_sql(session: Any, data: DataDirectory) -> None:
     assert rows.collect() == [("x", pytest.approx(12 / 5))]
     corrupt = session.sql("SELECT seq, _corrupt FROM readings WHERE _corrupt IS NOT NULL").collect()
     assert [(row.seq, bytes(row[1])) for row in corrupt] == [(3, b"?")]
+
+
+@pytest.mark.slow
+def test_payloads_in_avro(session: Any, tmp_path: Path) -> None:
+    fastavro = pytest.importorskip("fastavro", reason="needs the extra `avro` (pip install -e '.[avro]')")
+    fields = [{"name": "device", "type": "string"}, {"name": "order", "type": ["null", "long"]}]
+    schema = {"type": "record", "name": "Reading", "fields": fields}
+    (tmp_path / "reading.avsc").write_text(json.dumps(schema))
+    stream = BytesIO()
+    fastavro.schemaless_writer(stream, schema, {"device": "x", "order": 7})
+    messages = [Sent(START_US, stream.getvalue(), pack_headers(None, "k")), Sent(START_US, b"?")]
+    data = make_directory(tmp_path / "avro", {"a": messages})
+    table = load(session, data, payload="avro", payloadSchemaFile=str(tmp_path / "reading.avsc"))
+    rows = table.selectExpr("string(key)", "payload.device", "payload.`order`", "string(_corrupt)").collect()
+    assert [tuple(row) for row in rows] == [("k", "x", 7, None), (None, None, None, "?")]
 
 
 @pytest.mark.slow

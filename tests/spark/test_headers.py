@@ -4,7 +4,7 @@ import msgpack
 import numpy as np
 
 from tailrace.core.headers import pack_headers
-from tailrace.spark.headers import HEADERS_TYPE, headers_array
+from tailrace.spark.headers import HEADERS_TYPE, headers_array, keys_array
 
 
 def headers_of(metadata: list[bytes]) -> list[dict[str, bytes]]:
@@ -29,3 +29,10 @@ def test_no_messages_and_no_headers() -> None:
 def test_what_nobody_can_read_is_no_header() -> None:
     odd = [b"\xc1", msgpack.packb({"p": 1}), msgpack.packb({"h": 5}), msgpack.packb({"h": {"a": 1, "b": "x"}})]
     assert headers_of([*odd, b"\x81"]) == [{}, {}, {}, {"b": b"x"}, {}]
+
+
+def test_keys() -> None:
+    metadata = [pack_headers({"a": "1"}, "k"), b"", pack_headers(None, b"\xff"), pack_headers({"a": "1"}), b"\x81"]
+    starts = np.cumsum([0, *map(len, metadata)])[:-1]
+    found = keys_array(memoryview(b"".join(metadata)), starts, np.array(list(map(len, metadata))))
+    assert found.to_pylist() == [b"k", None, b"\xff", None, None]

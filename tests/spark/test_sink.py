@@ -97,6 +97,8 @@ def test_headers_and_keys_arrive(node: Node) -> None:
     check_columns(batch.schema, True)
     with publisher(node, b"headers") as found:
         assert write_rows(found, [batch], "headers") == 3
+    keys = pa.array([[("key", b"k")]] * 3, HEADERS)  # read by a query, and written with the key beside them
+    assert len(list(split(batch.set_column(1, "headers", keys), "headers"))) == 1
     wanted = [(b"x", {"a": b"1", "key": "k"}), (b"y", {"key": "k"}), (b"z", {"a": b"1", "key": "k"})]
     seen = [(each.payload, dict(each.headers)) for each in read(node, "headers")]
     assert [(payload, {k: v for k, v in found.items() if k in ("a", "key")}) for payload, found in seen] == wanted
