@@ -28,7 +28,7 @@ from tailrace.core.options import CONSUMER_BATCH, CONSUMER_DELIVERIES, CONSUMER_
 from tailrace.core.places import START, EndPlace, StartPlace
 from tailrace.core.session import Session
 from tailrace.core.subscribe_options import OnTrimmed, subscribe_options
-from tailrace.errors import ConnectFailed
+from tailrace.errors import ConnectFailed, OperationTimeout
 from tailrace.protocol.messages import Ack
 
 if TYPE_CHECKING:
@@ -134,9 +134,13 @@ class AsyncClient(ClientInfo):
         retry: bool = True,
     ) -> Receipt:
         """Publish one message and wait until what `ack` asks for is true. See `Client.publish`."""
-        payloads = [payload if type(payload) is bytes else checked_payload(payload)]
+        stream, data = checked_stream(stream), payload if type(payload) is bytes else checked_payload(payload)
         metadata = b"" if headers is None and key is None else pack_headers(headers, key)
-        return (await self._publish((checked_stream(stream),), payloads, metadata, ack, replicas, timeout_s, retry))[0]
+        if ack is Ack.NONE and not replicas:
+            receipt = self._driver.hold(stream, data, metadata)
+            if receipt is not None:
+                return receipt
+        return (await self._publish((stream,), [data], metadata, ack, replicas, timeout_s, retry))[0]
 
     async def publish_many(
         self,
@@ -207,6 +211,17 @@ class AsyncClient(ClientInfo):
         publication = make_publication(streams, payloads, metadata, ack, replicas, wait_s, retry, limit)
         await self._driver.publish(publication)
         return publication.outcome()
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """Waits until all messages that were published with `Ack.NONE` are given to the transport. Raises
+        OperationTimeout.
+        """
+        driver, session = self._driver, self._session
+        session.check_alive()
+        session.flush_unacknowledged(driver.now_s())
+        driver.advance()
+        if not await driver.wait_until(lambda: session.is_flushed, driver.now_s() + self._timeout(timeout_s)):
+            raise OperationTimeout("the messages without acknowledgement could not be sent in time")
 
     # --- subscribing ------------------------------------------------------------------------------------------------
 

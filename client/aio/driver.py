@@ -14,8 +14,10 @@ from collections.abc import Callable
 
 from tailrace.core.address import Address
 from tailrace.core.address_selector import STAGGER_S, ConnectAttempt
+from tailrace.core.connector import ConnectionPhase
 from tailrace.core.forks import SEVERED, close_copies, watch
 from tailrace.core.link import BrokerLink
+from tailrace.core.message import Receipt
 from tailrace.core.publications import PendingPublication
 from tailrace.core.session import Session
 from tailrace.errors import OperationTimeout, TailraceError
@@ -84,6 +86,24 @@ class AsyncDriver:
             publication.waiter = future = self.loop.create_future()
             await future
 
+    def hold(self, stream: str, payload: bytes, metadata: bytes) -> Receipt | None:
+        """Publishes a message without acknowledgement, together with others of the loop's turn; None if it must go by
+        itself, such as when there is no room."""
+        session, held = self.session, self.session.unacknowledged
+        if session.phase is not ConnectionPhase.READY or len(payload) + len(metadata) > held.message_bytes_max:
+            return None
+        if not held.nbytes:
+            if not self.has_room:
+                return None
+            if not self._is_turn_scheduled:
+                self._is_turn_scheduled = True
+                self.loop.call_soon(self._end_turn)
+        receipt = held.add(stream, payload, metadata)
+        if held.nbytes >= held.full_bytes:
+            session.flush_unacknowledged(self.loop.time())
+            self._write()
+        return receipt
+
     # --- the step -----------------------------------------------------------------------------------------------------
 
     def _send_in_turn(self) -> None:
@@ -102,6 +122,8 @@ class AsyncDriver:
     def _end_turn(self) -> None:
         self._is_turn_scheduled = False
         if not self.is_severed:
+            if self.session.unacknowledged.nbytes:
+                self.session.flush_unacknowledged(self.loop.time())
             self.advance()
 
     def advance(self) -> None:
@@ -248,6 +270,7 @@ class AsyncDriver:
         session, deadline_s = self.session, self.now_s() + timeout_s
         try:
             if not session.is_over:
+                session.flush_unacknowledged(self.now_s())
                 session.flush_consumers(self.now_s())
                 self.advance()
                 await self.wait_until(lambda: session.is_settled or session.is_over, deadline_s)

@@ -248,8 +248,7 @@ class Publications:
         """The error that answers a request."""
         publication = self.in_flight.get(request)
         if publication is None:
-            self.refused += 1
-            self.last_refusal = broker_error(code, text)
+            self.refuse(broker_error(code, text))
             return
         del self.in_flight[request]
         if self._once_more(publication, code, text, parts, now_s):
@@ -329,6 +328,11 @@ class Publications:
             text = f"{len(publication.frames):,} bytes; the present broker's limit is {room(publication):,}"
             self._fail(publication, MessageTooLarge(text, publication.streams[0]))
 
+    def refuse(self, error: TailraceError) -> None:
+        """Counts an error about a publish that nobody waits for."""
+        self.refused += 1
+        self.last_refusal = error
+
     def expire(self, now_s: float) -> None:
         """Fails publishes whose time is over."""
         if now_s < self.due_s:
@@ -369,8 +373,7 @@ class Publications:
     def _fail(self, publication: PendingPublication, error: TailraceError) -> None:
         publication.error = error
         if publication.ack is _NONE:
-            self.refused += 1
-            self.last_refusal = error
+            self.refuse(error)
         self._done(publication, failed=not _is_logged(publication))
         self.settled.append(publication)
 

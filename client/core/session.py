@@ -28,6 +28,7 @@ from tailrace.core.options import ClientOptions
 from tailrace.core.publications import RETRIED, RETRIED_ELSEWHERE, PendingPublication, Publications
 from tailrace.core.subscribe_options import SubscribeOptions
 from tailrace.core.subscription_state import Arrived, SubscriptionPhase, SubscriptionState
+from tailrace.core.unacknowledged import Unacknowledged
 from tailrace.errors import (
     ClientClosed,
     ConnectionLost,
@@ -62,6 +63,7 @@ class Session(Connector):
         self.has_choice = len(addresses) > 1
         retried = RETRIED_ELSEWHERE if self.has_choice else RETRIED
         self.publications = Publications(options.max_in_flight, options.max_in_flight_bytes, random, retried)
+        self.unacknowledged = Unacknowledged()
         self.failover = Failover(self.has_choice)
         self.calls = PendingCalls(random, calls.RETRIED_ELSEWHERE if self.has_choice else calls.RETRIED)
         self.consumers: list[ConsumerState] = []  # that are not over
@@ -134,6 +136,8 @@ class Session(Connector):
         """Take it, and send it as soon as may be. Raises ClientClosed, ConnectionLost, MessageTooLarge."""
         if self.phase is not _READY or self.is_severed:
             self.check_alive()
+        if self.unacknowledged.nbytes:
+            self.flush_unacknowledged(now_s)
         size = len(publication.frames)
         if size > self.limits["max_envelope_bytes"] - BESIDE_MAX_BYTES and size > (room := self._room(publication)):
             text = f"{len(publication.frames):,} bytes of messages in one request; the broker's limit is {room:,}"
@@ -143,9 +147,24 @@ class Session(Connector):
             self._send_publications(now_s)
             self._update_owed(now_s)
 
+    def flush_unacknowledged(self, now_s: float) -> None:
+        """Publishes the messages that were held back because nobody waits for them."""
+        for publication in self.unacknowledged.take(self.options.timeout_s, now_s):
+            try:
+                self.publish(publication, now_s)
+            except TailraceError as error:
+                self.publications.refuse(error)
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether nothing that was published waits to be sent, or it never will be."""
+        nothing = not (self.unacknowledged.nbytes or self.publications.queue)
+        return self.is_over or (nothing and self.link is not None and not self.link.outgoing.nbytes)
+
     def subscribe(self, options: SubscribeOptions, now_s: float) -> SubscriptionState:
         """Subscribe, as soon as may be. Raises ClientClosed, ConnectionLost."""
         self.check_alive()
+        self.flush_unacknowledged(now_s)
         self._subscription_numbers += 1
         subscription = SubscriptionState(self._subscription_numbers, options, self._random, now_s)
         self.subscriptions[subscription.id] = self._unanswered[subscription.id] = subscription
@@ -180,11 +199,12 @@ class Session(Connector):
     @property
     def is_settled(self) -> bool:
         """Whether all publishes are answered, and the broker has all acknowledgements."""
-        return not self.publications and all(each.is_settled for each in self.consumers)
+        return not (self.publications or self.unacknowledged.nbytes) and all(each.is_settled for each in self.consumers)
 
     def call(self, call: PendingCall, now_s: float) -> None:
         """Ask, and ask again until it is answered. Raises ClientClosed, ConnectionLost."""
         self.check_alive()
+        self.flush_unacknowledged(now_s)
         self.calls.add(call, now_s)
         if self.phase is ConnectionPhase.READY:
             self._send_calls(now_s)
@@ -312,6 +332,8 @@ class Session(Connector):
 
     def _connected(self, now_s: float) -> None:
         self.failover.connected()
+        limits = self.limits
+        self.unacknowledged.limit(limits["max_envelope_bytes"] - BESIDE_MAX_BYTES, limits["max_message_bytes"])
         self.publications.refuse_larger(self._room)
         if self.link is not None and not self.link.numbered:
             self.publications.refuse_numbered()

@@ -115,9 +115,13 @@ class Client(ClientInfo):
         the client leaves a node that is no longer the stream's master (`disabled`) for the next. Raises BrokerError,
         OperationTimeout, ClientClosed, InvalidArgument.
         """
-        payloads = [payload if type(payload) is bytes else checked_payload(payload)]
+        stream, data = checked_stream(stream), payload if type(payload) is bytes else checked_payload(payload)
         metadata = b"" if headers is None and key is None else pack_headers(headers, key)
-        return self._publish((checked_stream(stream),), payloads, metadata, ack, replicas, timeout_s, retry)[0]
+        if ack is Ack.NONE and not replicas:
+            receipt = self._driver.hold(stream, data, metadata, timeout_s)
+            if receipt is not None:
+                return receipt
+        return self._publish((stream,), [data], metadata, ack, replicas, timeout_s, retry)[0]
 
     def publish_many(
         self,
@@ -198,6 +202,16 @@ class Client(ClientInfo):
             if ack is not Ack.NONE:
                 driver.wait_for(publication)
         return publication.outcome()
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Waits until all messages that were published with `Ack.NONE` are sent. Raises OperationTimeout."""
+        driver, session = self._driver, self._session
+        with driver.lock, driver.step:
+            session.check_alive()
+            session.flush_unacknowledged(monotonic())
+            driver.push()
+            if not driver.wait_until(lambda: session.is_flushed, monotonic() + self._timeout(timeout_s)):
+                raise OperationTimeout("the messages without acknowledgement could not be sent in time")
 
     # --- subscribing ------------------------------------------------------------------------------------------------
 

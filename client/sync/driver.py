@@ -27,9 +27,11 @@ from tailrace.core.address_selector import ConnectAttempt
 from tailrace.core.connector import ConnectionPhase
 from tailrace.core.forks import SEVERED, close_copies, watch
 from tailrace.core.link import BrokerLink
+from tailrace.core.message import Receipt
 from tailrace.core.session import Session
 from tailrace.core.subscription_state import SubscriptionState
-from tailrace.errors import TailraceError
+from tailrace.core.unacknowledged import LINGER_S
+from tailrace.errors import OperationTimeout, TailraceError
 from tailrace.sockets import SILENT, DialError, SocketAddress, is_numeric, resolve, transit
 from tailrace.sync.socket_dialer import SocketDialer
 
@@ -118,6 +120,58 @@ class Driver:
     def start(self) -> None:
         self._keeper.start()
 
+    # --- messages that nobody waits for -------------------------------------------------------------------------------
+
+    def hold(self, stream: str, payload: bytes, metadata: bytes, timeout_s: float | None) -> Receipt | None:
+        """Publishes a message without acknowledgement, together with others; None if it must go by itself.
+
+        It is sent at once if no others were just sent, or else with those that follow within LINGER_S or until
+        the buffer is full. A full buffer that cannot be sent makes this wait. Raises OperationTimeout, ClientClosed.
+        """
+        session, held = self.session, self.session.unacknowledged
+        with self.lock:
+            if session.phase is not ConnectionPhase.READY or len(payload) + len(metadata) > held.message_bytes_max:
+                return None
+            if held.nbytes >= held.full_bytes:
+                self._wait_for_room(stream, timeout_s)
+            is_first = not held.nbytes
+            receipt = held.add(stream, payload, metadata)
+            if is_first:
+                now_s = monotonic()
+                held.due_s = max(now_s, held.sent_s + LINGER_S)
+                if held.due_s > now_s:
+                    self.linger(self)
+                else:
+                    self.flush()
+            elif held.nbytes >= held.full_bytes and session.is_open:
+                self.flush()
+        return receipt
+
+    def flush(self) -> None:
+        """Sends what `hold` has held back."""
+        with self.step:
+            self.session.flush_unacknowledged(monotonic())
+            self.push()
+
+    def _wait_for_room(self, stream: str, timeout_s: float | None) -> None:
+        session = self.session
+        until_s = monotonic() + (session.options.timeout_s if timeout_s is None else timeout_s)
+        with self.step:
+            if not self.wait_until(lambda: session.is_open or session.is_over, until_s):
+                raise OperationTimeout(f"{stream}: too much is under way; it was not sent")
+            session.flush_unacknowledged(monotonic())
+            self.push()
+
+    @property
+    def due_s(self) -> float:
+        """When the keeper sends what `hold` has held back."""
+        return self.session.unacknowledged.due_s
+
+    def send_due(self, now_s: float) -> None:
+        """Called by the keeper when that is due; whether there is room or not, since it is little."""
+        self.session.flush_unacknowledged(now_s)
+        self.push()
+
     # --- waiting ------------------------------------------------------------------------------------------------------
 
     def wait_until(self, done: Callable[[], bool], deadline_s: float = math.inf) -> bool:
@@ -164,6 +218,7 @@ class Driver:
         """Let everything be answered that was asked, as long as there is time, then end."""
         session, deadline_s = self.session, monotonic() + timeout_s
         if session.phase is not ConnectionPhase.CLOSED:
+            session.flush_unacknowledged(monotonic())
             session.flush_consumers(monotonic())
             self.push()
             self.wait_until(lambda: session.is_settled or session.phase is ConnectionPhase.CLOSED, deadline_s)

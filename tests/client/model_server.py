@@ -49,6 +49,23 @@ class ModelServer:
         """Breaks a connection after this many more bytes were sent to clients."""
         self.call(lambda: setattr(self, "_cut_after", nbytes))
 
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Within it, nothing is read from clients."""
+        stands, go_on = threading.Event(), threading.Event()
+
+        def stand() -> None:
+            stands.set()
+            go_on.wait(DEADLINE_S)
+
+        self._calls.append(stand)
+        self._wake.send(b"!")
+        assert stands.wait(DEADLINE_S)
+        try:
+            yield
+        finally:
+            go_on.set()
+
     def cut(self) -> None:
         """Break every connection."""
         self.call(self._cut)

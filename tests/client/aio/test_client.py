@@ -81,6 +81,51 @@ def test_publishing(server: ModelServer) -> None:
     assert server.payloads(b"s") == [b"a", b"b", b"c", b"x", b"y"]
 
 
+def test_messages_without_acknowledgement_go_together(server: ModelServer) -> None:
+    expected = [b"%d" % number for number in range(2_000)]
+
+    async def work(client: AsyncClient) -> None:
+        for payload in expected:
+            await client.publish("s", payload, ack=Ack.NONE)
+        await client.publish("s", b"behind them")
+        assert server.payloads(b"s") == [*expected, b"behind them"]
+        await client.publish("s", b"the last", ack=Ack.NONE)
+        await client.flush()
+        assert client._driver.session.is_flushed
+
+    run(work, server)
+    assert len(server.payloads(b"s")) == 2_002
+    assert len(server.model.said(m.Publish)) < 10
+
+
+def test_a_turn_sends_what_it_held(server: ModelServer) -> None:
+    async def work(client: AsyncClient) -> None:
+        for number in range(3):
+            await client.publish("s", b"%d" % number, ack=Ack.NONE)
+        while len(server.payloads(b"s")) < 3:
+            await asyncio.sleep(0)
+
+    run(work, server)
+    assert len(server.model.said(m.Publish)) == 1
+
+
+def test_a_full_buffer_makes_publishing_wait(server: ModelServer) -> None:
+    """The broker reads nothing: what is held is bounded, and all that was taken arrives when it reads again."""
+    taken = 0
+
+    async def work(client: AsyncClient) -> None:
+        nonlocal taken
+        await client.publish("s", bytes(1_000))
+        with server.standing_still(), pytest.raises(tailrace.OperationTimeout):
+            while taken < 100_000:
+                await client.publish("s", bytes(1_000), ack=Ack.NONE, timeout_s=0.05)
+                taken += 1
+        await client.flush()
+
+    run(work, server, max_in_flight_bytes=1 << 17)
+    assert len(server.payloads(b"s")) == 1 + taken
+
+
 def test_how_many_nodes_hold_it(server: ModelServer) -> None:
     async def publish(client: AsyncClient) -> None:
         await client.publish("s", b"0", ack=Ack.REPLICATED)

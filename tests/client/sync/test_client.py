@@ -120,6 +120,53 @@ def test_without_acknowledgement(server: ModelServer) -> None:
     assert server.payloads(b"s") == [b"%d" % number for number in range(100)]
 
 
+def test_messages_without_acknowledgement_go_together(server: ModelServer) -> None:
+    expected = [b"%d" % number for number in range(2_000)]
+    with connect(server) as client:
+        for payload in expected:
+            client.publish("s", payload, ack=Ack.NONE)
+        client.publish("s", b"behind them")
+        assert server.payloads(b"s") == [*expected, b"behind them"]
+    assert len(server.model.said(m.Publish)) < 500
+
+
+def test_what_is_held_is_sent_by_itself(server: ModelServer) -> None:
+    with connect(server) as client:
+        for number in range(3):
+            client.publish("s", b"%d" % number, ack=Ack.NONE)
+        wait_for(lambda: len(server.payloads(b"s")) == 3)
+
+
+def test_flushing(server: ModelServer) -> None:
+    client = connect(server)
+    for number in range(3):
+        client.publish("s", b"%d" % number, ack=Ack.NONE)
+    client.flush()
+    assert client._driver.session.is_flushed
+    client.close()
+    assert len(server.payloads(b"s")) == 3
+    with pytest.raises(tailrace.ClientClosed):
+        client.flush()
+    with pytest.raises(tailrace.ClientClosed):
+        client.publish("s", b"x", ack=Ack.NONE)
+
+
+def test_a_full_buffer_makes_publishing_wait(server: ModelServer) -> None:
+    """The broker reads nothing: what is held is bounded, and all that was taken arrives when it reads again."""
+    taken = 0
+    with connect(server, max_in_flight_bytes=1 << 17) as client:
+        client.publish("s", bytes(1_000))
+        with server.standing_still():
+            with pytest.raises(tailrace.OperationTimeout, match="not sent"):
+                while taken < 100_000:
+                    client.publish("s", bytes(1_000), ack=Ack.NONE, timeout_s=0.05)
+                    taken += 1
+            with pytest.raises(tailrace.OperationTimeout, match="could not be sent"):
+                client.flush(timeout_s=0.05)
+        client.flush()
+    assert len(server.payloads(b"s")) == 1 + taken
+
+
 def test_errors_of_what_nobody_acknowledges(server: ModelServer) -> None:
     server.model.on_message = refuse_publishes("disabled")
     with connect(server) as client:
