@@ -10,7 +10,7 @@ several reads is assembled once, in a buffer of its own.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, TypeAlias
+from typing import Any, ClassVar, Final, TypeAlias
 
 from tailrace.protocol.envelope import BODY_BYTES_MAX, HEAD, HEAD_BYTES, EnvelopeReader, too_long
 from tailrace.protocol.errors import Code, PeerError
@@ -23,15 +23,19 @@ from tailrace.protocol.messages import (
     Hello,
     Malformed,
     Op,
+    PublishRun,
     Request,
     Response,
 )
 from tailrace.protocol.requests import read_publish, read_request
 from tailrace.protocol.responses import check_opcode, read_chunk, read_response
 from tailrace.shard.frame import MAX_FRAME_BYTES
+from tailrace.shard.leaves import load
 
 RESPONSE_MAX_BYTES: Final = MAX_FRAME_BYTES + CONTROL_BODY_MAX_BYTES
 """The longest envelope that a client takes unless told otherwise: a CHUNK of one message of any size."""
+
+_stage = load("tailrace.protocol.publish_cy").stage
 
 _HEAD_AT = HEAD.unpack_from
 _HELLO = int(Op.HELLO)
@@ -65,9 +69,14 @@ class _RequestReader(EnvelopeReader):
 
 
 class ServerCodec:
-    """The codec of one connection at the broker's end."""
+    """The codec of one connection at the broker's end.
+
+    Publishes come out staged, a run of them as one `PublishRun`; a `Publish` is one that cannot be staged, such as a
+    numbered one. The class attribute `stages` turns that off.
+    """
 
     __slots__ = ("_dead", "_reader", "features", "max_message_bytes")
+    stages: ClassVar[bool] = True
 
     def __init__(self, max_envelope_bytes: int, max_message_bytes: int) -> None:
         """The limits in bytes: of a whole PUBLISH with its head; of a message's metadata and payload."""
@@ -87,7 +96,7 @@ class ServerCodec:
         """Bytes held of an unfinished envelope."""
         return self._reader.pending_bytes
 
-    def feed(self, buffer: memoryview | bytearray | bytes, count: int) -> Iterable[Request | Malformed]:
+    def feed(self, buffer: memoryview | bytearray | bytes, count: int) -> Iterable[Request | PublishRun | Malformed]:
         """The messages in buffer[:count], in order. To be run through to its end, while the buffer holds these bytes.
 
         After a fatal Malformed all input is discarded. No bytes raise anything.
@@ -95,9 +104,16 @@ class ServerCodec:
         reader = self._reader
         if count > HEAD_BYTES and reader.welcomed and not reader.pending_bytes and not self._dead:
             opcode, length = _HEAD_AT(buffer)
-            if opcode == _PUBLISH and length == count - HEAD_BYTES <= reader.body_max_bytes:
-                return (read_publish(memoryview(buffer)[HEAD_BYTES:count], self.max_message_bytes, False),)
-        return self._messages(memoryview(buffer)[:count])
+            if opcode == _PUBLISH:
+                if self.stages:
+                    stop, ack, groups = _stage(buffer, 0, count, self.max_message_bytes, reader.body_max_bytes)
+                    if stop == count:
+                        return (PublishRun(ack, groups),)
+                    if stop:
+                        return self._after(PublishRun(ack, groups), memoryview(buffer)[:count], stop)
+                if length == count - HEAD_BYTES <= reader.body_max_bytes:
+                    return (read_publish(memoryview(buffer)[HEAD_BYTES:count], self.max_message_bytes, False),)
+        return self._messages(memoryview(buffer)[:count], 0)
 
     def feed_eof(self) -> list[Malformed]:
         """The input has ended. An unfinished envelope is discarded, and the peer is notified."""
@@ -123,23 +139,33 @@ class ServerCodec:
         self.features = frozenset(features)
         self._reader.restore_state(held)
 
-    def _messages(self, view: memoryview) -> Iterator[Request | Malformed]:
-        reader, max_message_bytes = self._reader, self.max_message_bytes
-        if self._dead:
-            return
-        try:
-            for opcode, body in reader.feed(view):
-                if opcode == _PUBLISH:
-                    yield read_publish(body, max_message_bytes, reader.owned)
-                elif opcode == _HELLO:
-                    hello = self._hello(body)
-                    yield hello
-                    if isinstance(hello, Malformed) and hello.error.fatal:
-                        return
-                else:
-                    yield read_request(opcode, body, self.features)
-        except PeerError as error:
-            yield self._die(Malformed(reader.refused, 0, error.with_traceback(None)))
+    def _after(self, run: PublishRun, view: memoryview, position: int) -> Iterator[Request | PublishRun | Malformed]:
+        yield run
+        yield from self._messages(view, position)
+
+    def _messages(self, view: memoryview, position: int) -> Iterator[Request | PublishRun | Malformed]:
+        reader, max_message_bytes, size = self._reader, self.max_message_bytes, len(view)
+        staged_to = position  # a run ended here: what comes next is no beginning of another
+        while not self._dead:
+            if self.stages and staged_to < position < size and view[position] == _PUBLISH:
+                staged_to, ack, groups = _stage(view, position, size, max_message_bytes, reader.body_max_bytes)
+                if groups:
+                    yield PublishRun(ack, groups)
+                    position = staged_to
+            try:
+                taken = reader.take(view, position)
+            except PeerError as error:
+                yield self._die(Malformed(reader.refused, 0, error.with_traceback(None)))
+                return
+            if taken is None:
+                return
+            opcode, body, position = taken
+            if opcode == _PUBLISH:
+                yield read_publish(body, max_message_bytes, reader.owned)
+            elif opcode == _HELLO:
+                yield self._hello(body)
+            else:
+                yield read_request(opcode, body, self.features)
 
     def _hello(self, body: memoryview) -> Request | Malformed:
         """Reads the one HELLO. A bad one is fatal."""

@@ -82,6 +82,27 @@ class EnvelopeReader:
         elif position < size:
             self.left_bytes, self._needed = size - position, HEAD_BYTES
 
+    def take(self, view: memoryview, position: int) -> tuple[int, memoryview, int] | None:
+        """As `feed`, one envelope a call: (opcode, body, the offset where it ends); None if the rest is held."""
+        self.owned = False
+        if self._held:
+            position += self._refill(view[position:])
+            if len(self._held) < self._needed:
+                return None
+            held, self._held, self._needed = self._held, bytearray(), HEAD_BYTES
+            self.owned = True
+            return held[0], memoryview(held)[HEAD_BYTES:], position
+        size = len(view)
+        if size - position >= HEAD_BYTES:
+            opcode, length = HEAD.unpack_from(view, position)
+            start = position + HEAD_BYTES
+            end = start + self.checked_length(opcode, length)
+            if end <= size:
+                return opcode, view[start:end], end
+            self._needed = end - position
+        self._held += view[position:]
+        return None
+
     def export_state(self) -> bytes:
         """The partial envelope."""
         return bytes(self._held)

@@ -108,6 +108,17 @@ class Publish:
     owned: bool = False
 
 
+@dataclass(slots=True)
+class PublishRun:
+    """Publishes of one read to one stream each, all with the same `ack`, staged by `protocol.publish_cy`.
+
+    A group is all that goes to one handle: (handle, messages, their unstamped frames, its requests for `pack_answers`).
+    """
+
+    ack: int
+    groups: list[tuple[int, int, bytearray, bytes]]
+
+
 @dataclass(frozen=True, slots=True)
 class Subscribe:
     """`skip`: messages at exactly the time `start` that are left out (only with a time). `credit`: None is no limit."""

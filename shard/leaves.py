@@ -22,6 +22,7 @@ LEAF_MODULES = (
     "tailrace.shard.frame_cy",
     "tailrace.shard.run_cy",
     "tailrace.protocol.line_cy",
+    "tailrace.protocol.publish_cy",
     "tailrace.protocol.text_cy",
 )
 INTERPRETED_VARIABLE = "TAILRACE_INTERPRETED"

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from tailrace.protocol import messages as m
-from tailrace.protocol.binary import ServerCodec
 from tailrace.protocol.replication import FEATURE, Ask, Told
+from tests.protocol.plain_codec import PlainCodec
 
 DEADLINE_S = 20.0
 
@@ -46,7 +46,7 @@ class AskedNode:
                     self._converse(sock)
 
     def _converse(self, sock: socket.socket) -> None:
-        codec = ServerCodec(1 << 20, 1 << 20)
+        codec = PlainCodec(1 << 20, 1 << 20)
         codec.features = frozenset({FEATURE})
         if isinstance(self.answer, bytes):
             sock.sendall(self.answer)

@@ -10,12 +10,12 @@ from bisect import bisect_left
 from collections.abc import Callable
 
 from tailrace.protocol import messages as m
-from tailrace.protocol.binary import ServerCodec
 from tailrace.protocol.messages import Message
 from tailrace.shard.frame import unpack_header
 from tailrace.shard.leaves import load
 from tailrace.shard.numbering import read_numbering
 from tailrace.shard.producers import Judgement, Kind, Producers, Run
+from tests.protocol.plain_codec import PlainCodec
 
 MAX_MESSAGE_BYTES = 1 << 20
 FIRST_TIME_US = 1_000_000
@@ -140,7 +140,7 @@ class ModelConnection:
 
     def __init__(self, model: Model) -> None:
         self.model = model
-        self.codec = ServerCodec(model.limits["max_envelope_bytes"], model.limits["max_message_bytes"])
+        self.codec = PlainCodec(model.limits["max_envelope_bytes"], model.limits["max_message_bytes"])
         self.out = bytearray()
         self.closed = False
         self.paused = False  # sends no chunks

@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailrace.protocol import messages as m
-from tailrace.protocol.binary import RESPONSE_MAX_BYTES, ClientCodec, ServerCodec
+from tailrace.protocol.binary import RESPONSE_MAX_BYTES, ClientCodec
 from tailrace.protocol.envelope import HEAD, HEAD_BYTES
 from tailrace.protocol.errors import Code, PeerError
 from tailrace.protocol.features import NO_FEATURES
 from tailrace.protocol.replication import Ask, Names
 from tailrace.shard.frame import MAX_FRAME_BYTES, pack_frame
 from tests.protocol.lines import cut, cuts
+from tests.protocol.plain_codec import PlainCodec
 from tests.protocol.wires import (
     ALL_FEATURES,
     FRAMES,
@@ -171,7 +172,7 @@ def test_two_publishes_in_pieces_do_not_share_their_buffers() -> None:
 def test_a_large_publish_in_many_reads_is_put_together_once() -> None:
     frames = pack_frame(bytes((1 << 23) - 32))
     data = m.pack(publish(frames=frames))
-    codec = ServerCodec(1 << 24, 1 << 23)
+    codec = PlainCodec(1 << 24, 1 << 23)
     codec.restore_state(server().export_state())
     shared = bytearray(1 << 16)
     tracemalloc.start()

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import pytest
 
 from tailrace.protocol import messages as m
-from tailrace.protocol.binary import ClientCodec, ServerCodec
+from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.consuming import Consume, Consumed, Get, Got
 from tailrace.protocol.envelope import pack_envelope
 from tailrace.protocol.errors import PeerError
@@ -34,6 +34,7 @@ from tailrace.protocol.replication import (
     Watch,
 )
 from tailrace.shard.frame import pack_frame
+from tests.protocol.plain_codec import PlainCodec
 from tests.protocol.wires import (
     ALL_FEATURES,
     HELLO,
@@ -196,7 +197,7 @@ class Pair:
 
     def __init__(self, random_: random.Random) -> None:
         self.random = random_
-        self.client, self.broker = ClientCodec(), ServerCodec(MAX_ENVELOPE_BYTES, MAX_MESSAGE_BYTES)
+        self.client, self.broker = ClientCodec(), PlainCodec(MAX_ENVELOPE_BYTES, MAX_MESSAGE_BYTES)
         self.near, self.far = socket.socketpair()
         for end in (self.near, self.far):
             end.setblocking(False)
@@ -263,6 +264,6 @@ def test_a_client_that_is_no_client_and_a_broker_that_is_none() -> None:
     """Each codec accepts the other end's messages, and not its own."""
     with pytest.raises(PeerError):
         list(ClientCodec().feed(m.pack(HELLO)))
-    broker = ServerCodec(MAX_ENVELOPE_BYTES, MAX_MESSAGE_BYTES)
+    broker = PlainCodec(MAX_ENVELOPE_BYTES, MAX_MESSAGE_BYTES)
     data = m.pack(HELLO) + m.pack(WELCOME)
     assert flat(broker.feed(data, len(data))) == [HELLO, (2, 0, "protocol", False)]

@@ -16,7 +16,8 @@ ROOT = Path(__file__).parents[2]
 IMPORTS = """
 import sys
 from tailrace.protocol import features, messages
-from tailrace.protocol.binary import ClientCodec, ServerCodec
+from tailrace.protocol.binary import ClientCodec
+from tests.protocol.plain_codec import PlainCodec
 for module in features.HOMES.values():
     assert module not in sys.modules and module.removesuffix("_readers") not in sys.modules, module
 """

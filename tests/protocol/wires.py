@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeAlias, get_args
 
 from tailrace.protocol import consuming, replication
-from tailrace.protocol.binary import RESPONSE_MAX_BYTES, ClientCodec, ServerCodec
+from tailrace.protocol.binary import RESPONSE_MAX_BYTES, ClientCodec
 from tailrace.protocol.consuming import Consume, Consumed, Get, Got, Standing
 from tailrace.protocol.features import HOMES
 from tailrace.protocol.messages import (
@@ -57,6 +57,7 @@ from tailrace.protocol.replication import (
 from tailrace.shard.epochs import EpochStart
 from tailrace.shard.frame import pack_frame
 from tailrace.shard.leaves import load
+from tests.protocol.plain_codec import PlainCodec
 
 MAX_ENVELOPE_BYTES = 1 << 18
 MAX_MESSAGE_BYTES = 100_000
@@ -197,8 +198,8 @@ def session(messages: Iterable[Message]) -> bytes:
 
 def server(
     *, welcomed: bool = True, envelope: int = MAX_ENVELOPE_BYTES, features: frozenset[str] = ALL_FEATURES
-) -> ServerCodec:
-    codec = ServerCodec(envelope, MAX_MESSAGE_BYTES)
+) -> PlainCodec:
+    codec = PlainCodec(envelope, MAX_MESSAGE_BYTES)
     codec.features = features
     if welcomed:
         assert [type(each) for each in feed_server(codec, [pack(HELLO)])] == [Hello]
@@ -209,7 +210,7 @@ def client(max_envelope_bytes: int = RESPONSE_MAX_BYTES) -> ClientCodec:
     return ClientCodec(max_envelope_bytes, features=ALL_FEATURES)
 
 
-def feed_server(codec: ServerCodec, pieces: Sequence[bytes]) -> list[Request | Malformed]:
+def feed_server(codec: PlainCodec, pieces: Sequence[bytes]) -> list[Request | Malformed]:
     """Through one shared buffer that is overwritten after each piece, as the worker's is: only `owned` frames stay."""
     shared = bytearray(max(map(len, pieces), default=0))
     found: list[Request | Malformed] = []

@@ -9,11 +9,11 @@ import pytest
 from tailrace.core.address import Address
 from tailrace.errors import BrokerError, BrokerFault, ConnectFailed, ConnectionLost, Denied, OperationTimeout
 from tailrace.protocol import messages as m
-from tailrace.protocol.binary import ServerCodec
 from tailrace.protocol.places import From
 from tailrace.shard.frame import pack_frame
 from tailrace.spark import broker_connection
 from tailrace.spark.broker_connection import BrokerConnection, parse_listing
+from tests.protocol.plain_codec import PlainCodec
 
 FRAMES = pack_frame(b"one") + pack_frame(b"two")
 WELCOME = m.pack(m.Welcome(1, (), "test/1", "n", 0, {}))
@@ -33,7 +33,7 @@ class FakeBroker:
 
     def _serve(self) -> None:
         sock, _ = self._listener.accept()
-        codec = ServerCodec(1 << 20, 1 << 20)
+        codec = PlainCodec(1 << 20, 1 << 20)
         with sock:
             while data := sock.recv(1 << 16):
                 for request in codec.feed(data, len(data)):

@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import msgpack
 
-from tailrace.protocol.binary import ClientCodec, ServerCodec
+from tailrace.protocol.binary import ClientCodec
 from tailrace.protocol.envelope import pack_envelope
 from tailrace.protocol.messages import CHUNK_HEAD, HANDLE_BYTES, VERSION, Hello, Message, Op, Ping, Pong, Welcome, pack
 from tailrace.protocol.places import From
@@ -26,6 +26,7 @@ from tailrace.shard.epochs import EpochStart, History
 from tailrace.shard.errors import StorageError
 from tailrace.shard.frame import MAX_FRAME_BYTES, pack_frame
 from tailrace.shard.leaves import load
+from tests.protocol.plain_codec import PlainCodec
 from tests.system.binary_peer import BinaryPeer
 from tests.system.node import PATIENCE_S, RECEIVE_BYTES, Node, rows
 from tests.system.streams import name_of
@@ -97,7 +98,7 @@ class Upstream:
         self.mute = False
         self.ended = False
         self.heard: list[object] = []  # not asked for by the test yet
-        self._codec = ServerCodec(MAX_FRAME_BYTES, MESSAGE_MAX_BYTES)
+        self._codec = PlainCodec(MAX_FRAME_BYTES, MESSAGE_MAX_BYTES)
         self._buffer = bytearray(RECEIVE_BYTES)
 
     # --- sending ----------------------------------------------------------------------------------------------------

@@ -12,8 +12,8 @@ from bench.peers.plain import BareSendfile
 from bench.server import Server, fresh_site
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
-from tailrace.protocol.binary import ServerCodec
 from tests.bench.load.conftest import load_on
+from tests.protocol.plain_codec import PlainCodec
 
 FILE_BYTES = 3_000_000
 
@@ -58,7 +58,7 @@ def test_the_streams_that_there_are_come_again() -> None:
 
 
 def test_nodes_say_what_nodes_say() -> None:
-    codec = ServerCodec(1 << 20, 1 << 20)
+    codec = PlainCodec(1 << 20, 1 << 20)
     codec.features = frozenset({r.FEATURE})
     hello, first, second = islice(claim(0), 3)
     assert [type(message) for message in codec.feed(hello, len(hello))] == [m.Hello]

@@ -7,10 +7,10 @@ from bench.peers.base import make_payload
 from bench.peers.consuming import AHEAD, BATCH, TailraceConsumers
 from bench.peers.jetstream import JetStreamConsumer
 from bench.peers.redis import RedisConsumer
-from tailrace.protocol.binary import ServerCodec
 from tailrace.protocol.consuming import FEATURE, Get, Got
 from tailrace.protocol.messages import Failed, Hello, pack
 from tailrace.shard.frame import pack_frame
+from tests.protocol.plain_codec import PlainCodec
 
 FRAME = pack_frame(make_payload(100))
 
@@ -19,7 +19,7 @@ class _Broker:
     """Gives every GET what it asks for, and notes what is said to be finished."""
 
     def __init__(self) -> None:
-        self.codec = ServerCodec(1 << 24, 1 << 20)
+        self.codec = PlainCodec(1 << 24, 1 << 20)
         self.codec.features = frozenset({FEATURE})
         list(self.codec.feed(hello := pack(Hello(1, (FEATURE,), "test")), len(hello)))
         self.next_seqs: dict[bytes, int] = {}

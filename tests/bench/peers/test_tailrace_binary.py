@@ -11,7 +11,6 @@ import pytest
 from bench.load.sockets import steps_succeed
 from bench.peers.base import make_feed, make_payload, stream_names
 from bench.peers.tailrace_binary import TailraceBinary
-from tailrace.protocol.binary import ServerCodec
 from tailrace.protocol.messages import (
     Ack,
     Failed,
@@ -29,6 +28,7 @@ from tailrace.protocol.messages import (
 )
 from tailrace.protocol.places import From
 from tailrace.shard.names import shard_of
+from tests.protocol.plain_codec import PlainCodec
 from tests.system.binary_peer import peer_of
 from tests.system.node import PATIENCE_S, running
 from tests.system.processes import worker_pid
@@ -39,7 +39,7 @@ PAYLOAD = make_payload(100)
 
 def _read(*parts: bytes) -> list[Request | Malformed]:
     """What a broker would understand."""
-    codec = ServerCodec(64 << 20, 8 << 20)
+    codec = PlainCodec(64 << 20, 8 << 20)
     requests: list[Request | Malformed] = []
     for part in parts:
         for message in codec.feed(memoryview(bytearray(part)), len(part)):

@@ -8,8 +8,8 @@ import pytest
 
 from bench.peers.base import Site, make_payload
 from bench.peers.tailrace_nodes import NODES_MAX, TailraceNodes
-from tailrace.protocol.binary import ServerCodec
 from tailrace.protocol.messages import Ack, Hello, Open, Ping, Publish
+from tests.protocol.plain_codec import PlainCodec
 
 NAME, PAYLOAD = "b.000000", make_payload(100)
 
@@ -50,7 +50,7 @@ def test_nodes_that_do_not_follow_are_told_nothing(tmp_path: Path) -> None:
 )
 def test_what_is_asked_of_a_publish(peer: TailraceNodes, ack: Ack, replicas: int) -> None:
     said = b"".join(step.send for step in peer.publisher(0, [NAME])) + peer.publish_many(NAME, PAYLOAD, 3)
-    hello, ping, opened, publish = list(ServerCodec(1 << 20, 1 << 20).feed(said, len(said)))
+    hello, ping, opened, publish = list(PlainCodec(1 << 20, 1 << 20).feed(said, len(said)))
     assert isinstance(hello, Hello) and isinstance(ping, Ping) and isinstance(opened, Open)
     assert isinstance(publish, Publish)
     assert (publish.ack, publish.replicas, publish.count) == (ack, replicas, 3)

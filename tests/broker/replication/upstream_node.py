@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tailrace.protocol.binary import ServerCodec
 from tailrace.protocol.messages import Hello, Malformed, Request, pack
 from tailrace.protocol.replication import FEATURE
 from tailrace.shard.log import StreamLog
+from tests.protocol.plain_codec import PlainCodec
 from tests.shard.helpers import append, open_log
 
 MESSAGE_MAX_BYTES = 1 << 20
@@ -17,7 +17,7 @@ class Ears:
     """Takes a slave's bytes; gives what they mean."""
 
     def __init__(self) -> None:
-        self._codec = ServerCodec(64 << 20, MESSAGE_MAX_BYTES)
+        self._codec = PlainCodec(64 << 20, MESSAGE_MAX_BYTES)
         self._codec.features = frozenset({FEATURE})
         list(self._codec.feed(*_counted(pack(Hello(1, (FEATURE,), "test")))))
 

@@ -6,14 +6,14 @@ from tailrace.core.heartbeat import Heartbeat
 from tailrace.core.link import BrokerLink
 from tailrace.core.publications import PendingPublication
 from tailrace.protocol import messages as m
-from tailrace.protocol.binary import ServerCodec
 from tailrace.protocol.messages import Ack
 from tailrace.shard.frame import pack_frame
+from tests.protocol.plain_codec import PlainCodec
 
 
 def said(link: BrokerLink) -> list[object]:
     data = b"".join(link.outgoing.head())
-    return list(ServerCodec(1 << 20, 1 << 20).feed(data, len(data)))
+    return list(PlainCodec(1 << 20, 1 << 20).feed(data, len(data)))
 
 
 def publish(link: BrokerLink, *streams: str) -> None:

@@ -26,7 +26,6 @@ from tailrace.broker.replication.upstream.upstream_calls import PATIENCE_S
 from tailrace.broker.streams import roles as roles_module
 from tailrace.protocol import messages as m
 from tailrace.protocol import replication as r
-from tailrace.protocol.binary import ServerCodec
 from tailrace.protocol.consuming import Consume, pack_body
 from tailrace.protocol.errors import Code
 from tailrace.protocol.messages import Op, pack
@@ -35,6 +34,7 @@ from tailrace.shard.frame import pack_frame
 from tailrace.shard.meta import Role
 from tests.broker.owning import make_owner
 from tests.broker.replication.scripted import HISTORY, TIMEOUT_S, UP, Near, S, raw
+from tests.protocol.plain_codec import PlainCodec
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def test_a_node_says_who_it_is_and_is_up_when_it_is_welcome(near: Near) -> None:
 
 
 def _hellos(data: bytes) -> list[m.Hello]:
-    return [each for each in ServerCodec(1 << 20, 1 << 20).feed(data, len(data)) if isinstance(each, m.Hello)]
+    return [each for each in PlainCodec(1 << 20, 1 << 20).feed(data, len(data)) if isinstance(each, m.Hello)]
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ from tailrace.broker.replication.roles import stream_roles
 from tailrace.broker.replication.upstream import leadership_claims as claims_module
 from tailrace.broker.replication.upstream.leadership_claims import CLAIM_RETRY_S, Claims
 from tailrace.broker.streams.owner import Owner
-from tailrace.protocol.binary import ServerCodec
 from tailrace.protocol.messages import Hello, pack
 from tailrace.protocol.replication import FEATURE, Claim, Claimed
 from tailrace.shard.epochs import EpochStart
 from tailrace.shard.meta import Contact, Role, StreamMeta, Upstream
 from tests.broker.owning import make_owner, publish
+from tests.protocol.plain_codec import PlainCodec
 
 S = b"s"
 UPSTREAM = Upstream("up", 5050)
@@ -28,7 +28,7 @@ class Said:
     """What the other end has heard, read as a broker reads it."""
 
     def __init__(self) -> None:
-        self._codec = ServerCodec(1 << 20, 1 << 20)
+        self._codec = PlainCodec(1 << 20, 1 << 20)
         hello = pack(Hello(1, (), "test"))
         list(self._codec.feed(hello, len(hello)))
         self._codec.features = frozenset({FEATURE})

@@ -1,0 +1,440 @@
+"""Leaf: stage runs of PUBLISH envelopes as frames, and pack their answers. Stateless; bytes in, bytes out.
+
+Compiled, the bodies are loops over pointers; interpreted, they are `struct` and slices. Both give the same bytes, which
+a property test holds them to. Load this module through `shard.leaves`. docs/binary-protocol.md draws the envelopes.
+"""
+# ruff: noqa: F821 (the names under TYPE_CHECKING come from publish_cy.pxd)
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+try:
+    import cython
+except ModuleNotFoundError:
+    from tailrace.shard import _cython_shim as cython
+
+from tailrace.protocol.opcodes import Op
+from tailrace.shard.frame import HEADER_BYTES, MAX_FRAME_BYTES
+
+if TYPE_CHECKING:
+    # From publish_cy.pxd; they exist in the compiled module only.
+    Group: Any
+    Py_buffer: Any
+    PyBUF_SIMPLE: int
+    PyBuffer_Release: Any
+    PyByteArray_AS_STRING: Any
+    PyByteArray_FromStringAndSize: Any
+    PyBytes_AS_STRING: Any
+    PyBytes_FromStringAndSize: Any
+    PyObject_GetBuffer: Any
+    Request: Any
+    Staging: Any
+    calloc: Any
+    free: Any
+    memcpy: Any
+    realloc: Any
+    tr_handle_hash: Any
+    tr_load16: Any
+    tr_load32: Any
+    tr_load64: Any
+    tr_store32: Any
+    tr_store64: Any
+
+HEAD_BYTES = 17
+"""A PUBLISH to one stream up to its frames: opcode, body length, request, ack, replicas, streams, handle."""
+ACK_MAX = 2
+"""The largest ack (SYNCED) that `stage` takes: those that need no number of replicas."""
+REQUEST_BYTES = 8
+"""What `stage` gives for each request of a group, little-endian: u32 request, u32 messages."""
+
+_HEAD = cython.declare(cython.Py_ssize_t, HEAD_BYTES)
+_ENVELOPE_HEAD = cython.declare(cython.Py_ssize_t, 5)
+_BODY_HEAD = cython.declare(cython.Py_ssize_t, HEAD_BYTES - 5)
+_HEADER = cython.declare(cython.Py_ssize_t, HEADER_BYTES)
+_FRAME_MAX = cython.declare(cython.Py_ssize_t, MAX_FRAME_BYTES)
+_ACK_MAX = cython.declare(cython.int, ACK_MAX)
+_PUBLISH = cython.declare(cython.int, int(Op.PUBLISH))
+_PUBLISHED = cython.declare(cython.int, int(Op.PUBLISHED))
+_ANSWER = cython.declare(cython.Py_ssize_t, 25)
+_KEY = cython.declare(cython.ulonglong, int.from_bytes(os.urandom(8), "little"))
+
+
+def is_compiled() -> bool:
+    """Returns whether this copy of the module is the compiled one."""
+    return bool(cython.compiled)
+
+
+def stage(
+    buffer: bytes | bytearray | memoryview, start: int, end: int, max_message_bytes: int, body_max_bytes: int
+) -> tuple[int, int, list[tuple[int, int, bytearray, bytes]]]:
+    """Stage the run of whole PUBLISH envelopes that begins at buffer[start] and ends before `end`.
+
+    Stops at the first envelope that is anything else: another message, one for several streams, with another ack than
+    the first or one above ACK_MAX, with a body above `body_max_bytes`, an unfinished one, or one with a frame that is
+    invalid, numbered by its producer, or has over `max_message_bytes` of metadata and payload. Returns (the offset
+    where it stopped, ack, groups). A group is (handle, messages, their unstamped frames, REQUEST_BYTES for each
+    request), one per handle, in order of first appearance. ValueError if start:end is not in the buffer.
+    """
+    if cython.compiled:
+        return _stage_pointers(buffer, start, end, max_message_bytes, body_max_bytes)
+    else:
+        return _stage_slices(buffer, start, end, max_message_bytes, body_max_bytes)
+
+
+def pack_answers(requests: bytes, first_seq: int, subscribers: int) -> bytes:
+    """Returns a PUBLISHED for each request of a group that `stage` gave, whose messages begin at `first_seq`."""
+    if cython.compiled:
+        return _pack_pointers(requests, first_seq, subscribers)
+    else:
+        return _pack_slices(requests, first_seq, subscribers)
+
+
+def _outside(start: int, end: int, size: int) -> ValueError:
+    return ValueError(f"bytes {start} to {end} of a buffer of {size}")
+
+
+# Interpreted bodies.
+
+if not cython.compiled:
+    import struct
+
+    _PUBLISH_AT = struct.Struct("<BIIBBHI").unpack_from
+    _FRAME_AT = struct.Struct("<I24xHH").unpack_from
+    _PAIR = struct.Struct("<II")
+    _PACK_ANSWER = struct.Struct("<BIIQII").pack
+
+    def _stage_slices(
+        buffer: bytes | bytearray | memoryview, start: int, end: int, max_message_bytes: int, body_max_bytes: int
+    ) -> tuple[int, int, list[tuple[int, int, bytearray, bytes]]]:
+        view = memoryview(buffer)
+        if not 0 <= start <= end <= len(view):
+            raise _outside(start, end, len(view))
+        run_ack = -1
+        groups: dict[int, tuple[list[int], bytearray, bytearray]] = {}
+        while end - start > HEAD_BYTES:
+            opcode, length, request, ack, replicas, streams, handle = _PUBLISH_AT(view, start)
+            stop = start + 5 + length
+            if opcode != _PUBLISH or length > body_max_bytes or stop > end or streams != 1 or replicas:
+                break
+            if ack != run_ack and (run_ack >= 0 or ack > ACK_MAX):
+                break
+            messages = _count_frames(view, start + HEAD_BYTES, stop, max_message_bytes)
+            if not messages:
+                break
+            run_ack = ack
+            group = groups.get(handle)
+            if group is None:
+                group = groups[handle] = ([0], bytearray(), bytearray())
+            group[0][0] += messages
+            group[1].extend(view[start + HEAD_BYTES : stop])
+            group[2].extend(_PAIR.pack(request, messages))
+            start = stop
+        found = [(handle, count[0], frames, bytes(requests)) for handle, (count, frames, requests) in groups.items()]
+        return start, max(run_ack, 0), found
+
+    def _count_frames(view: memoryview, position: int, end: int, max_message_bytes: int) -> int:
+        """The frames that view[position:end] consists of; 0 if there are none, or not all can be staged."""
+        count = 0
+        while position < end:
+            if end - position < HEADER_BYTES:
+                return 0
+            length, flags, metadata_bytes = _FRAME_AT(view, position)
+            size = length - HEADER_BYTES
+            if flags or length > MAX_FRAME_BYTES or not metadata_bytes <= size <= max_message_bytes:
+                return 0
+            if position + length > end or (metadata_bytes and not _is_map(view[position + HEADER_BYTES])):
+                return 0
+            position += length
+            count += 1
+        return count
+
+    def _is_map(first: int) -> bool:
+        """Whether this byte begins a msgpack map."""
+        return 0x80 <= first <= 0x8F or first in (0xDE, 0xDF)
+
+    def _pack_slices(requests: bytes, first_seq: int, subscribers: int) -> bytes:
+        answers = []
+        for request, messages in _PAIR.iter_unpack(requests):
+            answers.append(_PACK_ANSWER(_PUBLISHED, _ANSWER - 5, request, first_seq, messages, subscribers))
+            first_seq += messages
+        return b"".join(answers)
+
+
+# Compiled bodies: one pass finds the requests and their groups, a second copies each to its group's frames.
+
+
+@cython.cfunc
+def _stage_pointers(
+    buffer: object,
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    max_message_bytes: cython.Py_ssize_t,
+    body_max_bytes: cython.Py_ssize_t,
+) -> tuple:
+    view: Py_buffer
+    staging: Staging
+    ack: cython.int = 0
+    PyObject_GetBuffer(buffer, cython.address(view), PyBUF_SIMPLE)
+    staging.requests = staging.first_requests
+    staging.groups = staging.first_groups
+    staging.slots = cython.NULL
+    staging.request_count = staging.group_count = staging.slot_count = 0
+    staging.request_room = 64
+    staging.group_room = 8
+    try:
+        if start < 0 or start > end or end > view.len:
+            raise _outside(start, end, view.len)
+        first: cython.p_const_uchar = cython.cast(cython.p_const_uchar, view.buf)
+        stop: cython.Py_ssize_t = _find_requests(
+            cython.address(staging), first, start, end, max_message_bytes, body_max_bytes
+        )
+        if stop > start:
+            ack = first[start + 9]
+        groups: list = _make_groups(cython.address(staging))
+        _write_groups(cython.address(staging))
+    finally:
+        if staging.requests != staging.first_requests:
+            free(staging.requests)
+        if staging.groups != staging.first_groups:
+            free(staging.groups)
+        free(staging.slots)
+        PyBuffer_Release(cython.address(view))
+    return stop, ack, groups
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _find_requests(
+    staging: cython.pointer(Staging),
+    first: cython.p_const_uchar,
+    start: cython.Py_ssize_t,
+    end: cython.Py_ssize_t,
+    max_message_bytes: cython.Py_ssize_t,
+    body_max_bytes: cython.Py_ssize_t,
+) -> cython.Py_ssize_t:
+    """Fill `staging.requests`; returns where the run ends."""
+    at: cython.p_const_uchar = first + start
+    limit: cython.p_const_uchar = first + end
+    ack: cython.int = -1
+    length: cython.Py_ssize_t
+    messages: cython.Py_ssize_t
+    handle: cython.uint
+    last: cython.Py_ssize_t = -1  # the group of the request before
+    group: cython.Py_ssize_t
+    while limit - at > _HEAD and at[0] == _PUBLISH:
+        length = tr_load32(at + 1)
+        if length > body_max_bytes or length > limit - at - _ENVELOPE_HEAD or length <= _BODY_HEAD:
+            break
+        if at[10] != 0 or tr_load16(at + 11) != 1 or at[9] > _ACK_MAX or (ack >= 0 and at[9] != ack):
+            break
+        messages = _count_pointers(at + _HEAD, length - _BODY_HEAD, max_message_bytes)
+        if messages == 0:
+            break
+        ack = at[9]
+        handle = tr_load32(at + 13)
+        # Most requests are for the stream of the one before, or for the one that followed it before.
+        if last >= 0 and staging.groups[last].handle == handle:
+            group = last
+        elif last >= 0 and staging.groups[staging.groups[last].next].handle == handle:
+            group = staging.groups[last].next
+        else:
+            group = _group_of(staging, handle)
+        if last >= 0:
+            staging.groups[last].next = group
+        last = group
+        _add_request(staging, at, length, messages, group)
+        at += _ENVELOPE_HEAD + length
+    return at - first
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _count_pointers(
+    frame: cython.p_const_uchar, left: cython.Py_ssize_t, max_message_bytes: cython.Py_ssize_t
+) -> cython.Py_ssize_t:
+    """The frames that these bytes consist of; 0 if there are none, or not all can be staged."""
+    count: cython.Py_ssize_t = 0
+    length: cython.Py_ssize_t
+    metadata_bytes: cython.Py_ssize_t
+    while left > 0:
+        if left < _HEADER:
+            return 0
+        length = tr_load32(frame)
+        metadata_bytes = tr_load16(frame + 30)
+        if tr_load16(frame + 28) != 0 or length > _FRAME_MAX or length > left:
+            return 0
+        if length - _HEADER < metadata_bytes or length - _HEADER > max_message_bytes:
+            return 0
+        if metadata_bytes and not (0x80 <= frame[32] <= 0x8F or frame[32] == 0xDE or frame[32] == 0xDF):
+            return 0
+        frame += length
+        left -= length
+        count += 1
+    return count
+
+
+@cython.cfunc
+@cython.exceptval(-2)
+def _group_of(staging: cython.pointer(Staging), handle: cython.uint) -> cython.Py_ssize_t:
+    """Returns the index of the handle's group, a new one if needed."""
+    index: cython.Py_ssize_t
+    if staging.slots == cython.NULL:
+        for index in range(staging.group_count):
+            if staging.groups[index].handle == handle:
+                return index
+        return _new_group(staging, handle)
+    slot: cython.Py_ssize_t = tr_handle_hash(handle, _KEY) & (staging.slot_count - 1)
+    while staging.slots[slot] != 0:
+        index = staging.slots[slot] - 1
+        if staging.groups[index].handle == handle:
+            return index
+        slot = (slot + 1) & (staging.slot_count - 1)
+    return _new_group(staging, handle)
+
+
+@cython.cfunc
+@cython.exceptval(-2)
+def _new_group(staging: cython.pointer(Staging), handle: cython.uint) -> cython.Py_ssize_t:
+    index: cython.Py_ssize_t = staging.group_count
+    if index == staging.group_room:
+        _grow_groups(staging)
+    group: cython.pointer(Group) = cython.address(staging.groups[index])
+    group.handle = handle
+    group.requests = group.messages = group.nbytes = 0
+    group.next = index
+    staging.group_count = index + 1
+    if staging.slots != cython.NULL:
+        _take_slot(staging, index)
+    return index
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _grow_groups(staging: cython.pointer(Staging)) -> cython.int:
+    """Room for four times as many groups, and a hash table for them. MemoryError."""
+    index: cython.Py_ssize_t
+    room: cython.Py_ssize_t = staging.group_room * 4
+    slot_count: cython.Py_ssize_t = room * 2
+    slots: cython.p_int = cython.cast(cython.p_int, calloc(slot_count, cython.sizeof(cython.int)))
+    if slots == cython.NULL:
+        raise MemoryError
+    free(staging.slots)
+    staging.slots = slots
+    staging.slot_count = slot_count
+    held: cython.pointer(Group) = cython.NULL if staging.groups == staging.first_groups else staging.groups
+    groups: cython.pointer(Group) = cython.cast(cython.pointer(Group), realloc(held, room * cython.sizeof(Group)))
+    if groups == cython.NULL:
+        raise MemoryError
+    if held == cython.NULL:
+        memcpy(groups, staging.first_groups, staging.group_count * cython.sizeof(Group))
+    staging.groups = groups
+    staging.group_room = room
+    for index in range(staging.group_count):
+        _take_slot(staging, index)
+    return 0
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _take_slot(staging: cython.pointer(Staging), index: cython.Py_ssize_t) -> cython.void:
+    slot: cython.Py_ssize_t = tr_handle_hash(staging.groups[index].handle, _KEY) & (staging.slot_count - 1)
+    while staging.slots[slot] != 0:
+        slot = (slot + 1) & (staging.slot_count - 1)
+    staging.slots[slot] = index + 1
+
+
+@cython.cfunc
+@cython.inline
+@cython.exceptval(-1)
+def _add_request(
+    staging: cython.pointer(Staging),
+    envelope: cython.p_const_uchar,
+    length: cython.Py_ssize_t,
+    messages: cython.Py_ssize_t,
+    group: cython.Py_ssize_t,
+) -> cython.int:
+    if staging.request_count == staging.request_room:
+        _grow_requests(staging)
+    request: cython.pointer(Request) = cython.address(staging.requests[staging.request_count])
+    request.frames = envelope + _HEAD
+    request.nbytes = length - _BODY_HEAD
+    request.number = tr_load32(envelope + 5)
+    request.messages = cython.cast(cython.uint, messages)
+    request.group = group
+    staging.request_count += 1
+    staging.groups[group].requests += 1
+    staging.groups[group].messages += messages
+    staging.groups[group].nbytes += request.nbytes
+    return 0
+
+
+@cython.cfunc
+@cython.exceptval(-1)
+def _grow_requests(staging: cython.pointer(Staging)) -> cython.int:
+    """Room for four times as many requests. MemoryError."""
+    room: cython.Py_ssize_t = staging.request_room * 4
+    held: cython.pointer(Request) = cython.NULL if staging.requests == staging.first_requests else staging.requests
+    requests: cython.pointer(Request) = cython.cast(
+        cython.pointer(Request), realloc(held, room * cython.sizeof(Request))
+    )
+    if requests == cython.NULL:
+        raise MemoryError
+    if held == cython.NULL:
+        memcpy(requests, staging.first_requests, staging.request_count * cython.sizeof(Request))
+    staging.requests = requests
+    staging.request_room = room
+    return 0
+
+
+@cython.cfunc
+def _make_groups(staging: cython.pointer(Staging)) -> list:
+    """The groups as Python has them, their bytes to be written yet."""
+    groups: list = []
+    index: cython.Py_ssize_t
+    group: cython.pointer(Group)
+    for index in range(staging.group_count):
+        group = cython.address(staging.groups[index])
+        frames: bytearray = PyByteArray_FromStringAndSize(cython.NULL, group.nbytes)
+        numbers: bytes = PyBytes_FromStringAndSize(cython.NULL, group.requests * REQUEST_BYTES)
+        group.out = cython.cast(cython.p_uchar, PyByteArray_AS_STRING(frames))
+        group.numbers = cython.cast(cython.p_uchar, PyBytes_AS_STRING(numbers))
+        groups.append((group.handle, group.messages, frames, numbers))
+    return groups
+
+
+@cython.cfunc
+@cython.exceptval(check=False)
+def _write_groups(staging: cython.pointer(Staging)) -> cython.void:
+    index: cython.Py_ssize_t
+    request: cython.pointer(Request)
+    group: cython.pointer(Group)
+    for index in range(staging.request_count):
+        request = cython.address(staging.requests[index])
+        group = cython.address(staging.groups[request.group])
+        memcpy(group.out, request.frames, request.nbytes)
+        group.out += request.nbytes
+        tr_store32(group.numbers, request.number)
+        tr_store32(group.numbers + 4, request.messages)
+        group.numbers += 8
+
+
+@cython.cfunc
+def _pack_pointers(requests: bytes, first_seq: cython.ulonglong, subscribers: cython.uint) -> bytes:
+    count: cython.Py_ssize_t = len(requests) // REQUEST_BYTES
+    answers: bytes = PyBytes_FromStringAndSize(cython.NULL, count * _ANSWER)
+    source: cython.p_const_uchar = cython.cast(cython.p_const_uchar, PyBytes_AS_STRING(requests))
+    out: cython.p_uchar = cython.cast(cython.p_uchar, PyBytes_AS_STRING(answers))
+    _: cython.Py_ssize_t
+    for _ in range(count):
+        out[0] = _PUBLISHED
+        tr_store32(out + 1, 20)
+        memcpy(out + 5, source, 4)
+        tr_store64(out + 9, first_seq)
+        memcpy(out + 17, source + 4, 4)
+        tr_store32(out + 21, subscribers)
+        first_seq += tr_load32(source + 4)
+        source += 8
+        out += _ANSWER
+    return answers
