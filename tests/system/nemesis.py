@@ -172,9 +172,10 @@ class Round:
     def _make_stream(self, stream: str) -> None:
         """Publish to a new stream at every node: it has one master like the others.
 
-        If streams were promoted one by one, nobody has said where new ones belong.
+        If streams were promoted one by one, nobody has said where new ones belong. The same if failovers on both sides
+        of a cut have left masters on several nodes: what follows another one for all streams gives up its own.
         """
-        if self.operator.is_split:
+        if self.operator.is_split or len(self._masters()) > 1:
             return
         self._patiently(lambda: self.operator.tell_returned(self.place.names), "nodes that returned cannot be told")
         self._settle()
@@ -182,6 +183,10 @@ class Round:
             what = f"{name} takes no message for a new stream"
             self._patiently(lambda name=name: self.operator.publish(name, stream), what)  # type: ignore[misc]
         self._settle()
+
+    def _masters(self) -> set[str]:
+        """The nodes that are the master of some stream."""
+        return {name for name in self.place.names if "master" in self.operator.roles(name).values()}
 
     def _not_settled(self) -> str:
         """The streams without exactly one master and else slaves; "" if all are right."""
