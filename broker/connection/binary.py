@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from struct import iter_unpack
 from typing import Any
 
 from tailrace.broker.connection.client import READ_BYTES_MAX, Client
@@ -23,7 +24,7 @@ from tailrace.broker.delivery.subscribe import Subscribing, storage_refusals
 from tailrace.broker.process.timers import now_us
 from tailrace.broker.process.version import program_version
 from tailrace.broker.replication.downstream.session import Follower, NodeServices
-from tailrace.broker.routing.batch import FramePublication
+from tailrace.broker.routing.batch import FramePublication, RunPublication
 from tailrace.broker.routing.route import Route
 from tailrace.broker.services import Services
 from tailrace.broker.streams.owner import Refused
@@ -34,10 +35,17 @@ from tailrace.protocol.binary import ServerCodec
 from tailrace.protocol.envelope import HEAD_BYTES
 from tailrace.protocol.errors import Code
 from tailrace.protocol.messages import CHUNK_HEAD, Ack, Op, pack
+from tailrace.shard.leaves import load
 
 FEATURES = frozenset({c.FEATURE, r.FEATURE, m.PRODUCERS_FEATURE})  # spoken here beyond version 1
 NODE_PENDING_MAX = 1 << 16  # answers to another node that are not known yet; it is read no more above it
 CREDIT_MAX_BYTES = 1 << 62  # of one subscription; more is as good as none
+LEAVING_TEXT = "this worker is being replaced; send this to its successor"
+UNKNOWN_HANDLE_TEXT = "handle {handle} stands for no stream; OPEN it first"
+
+_publish_cy = load("tailrace.protocol.publish_cy")
+pack_answers = _publish_cy.pack_answers
+REQUEST_BYTES: int = _publish_cy.REQUEST_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,10 +85,14 @@ class BinaryClient(Client):
         if count == HEAD_BYTES and self._is_pong():
             self.services.pongs += 1
             return
-        published = False
+        streams = 0  # of the publishes that the read ends with
         for message in self.codec.feed(self.services.receive_view, count):
-            published = type(message) is m.Publish
-            if type(message) is m.Publish:
+            streams = 0
+            if type(message) is m.PublishRun:
+                streams = 1 if message.ack else len(message.groups)  # else the answers would be too many at once
+                self._publish_run(message)
+            elif type(message) is m.Publish:
+                streams = 1
                 self._publish(message)
             elif type(message) is r.Held:  # comes among publishes, and has nothing to do with them
                 self.replication.hear_held(message)
@@ -89,7 +101,7 @@ class BinaryClient(Client):
                 if self.closed or self.lingering_since_s:
                     return
         if count == self._read_bytes < READ_BYTES_MAX or self.codec.pending_bytes != self._pending_bytes:
-            self.read_more(count, int(published))
+            self.read_more(count, streams)
 
     def _execute(self, message: object) -> None:
         """Anything but a publish, after everything this connection published before it."""
@@ -235,13 +247,13 @@ class BinaryClient(Client):
 
     def _publish(self, message: m.Publish) -> None:
         if self.leaving:
-            self.refuse_request(Op.PUBLISH, message.request, Code.CLOSING, "send this to who comes next")
+            self.refuse_request(Op.PUBLISH, message.request, Code.CLOSING, LEAVING_TEXT)
             return
         names: list[bytes] = []
         for handle in message.handles:
             name = self.handles.get(handle)
             if name is None:
-                text = f"handle {handle} stands for no stream; OPEN it first"
+                text = UNKNOWN_HANDLE_TEXT.format(handle=handle)
                 self.refuse_request(Op.PUBLISH, message.request, Code.USAGE, text)
                 return
             names.append(name)
@@ -252,6 +264,50 @@ class BinaryClient(Client):
             self, publication, names, frames, message.ack == Ack.SYNCED, message.replicas
         )
         self.note_awaited()
+
+    def _publish_run(self, message: m.PublishRun) -> None:
+        run, sync = RunPublication(self, message.ack != Ack.NONE), message.ack == Ack.SYNCED
+        names, publish_group = self.handles, self.services.router.publish_group
+        for handle, messages, frames, requests in message.groups:
+            name = names.get(handle)
+            if name is None or self.leaving:
+                self._refuse_requests(handle, requests)
+                continue
+            self.under_way += len(requests) // REQUEST_BYTES
+            publish_group(self, run, run.add(name, messages, requests), frames, sync)
+        self.note_awaited()
+
+    def _refuse_requests(self, handle: int, requests: bytes) -> None:
+        code, text = Code.CLOSING, LEAVING_TEXT
+        if not self.leaving:
+            code, text = Code.USAGE, UNKNOWN_HANDLE_TEXT.format(handle=handle)
+        for request, _messages in iter_unpack("<II", requests):
+            self.refuse_request(Op.PUBLISH, request, code, text)
+
+    def group_done(self, run: RunPublication, key: int, first_seq: int, subscribers: int) -> None:
+        """The requests of a run to one stream are in its log."""
+        requests = run.requests[key]
+        self.under_way -= len(requests) // REQUEST_BYTES
+        if self.closed:
+            return
+        if run.wants_answers:
+            self.say(pack_answers(requests, first_seq, subscribers))
+        self._outcome_known()
+
+    def group_refused(self, run: RunPublication, key: int, code: Code, text: str, first_seq: int | None) -> None:
+        """One stream has refused the requests of a run; `first_seq` if their messages are in its log all the same."""
+        requests = run.requests[key]
+        self.under_way -= len(requests) // REQUEST_BYTES
+        if self.closed:
+            return
+        self.services.metrics.refused.add(code, run.counts[key])
+        for request, messages in iter_unpack("<II", requests):
+            logged = None
+            if first_seq is not None:
+                logged = ((first_seq, messages, 0, code, text),)
+                first_seq += messages
+            self.say(pack(_failed_request(run.names[key], request, code, text, logged)))
+        self._outcome_known()
 
     def publish_done(self, publication: FramePublication) -> None:
         """Every stream of a publish has its outcome."""
@@ -264,6 +320,9 @@ class BinaryClient(Client):
             self.say(pack(_failed_publish(publication)))
         elif publication.wants_answer:
             self.say(m.pack_published(publication.request, publication.results))
+        self._outcome_known()
+
+    def _outcome_known(self) -> None:
         if not self.under_way and (self.paused or self.lingering_since_s):
             self.say(self.last_word)  # or at least what waited for this may go on
             self.last_word = b""
@@ -479,9 +538,15 @@ def _failed_publish(publication: FramePublication) -> m.Failed:
     )
     if len(names) == 1:
         logged = rows if code is Code.UNREPLICATED else None  # says where
-        return m.Failed(code, f"{names[0].decode()}: {text}", False, Op.PUBLISH, publication.request, logged)
+        return _failed_request(names[0], publication.request, code, text, logged)
     text = f"{len(publication.refusals)} of {len(names)} streams refused this; the first: {text}"
     return m.Failed(code, text, False, Op.PUBLISH, publication.request, rows)
+
+
+def _failed_request(
+    name: bytes, request: int, code: Code, text: str, logged: tuple[m.PartResult, ...] | None
+) -> m.Failed:
+    return m.Failed(code, f"{name.decode()}: {text}", False, Op.PUBLISH, request, logged)
 
 
 def _same(token: str, shown: str | None) -> bool:

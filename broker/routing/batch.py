@@ -234,6 +234,60 @@ class FramePublication:
             self._client.publish_done(self)
 
 
+class RunPublisher(Asker, Protocol):
+    """A publisher that is notified of each group of a run."""
+
+    def group_done(self, run: RunPublication, key: int, first_seq: int, subscribers: int) -> None: ...
+
+    def group_refused(self, run: RunPublication, key: int, code: Code, text: str, first_seq: int | None) -> None: ...
+
+    def may_create(self) -> bool: ...
+
+    def count_created(self) -> None: ...
+
+
+class RunPublication:
+    """A run of PUBLISH requests, staged (`protocol.publish_cy`): the requests of a stream are answered together.
+
+    names, counts, requests: of each group its stream, its messages, and what `pack_answers` takes.
+    """
+
+    __slots__ = ("_client", "counts", "names", "requests", "wants_answers")
+
+    def __init__(self, client: RunPublisher, wants_answers: bool) -> None:
+        self._client = client
+        self.wants_answers = wants_answers
+        self.names: list[bytes] = []
+        self.counts: list[int] = []
+        self.requests: list[bytes] = []
+
+    def add(self, name: bytes, count: int, requests: bytes) -> int:
+        """Adds a group; returns its key."""
+        self.names.append(name)
+        self.counts.append(count)
+        self.requests.append(requests)
+        return len(self.names) - 1
+
+    @property
+    def asker(self) -> Asker:
+        return self._client
+
+    def published(self, key: int, first_seq: int, subscribers: int) -> None:
+        self._client.group_done(self, key, first_seq, subscribers)
+
+    def refused(self, key: int, code: Code, text: str) -> None:
+        self._client.group_refused(self, key, code, text, None)
+
+    def unreplicated(self, key: int, first_seq: int, text: str) -> None:
+        self._client.group_refused(self, key, Code.UNREPLICATED, text, first_seq)
+
+    def may_create(self) -> bool:
+        return self._client.may_create()
+
+    def count_created(self) -> None:
+        self._client.count_created()
+
+
 class Creator(Asker, Protocol):
     def may_create(self) -> bool: ...
 

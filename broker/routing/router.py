@@ -14,7 +14,15 @@ from typing import Any, Protocol
 
 from tailrace.broker.process.metrics import Traffic, WorkerMetrics
 from tailrace.broker.process.work import NOBODY, Asker, Work
-from tailrace.broker.routing.batch import Batch, FramePublication, Frames, Pending, Publication, QuietPublisher
+from tailrace.broker.routing.batch import (
+    Batch,
+    FramePublication,
+    Frames,
+    Pending,
+    Publication,
+    QuietPublisher,
+    RunPublication,
+)
 from tailrace.broker.routing.link import Link
 from tailrace.broker.routing.route import Request, Route
 from tailrace.broker.streams.deduplication import is_numbered
@@ -311,6 +319,19 @@ class Router:
             if batch.route is not None:
                 self._note_remote(client, batch.route, messages)
         self._count(client, messages * len(names))
+
+    def publish_group(self, client: Publishing, run: RunPublication, key: int, frames: bytearray, sync: bool) -> None:
+        """Take what a run of PUBLISH has for one stream: unnumbered frames, whose publisher waits for no replicas."""
+        name, messages = run.names[key], run.counts[key]
+        batch = self._staged.get(name)
+        if batch is None or batch.numbered or batch.replicas or batch.route is not None:
+            batch = self.batch(name)
+        batch.add(run, key, messages, frames)
+        batch.sync |= sync
+        self.staged_bytes += len(frames)
+        if batch.route is not None:
+            self._note_remote(client, batch.route, messages)
+        self._count(client, messages)
 
     def _publish_awaited(self, client: Publisher, groups: list[tuple[bytes, int, bytearray]], order: list[int]) -> None:
         publication = Publication(client.answers_ready, client, groups, order)
