@@ -145,7 +145,7 @@ class ServerCodec:
 
     def _messages(self, view: memoryview, position: int) -> Iterator[Request | PublishRun | Malformed]:
         reader, max_message_bytes, size = self._reader, self.max_message_bytes, len(view)
-        staged_to = position  # a run ended here: what comes next is no beginning of another
+        staged_to = position  # where the last run ended: the next envelope cannot be staged
         while not self._dead:
             if self.stages and staged_to < position < size and view[position] == _PUBLISH:
                 staged_to, ack, groups = _stage(view, position, size, max_message_bytes, reader.body_max_bytes)

@@ -83,7 +83,7 @@ class EnvelopeReader:
             self.left_bytes, self._needed = size - position, HEAD_BYTES
 
     def take(self, view: memoryview, position: int) -> tuple[int, memoryview, int] | None:
-        """As `feed`, one envelope a call: (opcode, body, the offset where it ends); None if the rest is held."""
+        """As `feed`, one envelope a call: (opcode, body, the offset of its end); None if the rest is held."""
         self.owned = False
         if self._held:
             position += self._refill(view[position:])

@@ -1,4 +1,4 @@
-# The C side of publish_cy.py: what it holds while it stages.
+# The C side of publish_cy.py: its state while it stages.
 
 from cpython.buffer cimport Py_buffer, PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_FromStringAndSize

@@ -74,7 +74,7 @@ def stage(
     Stops at the first envelope that is anything else: another message, one for several streams, with another ack than
     the first or one above ACK_MAX, with a body above `body_max_bytes`, an unfinished one, or one with a frame that is
     invalid, numbered by its producer, or has over `max_message_bytes` of metadata and payload. Returns (the offset
-    where it stopped, ack, groups). A group is (handle, messages, their unstamped frames, REQUEST_BYTES for each
+    of that envelope, ack, groups). A group is (handle, messages, their unstamped frames, REQUEST_BYTES for each
     request), one per handle, in order of first appearance. ValueError if start:end is not in the buffer.
     """
     if cython.compiled:
@@ -135,7 +135,7 @@ if not cython.compiled:
         return start, max(run_ack, 0), found
 
     def _count_frames(view: memoryview, position: int, end: int, max_message_bytes: int) -> int:
-        """The frames that view[position:end] consists of; 0 if there are none, or not all can be staged."""
+        """Returns the number of frames; 0 unless all of view[position:end] are frames that can be staged."""
         count = 0
         while position < end:
             if end - position < HEADER_BYTES:
@@ -254,7 +254,7 @@ def _find_requests(
 def _count_pointers(
     frame: cython.p_const_uchar, left: cython.Py_ssize_t, max_message_bytes: cython.Py_ssize_t
 ) -> cython.Py_ssize_t:
-    """The frames that these bytes consist of; 0 if there are none, or not all can be staged."""
+    """Returns the number of frames; 0 unless all of these bytes are frames that can be staged."""
     count: cython.Py_ssize_t = 0
     length: cython.Py_ssize_t
     metadata_bytes: cython.Py_ssize_t

@@ -186,19 +186,24 @@ def serve(requests: socket.socket) -> list[str]:
             found, status = os.waitpid(request["reap"], os.WNOHANG)
             requests.send(str(status if found else -1).encode())
             continue
+        begun, begins = os.pipe()
         pid = os.fork()
         if not pid:
             requests.close()
+            os.close(begun)
+            os.setsid()
+            os.close(begins)
             become(request["environment"], request["cwd"], *descriptors)
             return [request["program"], *request["arguments"]]
-        for descriptor in descriptors:
+        for descriptor in (*descriptors, begins):
             os.close(descriptor)
+        os.read(begun, 1)  # ends when it has a process group of its own: who asked for it may kill that at once
+        os.close(begun)
         requests.send(str(pid).encode())
 
 
 def become(environment: dict[str, str], folder: str, output: int, network: int, source: int | None = None) -> None:
     """Make this copy of the nursery what exec would have made."""
-    os.setsid()
     if os.fstat(network).st_ino != os.stat(NETWORK).st_ino:
         libc = ctypes.CDLL(None, use_errno=True)
         if libc.setns(network, 0):

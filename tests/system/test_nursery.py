@@ -94,3 +94,14 @@ def test_what_is_read_at_the_start_of_a_process_asks_for_a_new_one() -> None:
     assert nursery({**os.environ, "TAILRACE_BOOT_ID": "another"}) is not None
     for name in ("TAILRACE_INTERPRETED", "LD_PRELOAD", "PYTHONOPTIMIZE"):
         assert nursery({**os.environ, name: "another"}) is None
+
+
+def test_a_node_can_be_killed_as_soon_as_it_is_started(tmp_path: Path) -> None:
+    """Its process group is there at once: a kill that came before would be lost, and be waited for without end."""
+    nodes = nursery(os.environ)
+    assert nodes is not None
+    with (tmp_path / "log").open("wb") as log:
+        for _ in range(20):
+            forked = nodes.start(["--version"], log.fileno(), os.environ)
+            os.killpg(forked.pid, signal.SIGKILL)
+            assert forked.wait(PATIENCE_S) in (-signal.SIGKILL, OK)
