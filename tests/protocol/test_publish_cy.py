@@ -228,7 +228,8 @@ def by_stream(found: Sequence[object]) -> list[object]:
         if isinstance(each, tuple) and len(each[3]) == 1:
             between.append(each)
             continue
-        ordered += sorted(between, key=_stream_of)
+        between.sort(key=_stream_of)
+        ordered += between
         between.clear()
         ordered.append(str(each) if isinstance(each, Malformed) else each)
     return ordered
