@@ -14,7 +14,7 @@ from tests.tidy import tree
 
 SCRIPT = tree.ROOT / "scripts" / "link-package"
 AT_ONCE = 6
-ROUNDS = 5
+ROUNDS = 3
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def checkout(tmp_path: Path) -> Path:
 
 
 def run(checkout: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(checkout / "scripts" / "link-package")]
+    command = [sys.executable, "-S", str(checkout / "scripts" / "link-package")]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
 

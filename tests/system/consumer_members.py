@@ -11,7 +11,7 @@ from multiprocessing.connection import Connection
 from tests.system.consumer_faults import Change, Shift, steps
 from tests.system.consumer_party import Process, Spec
 
-END_S = 60.0
+END_S = 180.0
 READY, ENDED = "ready", "ended"
 
 

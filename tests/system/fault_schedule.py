@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 SEED_VARIABLE = "TAILRACE_TEST_SEED"
 LENGTH_VARIABLE = "TAILRACE_FAULTS_S"
-LENGTH_S = 15.0
+LENGTH_S = 12.0
 
 AT_ONCE_MAX = 3  # faults
 PAUSE_S = 1.5  # at least, between two of one node

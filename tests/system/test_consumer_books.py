@@ -38,7 +38,7 @@ PUBLISHERS = 4
 LENGTH_S = 5.0
 PAUSE_S = 0.1  # of each publisher, so that the books keep up on a small machine
 CALL_S = 60.0
-CATCH_UP_S = 60.0
+CATCH_UP_S = 180.0
 WISHES = {"start": tailrace.START, "deliveries_max": 0}
 CONFIG = """
 [timing]

@@ -18,7 +18,8 @@ B = "node-b"
 
 
 @pytest.fixture
-def node(tmp_path: Path) -> Iterator[World]:
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    monkeypatch.setattr(survey_module, "SLICE_S", 60.0)  # a round in one tick, on a busy machine too
     with world(tmp_path) as node:
         yield node
 
