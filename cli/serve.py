@@ -14,6 +14,7 @@ from tailrace.cli.ending import OK, USAGE, require
 from tailrace.cli.logs import LEVELS, set_up_logging
 from tailrace.supervisor.config import ConfigError, flag_name, load
 from tailrace.supervisor.config_values import format_number
+from tailrace.supervisor.signals import hold_reloads
 
 NEEDED = ("h11", "prometheus_client", "psutil", "setproctitle")
 
@@ -68,6 +69,7 @@ def _default(field: Field[Any]) -> str:
 @setting_options
 def command(config: Path | None, check_config: bool, log_level: str, **flags: object) -> int:
     """Run a node: the broker, its workers and its metrics."""
+    hold_reloads()
     try:
         settings = load(config, flags)
     except ConfigError as error:

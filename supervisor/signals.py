@@ -10,6 +10,11 @@ WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.
 READ_BYTES = 4_096
 
 
+def hold_reloads() -> None:
+    """Let a HUP wait until there is a SignalQueue. Until then it would end the process."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGHUP,))
+
+
 def _nothing(_number: int, _frame: FrameType | None) -> None:
     """Only the wake-up byte matters. No logging, no locks: this runs between any two instructions."""
 
@@ -23,6 +28,7 @@ class SignalQueue:
         self._writer.setblocking(False)
         self._before = {number: signal.signal(number, _nothing) for number in WATCHED}
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, WATCHED)
 
     def fileno(self) -> int:
         return self._reader.fileno()

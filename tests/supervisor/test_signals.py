@@ -5,8 +5,9 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 
-from tailrace.supervisor.signals import SignalQueue
+from tailrace.supervisor.signals import SignalQueue, hold_reloads
 
 
 def wait(queue: SignalQueue) -> list[int]:
@@ -40,6 +41,18 @@ def test_a_flood_is_no_fault() -> None:
         assert taken > 0
         signal.raise_signal(signal.SIGHUP)
         assert wait(queue) == [signal.SIGHUP], "and the next one is heard"
+    finally:
+        queue.close()
+
+
+def test_a_reload_that_was_asked_for_before_is_heard() -> None:
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    hold_reloads()
+    signal.pthread_kill(threading.get_ident(), signal.SIGHUP)
+    queue = SignalQueue()
+    try:
+        assert wait(queue) == [signal.SIGHUP]
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == mask
     finally:
         queue.close()
 

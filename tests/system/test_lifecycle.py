@@ -45,6 +45,35 @@ def payloads(node: Node, stream: str, count: int) -> list[bytes]:
         return [message.payload for message in client.read_messages(count)]
 
 
+# --- starting ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_reload_that_is_asked_for_during_the_start_is_done_then(tmp_path: Path) -> None:
+    """HUP comes while the node reads its configuration, from a pipe that this test fills."""
+    node = Node(tmp_path / "data", workers=1, config="[timing]\nheartbeat_s = 1\n")
+    pipe = tmp_path / "data.toml"
+    fresh = pipe.rename(tmp_path / "fresh.toml")
+    os.mkfifo(pipe)
+    node.start(wait=False)
+    writers: list[int] = []
+
+    def opened() -> bool:
+        with contextlib.suppress(OSError):  # nobody reads it yet
+            writers.append(os.open(pipe, os.O_WRONLY | os.O_NONBLOCK))
+        return bool(writers)
+
+    try:
+        wait_for(opened, "the node reads its configuration")
+        fresh.replace(pipe)
+        node.signal(signal.SIGHUP)
+        os.close(writers[0])
+        node.wait_ready()
+        wait_for(lambda: "generation 2" in node.log() or "generation 3" in node.log(), "its worker is replaced")
+        assert node.get("/readyz")[0] == 200
+    finally:
+        node.stop()
+
+
 # --- stopping ---------------------------------------------------------------------------------------------------------
 
 
