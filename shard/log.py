@@ -337,9 +337,10 @@ class StreamLog:
         if seq <= self.first_seq:
             return
         first_offset = self._entry(min(seq, self.next_seq - 1)).offset
-        self._index_words[INDEX_FIRST_SEQ] = tagged(seq)
-        self._content_words[CONTENT_FIRST_OFFSET] = tagged(first_offset)
-        self._content_words[CONTENT_FIRST_SEQ] = tagged(seq)
+        with self._lock:  # a repair that writes a header page again would undo it
+            self._index_words[INDEX_FIRST_SEQ] = tagged(seq)
+            self._content_words[CONTENT_FIRST_OFFSET] = tagged(first_offset)
+            self._content_words[CONTENT_FIRST_SEQ] = tagged(seq)
         self.first_seq = seq
 
     def punch(self, before: int, *, sent: bool = False) -> int:
@@ -504,7 +505,7 @@ class StreamLog:
                 words[0] = words[0]  # nobody else stores there, and a store makes the whole page dirty
         begun.put()
         sync_directory(self._pair.paths.directory)
-        require_messages_on_disk(begun, span)
+        require_messages_on_disk(begun, span, lambda: self._writing(begun.generation))
 
     @contextmanager
     def _writing(self, generation: int) -> Iterator[None]:

@@ -80,10 +80,10 @@ def write_messages_again(begun: BegunSync, span: Span, writing: Writing) -> None
     write_again(begun.index_fd, *_entries(begun, span), writing)
 
 
-def require_messages_on_disk(begun: BegunSync, span: Span) -> None:
+def require_messages_on_disk(begun: BegunSync, span: Span, writing: Writing) -> None:
     """As `require_on_disk`, of content and index."""
-    require_on_disk(begun.content_fd, span.start, begun.end_offset)
-    require_on_disk(begun.index_fd, *_entries(begun, span))
+    require_on_disk(begun.content_fd, span.start, begun.end_offset, writing)
+    require_on_disk(begun.index_fd, *_entries(begun, span), writing)
 
 
 def _entries(begun: BegunSync, span: Span) -> tuple[int, int]:
@@ -106,29 +106,34 @@ def write_again(fd: int, start: int, end: int, writing: Writing) -> None:
         place = piece_end
 
 
-def require_on_disk(fd: int, start: int, end: int) -> None:
+def require_on_disk(fd: int, start: int, end: int, writing: Writing) -> None:
     """Compare the bytes start..end, which are synced, and the fixed part of the header page, with those on the disk.
 
     A header page that is not there is written past the cache. Nothing is compared on a file system without direct
-    reads. Raises OSError when bytes differ, or cannot be read.
+    reads of whole pages. Raises OSError when bytes differ, or cannot be read.
     """
     try:
         direct_fd = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_DIRECT | os.O_CLOEXEC)
-    except OSError as error:
-        if error.errno == errno.EINVAL:
-            return
-        raise
+        try:
+            _require_same(fd, direct_fd, start, end, writing)
+        finally:
+            os.close(direct_fd)
+    except OSError as error:  # some file systems open for direct reads and then refuse them, or want larger blocks
+        if error.errno != errno.EINVAL:
+            raise
+
+
+def _require_same(fd: int, direct_fd: int, start: int, end: int, writing: Writing) -> None:
     buffer = mmap.mmap(-1, PIECE_BYTES)
     try:
         if not _same(fd, direct_fd, buffer, 0, FIXED_BYTES):
-            _write_header_page(fd, direct_fd, buffer)
+            _write_header_page(fd, direct_fd, buffer, writing)
         for place in range(start // PIECE_BYTES * PIECE_BYTES, end, PIECE_BYTES):
             piece_start, piece_end = max(start, place), min(end, place + PIECE_BYTES)
             if not _same(fd, direct_fd, buffer, piece_start, piece_end):
                 raise OSError(errno.EIO, f"bytes {piece_start} to {piece_end} were rewritten, but are not on the disk")
     finally:
         buffer.close()
-        os.close(direct_fd)
 
 
 def _same(fd: int, direct_fd: int, buffer: mmap.mmap, start: int, end: int) -> bool:
@@ -140,10 +145,13 @@ def _same(fd: int, direct_fd: int, buffer: mmap.mmap, start: int, end: int) -> b
         return found >= end - first and view[start - first : end - first] == read_all(fd, end - start, start)
 
 
-def _write_header_page(fd: int, direct_fd: int, buffer: mmap.mmap) -> None:
-    """The page is mapped, so that it cannot be dropped from the cache; a direct write replaces it."""
-    buffer[:HEADER_PAGE_BYTES] = read_all(fd, HEADER_PAGE_BYTES, 0)
-    with memoryview(buffer) as whole, whole[:HEADER_PAGE_BYTES] as view:
+def _write_header_page(fd: int, direct_fd: int, buffer: mmap.mmap, writing: Writing) -> None:
+    """The page is mapped, so that it cannot be dropped from the cache; a direct write replaces it.
+
+    A word that somebody stores between the two calls would be undone, and so would those of a later owner.
+    """
+    with writing(), memoryview(buffer) as whole, whole[:HEADER_PAGE_BYTES] as view:
+        buffer[:HEADER_PAGE_BYTES] = read_all(fd, HEADER_PAGE_BYTES, 0)
         os.pwrite(direct_fd, view, 0)
     os.fdatasync(fd)
     if not _same(fd, direct_fd, buffer, 0, FIXED_BYTES):
