@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+ROUNDS_UP = 0.9995  # from here on three digits of a number are those of 1
+
 
 def median(values: Sequence[float]) -> float:
     """Return the middle value, or the mean of the middle two. Raises ValueError if there are no values."""
@@ -31,7 +33,7 @@ def spread(values: Sequence[float]) -> float:
 def count(value: float) -> str:
     """Format 1,234,567 as 1.23 M, 12,345 as 12.3 k; below a thousand three significant digits."""
     for limit, suffix in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
-        if abs(value) >= limit:
+        if abs(value) >= limit * ROUNDS_UP:
             return f"{digits(value / limit)}{suffix}"
     return digits(value)
 
@@ -40,9 +42,8 @@ def digits(value: float) -> str:
     """Format three significant digits, never in scientific notation; whole numbers from 100 on."""
     if value == 0:
         return "0"
-    size = abs(value)
-    places = 0 if size >= 99.95 else 1 if size >= 9.995 else 2 if size >= 0.9995 else 3
-    return f"{value:,.{places}f}"
+    exponent = int(f"{value:.2e}".partition("e")[2])  # of the rounded value
+    return f"{value:,.{max(2 - exponent, 0)}f}"
 
 
 def ratio(value: float) -> str:
@@ -50,7 +51,7 @@ def ratio(value: float) -> str:
 
 
 def microseconds(value_us: float) -> str:
-    return f"{digits(value_us)} µs" if value_us < 1000 else f"{digits(value_us / 1000)} ms"
+    return f"{digits(value_us)} µs" if value_us < 1000 * ROUNDS_UP else f"{digits(value_us / 1000)} ms"
 
 
 def mebibytes(value_bytes: float) -> str:

@@ -63,7 +63,7 @@ class Server:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self.stop()
+        self.stop(signal.SIGTERM if error is None else signal.SIGKILL)
 
     def start(self) -> float:
         """Start it; the seconds until it served. LoadError, with the end of its log, if it never does."""
@@ -76,7 +76,10 @@ class Server:
         return time.monotonic() - begin
 
     def stop(self, first_signal: signal.Signals = signal.SIGTERM) -> float:
-        """End it and all of its group; the seconds until the process was gone. Does nothing if it does not run."""
+        """End it and all of its group; the seconds until the process was gone. Does nothing if it does not run.
+
+        LoadError, with the end of its log, if it had to be killed.
+        """
         process, self._process = self._process, None
         if process is None:
             return 0.0
@@ -85,14 +88,13 @@ class Server:
             _signal_group(process.pid, first_signal)
         else:
             process.send_signal(first_signal)
-        try:
-            process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            pass
+        has_stopped = _ended(process)
         seconds = time.monotonic() - begin
         # The group outlives its leader where workers are left; it is named by the leader's id all the same.
         _signal_group(process.pid, signal.SIGKILL)
         process.wait(STOP_TIMEOUT_S)
+        if not has_stopped:
+            raise LoadError(f"{self._peer.name} did not stop within {STOP_TIMEOUT_S:g} s:\n{self.log_tail()}")
         return seconds
 
     def tree(self) -> ProcessTree:
@@ -153,6 +155,15 @@ def _in_child() -> None:
     """Allow many open files; and let the server not outlive the harness, however that ends."""
     raise_open_files()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+
+
+def _ended(process: subprocess.Popen[bytes]) -> bool:
+    """Returns whether it ends within STOP_TIMEOUT_S."""
+    try:
+        process.wait(STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _signal_group(pid: int, number: signal.Signals) -> None:

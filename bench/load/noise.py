@@ -50,7 +50,7 @@ class Noise:
         self._nbytes: _Counter = context.RawValue("Q", 0)
         self._deadline = deadline
         self._process = context.Process(target=self._run, args=(body,), daemon=True)
-        self._begin = 0.0
+        self._begin, self._begin_bytes = 0.0, 0
 
     @property
     def nbytes(self) -> int:
@@ -60,8 +60,8 @@ class Noise:
         return self._nbytes.value
 
     def per_s(self) -> float:
-        """Bytes per second since its first ones."""
-        return self.nbytes / (time.monotonic() - self._begin)
+        """Bytes per second since it was entered, what the load does between its measurements included."""
+        return (self.nbytes - self._begin_bytes) / (time.monotonic() - self._begin)
 
     def __enter__(self) -> Self:
         self._process.start()
@@ -72,7 +72,7 @@ class Noise:
         except BaseException:
             self._end()
             raise
-        self._begin = time.monotonic()
+        self._begin, self._begin_bytes = time.monotonic(), self.nbytes
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:

@@ -135,7 +135,7 @@ def _measure_flooded(run: Run, flood: str) -> Measurement:
     alone = slices(names[:FLOODED_SLICES])
     with flooding(port, FLOODS[flood][1], streams, deadline) as noise:
         beside = slices(names[FLOODED_SLICES:])
-        noise_per_s = noise.nbytes / sum(part.spent.wall_s for part in beside)
+        noise_per_s = noise.per_s()
     return _measured_beside(run, beside, beside, _beside_extras(alone, beside, noise_per_s))
 
 

@@ -10,7 +10,16 @@ from bench.figures import median, quantile, spread
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0, "0"), (0.0364, "0.036"), (1.234, "1.23"), (12.34, "12.3"), (99.96, "100"), (123.4, "123")],
+    [
+        (0, "0"),
+        (0.0004, "0.000400"),
+        (0.0364, "0.0364"),
+        (0.9996, "1.00"),
+        (1.234, "1.23"),
+        (12.34, "12.3"),
+        (99.96, "100"),
+        (123.4, "123"),
+    ],
 )
 def test_three_digits(value: float, text: str) -> None:
     assert figures.digits(value) == text
@@ -18,7 +27,15 @@ def test_three_digits(value: float, text: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(950, "950"), (1_234, "1.23 k"), (12_345, "12.3 k"), (2_345_678, "2.35 M"), (3.2e9, "3.20 G")],
+    [
+        (950, "950"),
+        (1_234, "1.23 k"),
+        (12_345, "12.3 k"),
+        (999.6, "1.00 k"),
+        (999_999, "1.00 M"),
+        (2_345_678, "2.35 M"),
+        (3.2e9, "3.20 G"),
+    ],
 )
 def test_counts(value: float, text: str) -> None:
     assert figures.count(value) == text
@@ -28,6 +45,7 @@ def test_units() -> None:
     assert figures.ratio(4.567) == "4.57×"
     assert figures.mebibytes(3 * 1048576) == "3 MiB"
     assert figures.microseconds(71.25) == "71.2 µs"
+    assert figures.microseconds(999.7) == "1.00 ms"
     assert figures.microseconds(3_600) == "3.60 ms"
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bench import server as module
 from bench.load.limits import LoadError
 from bench.load.meter import ProcessTree
 from bench.peers.base import Site, Step
@@ -57,6 +58,26 @@ def test_a_server_that_cannot_be_prepared_shows_its_log(tmp_path: Path) -> None:
         Server(_Unwilling(100), site),
     ):
         pass
+
+
+class _Deaf(Plain):
+    def command(self, site: Site) -> list[str]:
+        deaf = "import signal; signal.signal(signal.SIGTERM, lambda *_: print('not now', flush=True))"
+        return [sys.executable, "-c", f"{deaf}\n{_HANGS_UP}", str(site.port)]
+
+    def ready(self) -> list[Step]:
+        return []
+
+
+def test_a_server_that_does_not_stop_is_killed_and_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with fresh_site(tmp_path, "deaf") as site:
+        deaf = Server(_Deaf(100), site)
+        deaf.start()
+        process = psutil.Process(deaf.target.pid)
+        monkeypatch.setattr(module, "STOP_TIMEOUT_S", 0.2)
+        with pytest.raises(LoadError, match=r"(?s)did not stop within 0.2 s.*not now"):
+            deaf.stop()
+        assert not process.is_running()
 
 
 def test_the_whole_group_is_gone_at_the_end(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import signal
 import socket
 from itertools import islice
 from pathlib import Path
@@ -7,7 +8,17 @@ from pathlib import Path
 import pytest
 
 from bench.load.limits import Deadline, LoadError
-from bench.load.noise import claim, come_and_go, fill_streams, flooding, follow, make_streams, replaying
+from bench.load.noise import (
+    Noise,
+    _Counter,
+    claim,
+    come_and_go,
+    fill_streams,
+    flooding,
+    follow,
+    make_streams,
+    replaying,
+)
 from bench.peers.plain import BareSendfile
 from bench.server import Server, fresh_site
 from tailrace.protocol import messages as m
@@ -29,6 +40,16 @@ def test_it_goes_on_and_on(tmp_path: Path) -> None:
             assert noise.per_s() > 0
         with pytest.raises(LoadError, match="has ended"):
             _ = noise.nbytes
+
+
+def test_bytes_from_before_it_is_measured_are_not_in_its_rate() -> None:
+    def body(sent: _Counter) -> None:
+        sent.value = 1_000_000
+        signal.pause()
+
+    with Noise(Deadline(10.0), body) as noise:
+        assert noise.nbytes == 1_000_000
+        assert noise.per_s() == 0
 
 
 def test_a_server_that_is_gone_ends_it(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -32,6 +32,12 @@ def test_each_node_follows_the_one_before_it(tmp_path: Path, nodes: int) -> None
     assert "slave" not in configs[0]
 
 
+@pytest.mark.parametrize("nodes", [1, NODES_MAX + 1])
+def test_a_chain_that_there_are_no_ports_for(tmp_path: Path, nodes: int) -> None:
+    with pytest.raises(ValueError, match=f"a chain of {nodes} nodes; it has 2 to 3"):
+        TailraceNodes().changed(nodes=nodes).command(site(tmp_path))
+
+
 def test_nodes_that_do_not_follow_are_told_nothing(tmp_path: Path) -> None:
     peer = TailraceNodes().changed(following=False)
     peer.command(site(tmp_path))
