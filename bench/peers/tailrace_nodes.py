@@ -43,7 +43,7 @@ class TailraceNodes(TailraceBinary):
         return self.changed(replicas=self.nodes - 1)
 
     def slave_ports(self, site: Site) -> list[int]:
-        """Ports of the nodes behind the master, in the order of the chain. ValueError unless they are 2 to NODES_MAX."""
+        """Ports of the nodes behind the master, in their order. ValueError unless there are 2 to NODES_MAX nodes."""
         if not 2 <= self.nodes <= NODES_MAX:
             raise ValueError(f"a chain of {self.nodes} nodes; it has 2 to {NODES_MAX}, as many as there are ports for")
         return [site.further[2 * number] for number in range(self.nodes - 1)]
