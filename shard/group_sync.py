@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
+from tailrace.shard.begun_sync import BegunSync
 from tailrace.shard.errors import StorageError
 from tailrace.shard.files import FileSystem
 from tailrace.shard.log import StreamLog
-from tailrace.shard.rewrite import BegunSync
 
 Outcome = OSError | StorageError | None
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from tailrace.shard.admission import End, Frames, admit_pieces
+from tailrace.shard.begun_sync import BegunSync
 from tailrace.shard.diverged import DivergedTail, Tail, keep_diverged
 from tailrace.shard.epochs import History, find_epochs
 from tailrace.shard.errors import StorageFull, StreamDamaged, StreamMissing, is_full
@@ -46,7 +47,7 @@ from tailrace.shard.leaves import load
 from tailrace.shard.mend import take_up
 from tailrace.shard.newborn import Left, left_of_newborn
 from tailrace.shard.recovery import OPEN_CHECK_BYTES, Recovered, recover, settle_boot
-from tailrace.shard.rewrite import BegunSync, Span, require_messages_on_disk, write_messages_again
+from tailrace.shard.rewrite import Span, require_messages_on_disk, write_messages_again
 from tailrace.shard.stream_files import (
     FilePair,
     NewPair,
@@ -57,7 +58,7 @@ from tailrace.shard.stream_files import (
     open_pair,
     stream_paths,
 )
-from tailrace.shard.synced import mark_failed_word
+from tailrace.shard.sync_marks import mark_failed_word
 from tailrace.shard.torn import keep_torn
 from tailrace.shard.walk import FrameWalk, Run, fault_text
 

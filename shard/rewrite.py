@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
 
+from tailrace.shard.begun_sync import BegunSync
 from tailrace.shard.errors import MessagesLost
 from tailrace.shard.files import read_all, write_all
 from tailrace.shard.header import FIXED_BYTES, HEADER_PAGE_BYTES
@@ -27,30 +28,6 @@ PAGE_BYTES: Final = 4_096
 
 Writing = Callable[[], AbstractContextManager[None]]
 """Held while a piece is written. Raises OSError on entry if the bytes may no longer be written."""
-
-
-class BegunSync(NamedTuple):
-    """A sync of the messages before `seq`, which end at `end_offset`. The descriptors are the sync's own, or -1.
-
-    failed: an earlier sync has failed, and its bytes must be written again.
-    """
-
-    seq: int
-    end_offset: int
-    generation: int
-    content_fd: int
-    index_fd: int
-    failed: bool
-
-    def put(self) -> None:
-        """fdatasync of the content, then of the index. Raises OSError."""
-        os.fdatasync(self.content_fd)
-        os.fdatasync(self.index_fd)
-
-    def close(self) -> None:
-        for fd in (self.content_fd, self.index_fd):
-            if fd >= 0:
-                os.close(fd)
 
 
 class Span(NamedTuple):

@@ -25,7 +25,7 @@ from tailrace.shard.log import StreamLog
 from tailrace.shard.names import CURSOR_PREFIX
 from tailrace.shard.retention import RetentionPolicy, retention_seq
 from tailrace.shard.stream_files import StreamPaths, stream_paths
-from tailrace.shard.synced import is_sync_failed, mark_closed_synced, mark_unsynced_failed
+from tailrace.shard.sync_marks import is_sync_failed, mark_closed_synced, mark_unsynced_failed
 
 log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from tailrace.shard.log import StreamLog
 from tailrace.shard.mend import rebuild_index
 from tailrace.shard.reader import StreamReader
 from tailrace.shard.stream_files import stream_paths
-from tailrace.shard.synced import is_sync_failed, mark_closed_synced, mark_unsynced_failed
+from tailrace.shard.sync_marks import is_sync_failed, mark_closed_synced, mark_unsynced_failed
 from tests.shard.helpers import BOOT, LATER_BOOT, NAME, append, filled, flip, open_log, read_messages
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tailrace.shard.header import INDEX_BOOT, INDEX_SYNCED_SEQ
-from tailrace.shard.synced import mark_closed_synced, publish_synced_word
+from tailrace.shard.sync_marks import mark_closed_synced, publish_synced_word
 from tests.shard.helpers import BOOT, LATER_BOOT, NAME, append, cut, filled, flip, open_log
 
 
