@@ -300,8 +300,7 @@ class StreamLog:
         return find_epochs(lambda seq: self._entry(seq).epoch, max(first_seq, self.first_seq), self.next_seq)
 
     def frame_crc(self, seq: int) -> int:
-        """Returns the checksum of an existing message, with which another log can check whether it has the same. As
-        `entry`."""
+        """Returns the checksum of a message, with which another log can check whether it has the same. As `entry`."""
         place = self.entry(seq).offset + CRC_OFFSET
         return int.from_bytes(os.pread(self._content_fd, 4, place), "little")
 
@@ -456,8 +455,7 @@ class StreamLog:
         return self.synced_seq
 
     def begin_sync(self, *, fds: bool = True) -> BegunSync | None:
-        """For `sync`, and `shard.group_sync`, with `syncing` held; None if the log is closed. The caller closes the
-        result."""
+        """For `sync` and `shard.group_sync`, with `syncing` held; None if closed. The caller closes the result."""
         with self._lock:
             if self.closed:
                 return None
