@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 
 from tailrace.aio.driver import AsyncDriver
-from tailrace.core.arguments import Payload, check_sizes, checked_payload, checked_payloads
-from tailrace.core.batch import Batches, BatchResult
-from tailrace.core.headers import pack_headers
+from tailrace.core.arguments import Payload
+from tailrace.core.batch import BatcherInput, Batches, BatchResult
 from tailrace.errors import TailraceError
 
 RETRY_S = 0.01
 """When a batch that is due must wait for room."""
 
 
-class AsyncBatcher:
+class AsyncBatcher(BatcherInput):
     """Gathers messages of one stream and publishes them in batches. As `Batcher`; made by `AsyncClient.batcher`."""
 
     def __init__(
@@ -26,22 +25,9 @@ class AsyncBatcher:
         headers: Mapping[str, str | bytes] | None,
         on_result: Callable[[BatchResult], None] | None,
     ) -> None:
+        super().__init__(driver.session, batch, headers, on_result)
         self._driver = driver
-        self._batches = batch
-        self._headers = headers
-        self._metadata = pack_headers(headers)
-        self._on_result = on_result
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def added(self) -> int:
-        """Messages added so far."""
-        return self._batches.added
-
-    @property
-    def acknowledged(self) -> int:
-        """Messages that are known to be in the stream."""
-        return self._batches.acknowledged
 
     async def add(
         self,
@@ -51,22 +37,16 @@ class AsyncBatcher:
         key: str | bytes | None = None,
     ) -> None:
         """Add a message, with these headers or those of the batcher, and `key`. Waits when too much is under way."""
-        payload = checked_payload(payload)
-        metadata = self._metadata
-        if headers is not None or key is not None:
-            metadata = pack_headers(self._headers if headers is None else headers, key)
+        data, metadata = self._checked(payload, headers, key)
         batch, driver = self._batches, self._driver
-        if len(payload) + len(metadata) > driver.session.limits["max_message_bytes"]:
-            check_sizes([payload], metadata, driver.session.limits["max_message_bytes"], batch.stream)
-        batch.add_one(payload, metadata, driver.now_s)
+        batch.add_one(data, metadata, driver.now_s)
         await self._after_adding(was_empty=batch.count == 1)
         self._report()
 
     async def extend(self, payloads: Iterable[Payload]) -> None:
         """Adds many messages, all of them or, if one is too large, none."""
         batch, driver, taken = self._batches, self._driver, 0
-        messages, metadata = checked_payloads(payloads), self._metadata
-        check_sizes(messages, metadata, driver.session.limits["max_message_bytes"], batch.stream)
+        messages, metadata = self._checked_many(payloads), self._metadata
         while taken < len(messages):
             was_empty = not batch.count
             taken += batch.add(messages[taken:] if taken else messages, metadata, driver.now_s)

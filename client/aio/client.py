@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tailrace.aio.batcher import AsyncBatcher
 from tailrace.aio.driver import AsyncDriver
 from tailrace.aio.subscription import AsyncSubscription
-from tailrace.core.address import Address, parse_addresses
+from tailrace.core.address import Address
 from tailrace.core.arguments import (
     Payload,
     checked_payload,
@@ -20,9 +20,9 @@ from tailrace.core.arguments import (
     checked_streams,
     make_publication,
 )
-from tailrace.core.batch import LINGER_S, MAX_BYTES, MAX_MESSAGES, Batches, BatchLimits, BatchResult
+from tailrace.core.batch import LINGER_S, MAX_BYTES, MAX_MESSAGES, BatchResult
 from tailrace.core.headers import pack_headers
-from tailrace.core.info import ClientInfo
+from tailrace.core.info import ClientInfo, first_addresses
 from tailrace.core.message import Receipt
 from tailrace.core.options import CONSUMER_BATCH, CONSUMER_DELIVERIES, CONSUMER_LINGER_S, WINDOW_BYTES, ClientOptions
 from tailrace.core.places import START, EndPlace, StartPlace
@@ -63,10 +63,7 @@ def connect_async(
         idempotent,
         silence_s,
     )
-    found = list(parse_addresses(addresses))
-    if random_order:
-        random.shuffle(found)
-    return Connecting(found, options)
+    return Connecting(first_addresses(addresses, options), options)
 
 
 class Connecting:
@@ -193,8 +190,7 @@ class AsyncClient(ClientInfo):
         on_result: Callable[[BatchResult], None] | None = None,
     ) -> AsyncBatcher:
         """Publish many messages in batches: a batch is sent when it is full, or `linger_s` after its first message."""
-        limits = BatchLimits(max_messages, min(max_bytes, self._session.limits["max_envelope_bytes"] // 2), linger_s)
-        batch = Batches(checked_stream(stream), limits, ack, self._timeout(timeout_s), retry, replicas)
+        batch = self._batches(stream, max_messages, max_bytes, linger_s, ack, replicas, timeout_s, retry)
         return AsyncBatcher(self._driver, batch, headers, on_result)
 
     async def _publish(

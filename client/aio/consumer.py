@@ -11,10 +11,11 @@ from tailrace.aio.driver import AsyncDriver
 from tailrace.core.calls import PendingCall
 from tailrace.core.consumed_message import ConsumedMessage
 from tailrace.core.consumer_state import ConsumerState
+from tailrace.core.info import MemberInfo
 from tailrace.errors import OperationTimeout, TailraceError
 
 
-class AsyncConsumer:
+class AsyncConsumer(MemberInfo):
     """The messages that a durable consumer gives this member. As `Consumer`; made by `AsyncClient.consumer`.
 
     Await it, or enter it as a context, to wait until the consumer is made; iterating does so by itself. The messages
@@ -24,24 +25,10 @@ class AsyncConsumer:
     def __init__(
         self, driver: AsyncDriver, state: ConsumerState, creating: PendingCall | None, timeout_s: float
     ) -> None:
+        super().__init__(state, timeout_s)
         self._driver = driver
-        self._state = state
         self._creating = creating
-        self._timeout_s = timeout_s
         state.settle = self._settle
-
-    @property
-    def stream(self) -> str:
-        return self._state.options.stream
-
-    @property
-    def name(self) -> str:
-        return self._state.options.name
-
-    @property
-    def member(self) -> str:
-        """The name of this member among those of the consumer."""
-        return self._state.options.member
 
     def __await__(self) -> Generator[Any, None, AsyncConsumer]:
         return self._ready().__await__()
@@ -98,9 +85,6 @@ class AsyncConsumer:
         await self._store_acks(deadline_s)
         await self._leave(deadline_s)
         self._state.check()
-
-    def __repr__(self) -> str:
-        return f"<AsyncConsumer {self.name!r} of {self.stream!r} member={self.member!r}>"
 
     async def _store_acks(self, deadline_s: float) -> None:
         """Waits until the broker has stored all acknowledgements. Raises OperationTimeout."""

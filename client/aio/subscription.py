@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections import deque
-from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from collections.abc import AsyncIterator, Callable, Generator
 from types import TracebackType
 from typing import Any
 
 from tailrace.aio.driver import AsyncDriver
-from tailrace.core.forks import watch
+from tailrace.core.info import SubscriptionInfo
 from tailrace.core.message import Message
-from tailrace.core.subscription_state import Arrived, SubscriptionPhase, SubscriptionState
+from tailrace.core.subscription_state import SubscriptionPhase, SubscriptionState
 from tailrace.errors import OperationTimeout
 
 
-class AsyncSubscription:
+class AsyncSubscription(SubscriptionInfo):
     """The messages of a stream, one by one, in order. Made by `AsyncClient.subscribe`.
 
     Await it, or enter it as a context, to wait for the broker's answer; iterating does so by itself. It may be left and
@@ -24,27 +23,10 @@ class AsyncSubscription:
     """
 
     def __init__(self, driver: AsyncDriver, state: SubscriptionState) -> None:
+        super().__init__(state)
         self._driver = driver
-        self._state = state
         self._news = asyncio.Event()
-        self._rest: Iterator[Message] = iter(())
-        self._given: Arrived | None = None  # where `_rest` comes from
         state.waiter = self._news
-        watch(self)
-
-    @property
-    def stream(self) -> str:
-        return self._state.stream
-
-    @property
-    def start_seq(self) -> int:
-        """The seq of the first message; -1 before the broker has answered."""
-        return self._state.start_seq
-
-    @property
-    def end_seq(self) -> int | None:
-        """The seq before which it ends; None when it has no end."""
-        return self._state.end_seq
 
     def __await__(self) -> Generator[Any, None, AsyncSubscription]:
         return self._ready().__await__()
@@ -93,19 +75,11 @@ class AsyncSubscription:
         self._driver.session.cancel(self._state)
         self._driver.advance()
 
-    def sever(self) -> None:
-        """In a forked child: the remaining messages are the parent's, also in the middle of an iteration."""
-        deque(self._rest, maxlen=0)
-
     def __del__(self) -> None:
         if self._state.phase is SubscriptionPhase.OVER or self._driver.is_severed:
             return
         if not self._driver.loop.is_closed():
             self._driver.loop.call_soon_threadsafe(_forget, self._driver, self._state)
-
-    def __repr__(self) -> str:
-        state = self._state
-        return f"<AsyncSubscription {state.stream!r} next_seq={state.next_seq} {state.phase.name}>"
 
     async def _ready(self) -> AsyncSubscription:
         state = self._state

@@ -4,15 +4,27 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from tailrace.core.arguments import checked_replicas, pack_frames
+from tailrace.core.arguments import (
+    Payload,
+    check_sizes,
+    checked_payload,
+    checked_payloads,
+    checked_replicas,
+    pack_frames,
+)
+from tailrace.core.headers import pack_headers
 from tailrace.core.message import Receipt
 from tailrace.core.publications import PendingPublication
 from tailrace.errors import InvalidArgument, TailraceError
 from tailrace.protocol.messages import Ack
 from tailrace.shard.frame import HEADER_BYTES
+
+if TYPE_CHECKING:
+    from tailrace.core.session import Session
 
 MAX_MESSAGES = 10_000
 MAX_BYTES = 256 << 10
@@ -194,6 +206,52 @@ class Batches:
             growing.runs = []
             self._growing = Gathered(growing.index + growing.publication.count)
         return self._growing
+
+
+class BatcherInput:
+    """What both shells' batchers share: the counts, and the checks of what is added."""
+
+    def __init__(
+        self,
+        session: Session,
+        batches: Batches,
+        headers: Mapping[str, str | bytes] | None,
+        on_result: Callable[[BatchResult], None] | None,
+    ) -> None:
+        self._batches = batches
+        self._on_result = on_result
+        self._session = session
+        self._headers = headers
+        self._metadata = pack_headers(headers)
+
+    @property
+    def added(self) -> int:
+        """Messages added so far."""
+        return self._batches.added
+
+    @property
+    def acknowledged(self) -> int:
+        """Messages that are known to be in the stream."""
+        return self._batches.acknowledged
+
+    def _checked(
+        self, payload: Payload, headers: Mapping[str, str | bytes] | None, key: str | bytes | None
+    ) -> tuple[bytes, bytes]:
+        """A message's payload and metadata. Raises InvalidArgument, MessageTooLarge."""
+        data = checked_payload(payload)
+        metadata = self._metadata
+        if headers is not None or key is not None:
+            metadata = pack_headers(self._headers if headers is None else headers, key)
+        limit = self._session.limits["max_message_bytes"]
+        if len(data) + len(metadata) > limit:
+            check_sizes([data], metadata, limit, self._batches.stream)
+        return data, metadata
+
+    def _checked_many(self, payloads: Iterable[Payload]) -> list[bytes]:
+        """Raises InvalidArgument, MessageTooLarge."""
+        messages = checked_payloads(payloads)
+        check_sizes(messages, self._metadata, self._session.limits["max_message_bytes"], self._batches.stream)
+        return messages
 
 
 def _is_done(gathered: Gathered) -> bool:

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Mapping
 from time import monotonic
 from types import TracebackType
 
-from tailrace.core.arguments import Payload, check_sizes, checked_payload, checked_payloads
-from tailrace.core.batch import Batches, BatchResult
-from tailrace.core.headers import pack_headers
+from tailrace.core.arguments import Payload
+from tailrace.core.batch import BatcherInput, Batches, BatchResult
 from tailrace.errors import TailraceError
 from tailrace.sync.driver import Driver
 
 
-class Batcher:
+class Batcher(BatcherInput):
     """Gathers messages of one stream and publishes them in batches, many of them under way at once.
 
     Made by `Client.batcher`; leaving it as a context sends the open batch and waits for every answer. When a batch
@@ -28,22 +27,9 @@ class Batcher:
         headers: Mapping[str, str | bytes] | None,
         on_result: Callable[[BatchResult], None] | None,
     ) -> None:
+        super().__init__(driver.session, batch, headers, on_result)
         self._driver = driver
-        self._batches = batch
-        self._headers = headers
-        self._metadata = pack_headers(headers)
-        self._on_result = on_result
         self._unreported: TailraceError | None = None
-
-    @property
-    def added(self) -> int:
-        """Messages added so far."""
-        return self._batches.added
-
-    @property
-    def acknowledged(self) -> int:
-        """Messages that are known to be in the stream."""
-        return self._batches.acknowledged
 
     def add(
         self,
@@ -53,15 +39,10 @@ class Batcher:
         key: str | bytes | None = None,
     ) -> None:
         """Add a message, with these headers or those of the batcher, and `key`. Waits when too much is under way."""
-        payload = checked_payload(payload)
-        metadata = self._metadata
-        if headers is not None or key is not None:
-            metadata = pack_headers(self._headers if headers is None else headers, key)
+        data, metadata = self._checked(payload, headers, key)
         batch, driver = self._batches, self._driver
-        if len(payload) + len(metadata) > driver.session.limits["max_message_bytes"]:
-            check_sizes([payload], metadata, driver.session.limits["max_message_bytes"], batch.stream)
         with driver.lock:
-            batch.add_one(payload, metadata, monotonic)
+            batch.add_one(data, metadata, monotonic)
             if batch.is_full:
                 with driver.step:
                     self._send()
@@ -72,8 +53,7 @@ class Batcher:
     def extend(self, payloads: Iterable[Payload]) -> None:
         """Adds many messages, all of them or, if one is too large, none."""
         batch, driver, taken = self._batches, self._driver, 0
-        messages, metadata = checked_payloads(payloads), self._metadata
-        check_sizes(messages, metadata, driver.session.limits["max_message_bytes"], batch.stream)
+        messages, metadata = self._checked_many(payloads), self._metadata
         with driver.lock, driver.step:
             while taken < len(messages):
                 was_empty = not batch.count

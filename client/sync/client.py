@@ -8,7 +8,6 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from tailrace.core.address import parse_addresses
 from tailrace.core.arguments import (
     Payload,
     checked_payload,
@@ -17,9 +16,9 @@ from tailrace.core.arguments import (
     checked_streams,
     make_publication,
 )
-from tailrace.core.batch import LINGER_S, MAX_BYTES, MAX_MESSAGES, Batches, BatchLimits, BatchResult
+from tailrace.core.batch import LINGER_S, MAX_BYTES, MAX_MESSAGES, BatchResult
 from tailrace.core.headers import pack_headers
-from tailrace.core.info import ClientInfo
+from tailrace.core.info import ClientInfo, first_addresses
 from tailrace.core.message import Receipt
 from tailrace.core.options import CONSUMER_BATCH, CONSUMER_DELIVERIES, CONSUMER_LINGER_S, WINDOW_BYTES, ClientOptions
 from tailrace.core.places import START, EndPlace, StartPlace
@@ -67,10 +66,7 @@ def connect(
         idempotent,
         silence_s,
     )
-    found = list(parse_addresses(addresses))
-    if random_order:
-        random.shuffle(found)
-    return Client(Session(found, options, random.random, monotonic()))
+    return Client(Session(first_addresses(addresses, options), options, random.random, monotonic()))
 
 
 class Client(ClientInfo):
@@ -175,8 +171,7 @@ class Client(ClientInfo):
         on_result: Callable[[BatchResult], None] | None = None,
     ) -> Batcher:
         """Publish many messages in batches: a batch is sent when it is full, or `linger_s` after its first message."""
-        limits = BatchLimits(max_messages, min(max_bytes, self._session.limits["max_envelope_bytes"] // 2), linger_s)
-        batch = Batches(checked_stream(stream), limits, ack, self._timeout(timeout_s), retry, replicas)
+        batch = self._batches(stream, max_messages, max_bytes, linger_s, ack, replicas, timeout_s, retry)
         return Batcher(self._driver, batch, headers, on_result)
 
     def _publish(

@@ -9,11 +9,12 @@ from types import TracebackType
 
 from tailrace.core.consumed_message import ConsumedMessage
 from tailrace.core.consumer_state import ConsumerState
+from tailrace.core.info import MemberInfo
 from tailrace.errors import OperationTimeout, TailraceError
 from tailrace.sync.driver import Driver
 
 
-class Consumer:
+class Consumer(MemberInfo):
     """The messages that a durable consumer gives this member, one by one. Made by `Client.consumer`.
 
     Each message must be settled: `with message:`, `message.ack()` or `message.nack()`. Threads may share the consumer.
@@ -21,23 +22,9 @@ class Consumer:
     """
 
     def __init__(self, driver: Driver, state: ConsumerState, timeout_s: float) -> None:
+        super().__init__(state, timeout_s)
         self._driver = driver
-        self._state = state
-        self._timeout_s = timeout_s
         state.settle = self._settle
-
-    @property
-    def stream(self) -> str:
-        return self._state.options.stream
-
-    @property
-    def name(self) -> str:
-        return self._state.options.name
-
-    @property
-    def member(self) -> str:
-        """The name of this member among those of the consumer."""
-        return self._state.options.member
 
     def __iter__(self) -> Iterator[ConsumedMessage]:
         while (message := self._next(math.inf)) is not None:
@@ -98,9 +85,6 @@ class Consumer:
         except TailraceError:
             if kind is None:
                 raise
-
-    def __repr__(self) -> str:
-        return f"<Consumer {self.name!r} of {self.stream!r} member={self.member!r}>"
 
     # --- with the driver's lock held ----------------------------------------------------------------------------------
 

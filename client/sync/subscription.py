@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Iterator
 from time import monotonic
 from types import TracebackType
 
-from tailrace.core.forks import watch
+from tailrace.core.info import SubscriptionInfo
 from tailrace.core.message import Message
 from tailrace.core.subscription_state import Arrived, SubscriptionPhase, SubscriptionState
 from tailrace.errors import OperationTimeout
 from tailrace.sync.driver import Driver
 
 
-class Subscription:
+class Subscription(SubscriptionInfo):
     """The messages of a stream, one by one, in order. Made by `Client.subscribe`.
 
     It may be left and entered again: messages that were not taken yet come next. It ends at `end`, or when it is
@@ -23,25 +22,8 @@ class Subscription:
     """
 
     def __init__(self, driver: Driver, state: SubscriptionState) -> None:
+        super().__init__(state)
         self._driver = driver
-        self._state = state
-        self._rest: Iterator[Message] = iter(())
-        self._given: Arrived | None = None  # where `_rest` comes from
-        watch(self)
-
-    @property
-    def stream(self) -> str:
-        return self._state.stream
-
-    @property
-    def start_seq(self) -> int:
-        """The seq of the first message."""
-        return self._state.start_seq
-
-    @property
-    def end_seq(self) -> int | None:
-        """The seq before which it ends; None when it has no end."""
-        return self._state.end_seq
 
     def __iter__(self) -> Iterator[Message]:
         while True:
@@ -80,10 +62,6 @@ class Subscription:
             driver.session.cancel(self._state)
             driver.push()
 
-    def sever(self) -> None:
-        """In a forked child: the remaining messages are the parent's, also in the middle of an iteration."""
-        deque(self._rest, maxlen=0)
-
     def __enter__(self) -> Subscription:
         return self
 
@@ -95,9 +73,6 @@ class Subscription:
     def __del__(self) -> None:
         if self._state.phase is not SubscriptionPhase.OVER:
             self._driver.abandoned.append(self._state)  # no lock: this may run anywhere
-
-    def __repr__(self) -> str:
-        return f"<Subscription {self.stream!r} next_seq={self._state.next_seq} {self._state.phase.name}>"
 
     def _next(self, deadline_s: float) -> Message | None:
         for message in self._rest:
