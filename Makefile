@@ -40,7 +40,7 @@ $(VENV)/.installed: $(VENV)/.made pyproject.toml
 
 $(VENV)/.leaves: $(VENV)/.installed $(LEAF_SOURCES)
 	@rm -f shard/*_cy.*.so protocol/*_cy.*.so
-	$(BIN)/python setup.py --quiet build_ext --inplace
+	$(BIN)/python setup.py --quiet build_ext --inplace --parallel 2
 	@$(BIN)/python -m tailrace.shard.leaves
 	@touch $@
 
