@@ -29,6 +29,10 @@ def make_peers(
     kinds: tuple[type[Tailrace], ...] = (Tailrace, TailraceBinary)
     return [
         *(kind(acked=acked, interpreted=interpreted, workers=workers) for kind in kinds for acked in (False, True)),
+        *(
+            TailraceBinary(acked=acked, interpreted=interpreted, workers=workers, single=True)
+            for acked in (False, True)
+        ),
         *(TailraceNodes(replicas=replicas, interpreted=interpreted, workers=workers) for replicas in (0, 1)),
         Nats(),
         JetStream(),

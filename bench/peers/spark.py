@@ -41,4 +41,3 @@ class SparkSession(Peer):
 
     def ready(self) -> list[Step]:
         return [Step(b"ready\n", b"!\n")]
-

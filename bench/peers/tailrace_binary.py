@@ -44,6 +44,7 @@ _mark_run = load("tailrace.shard.run_cy").mark_run
 _PUBLISHED_BYTES = len(pack(Published(0, ((0, 0, 0),))))
 _BOTH = frozenset({"ingest", "turns", "fanout", "latency", "round-robin"})
 _ACKED = frozenset({"idempotence", "consume", "consumers", "beside-rollup", "spark-live"})
+_OF_SINGLES = frozenset({"ingest", "round-robin"})  # elsewhere the others publish one by one too
 _SILENT = frozenset({"replay", "connections", "neighbour"})
 
 
@@ -52,11 +53,16 @@ class TailraceBinary(Tailrace):
     framed = True
     chatter = MappingProxyType({pack(Ping()): pack(Pong())})
 
-    def __init__(self, *, acked: bool = False, interpreted: bool = False, workers: int = 2) -> None:
+    def __init__(
+        self, *, acked: bool = False, interpreted: bool = False, workers: int = 2, single: bool = False
+    ) -> None:
+        """`single`: every message is a request of its own, as of programs that publish them one by one."""
         super().__init__(acked=acked, interpreted=interpreted, workers=workers)
-        self.name = "tailrace-binary-acks" if acked else "tailrace-binary"
-        self.title = "tailrace binary, acks" if acked else "tailrace binary"
+        self.name = f"tailrace-{'single' if single else 'binary'}{'-acks' if acked else ''}"
+        self.title = f"tailrace {'single' if single else 'binary'}{', acks' if acked else ''}"
         self.kinds = _BOTH | (_ACKED if acked else _SILENT)
+        if single:
+            self.kinds, self.batch_max = _OF_SINGLES, 1
 
     def ready(self) -> list[Step]:
         return [Step(_HELLO + pack(Ping()), pack(Pong()))]

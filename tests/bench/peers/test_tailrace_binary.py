@@ -47,6 +47,15 @@ def _read(*parts: bytes) -> list[Request | Malformed]:
     return requests
 
 
+@pytest.mark.parametrize("acked", [False, True])
+def test_single_messages_are_requests_of_their_own(acked: bool) -> None:
+    peer = TailraceBinary(acked=acked, single=True)
+    assert peer.name == ("tailrace-single-acks" if acked else "tailrace-single")
+    feed = make_feed(peer, stream_names(3), PAYLOAD, 0, 30)
+    sent = [each for each in _read(peer.ready()[0].send, feed.data) if isinstance(each, Publish)]
+    assert [each.count for each in sent] == [1] * 30 == [1] * feed.requests
+
+
 def test_a_publisher_says_hello_and_opens_its_streams() -> None:
     names = stream_names(300)
     hello, opens = TailraceBinary().publisher(0, names)
