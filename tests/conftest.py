@@ -40,8 +40,8 @@ _ROOT = Path(__file__).resolve().parent.parent
 # scripts/test-both-builds runs the suite in parts, side by side. With both builds: the leaves, what calls them itself,
 # storage, the line parser and the binary publish path, and a few nodes in real processes. Once, in six parts of about
 # the same length: what no leaf has a part in, such as the other messages and what consumers are given, and system
-# tests of what happens between processes. Nodes that run interpreted are in tests/system/test_{binary,binary_subscribe,
-# lines,subscribe,walkthrough}.py: every publish, answer, subscription and its chunks go through the leaves there.
+# tests of what happens between processes. Nodes that run interpreted are in tests/system/test_{binary,lines,
+# walkthrough}.py: publishes, answers, subscriptions and their chunks go through the leaves there.
 PART = os.environ.get("TAILRACE_TEST_PART", "")
 ONCE = {
     "servers": (
@@ -121,7 +121,8 @@ BOTH = (
     "tests/broker/consumers/edge/test_line.py",
     "tests/tidy/test_build.py",
 )
-# With compiled leaves only: no leaf is called in these. Files of the leaves themselves try both bodies in one run.
+# With compiled leaves only: these call no leaf, or (the system tests) in a way that tests/broker/delivery and other
+# nodes try interpreted. Files of the leaves themselves try both bodies in one run.
 COMPILED = (
     "tests/broker/process/test_settings.py",
     "tests/protocol/test_binary_document.py",
@@ -139,6 +140,8 @@ COMPILED = (
     "tests/shard/test_producer_memory.py",
     "tests/shard/test_producers.py",
     "tests/shard/test_torn.py",
+    "tests/system/test_binary_subscribe.py",
+    "tests/system/test_subscribe.py",
 )
 LEAF_TESTS = "_cy.py"
 
