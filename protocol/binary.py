@@ -225,8 +225,8 @@ class ClientCodec:
         Many publishes under way are answered by many of these at once, which are cheaper to read in a row.
         """
         rows: list[PublishedRow] = []
-        if data[0] == _PUBLISHED and not self._reader.pending_bytes:
-            whole = len(data) // PUBLISHED_ONE.size * PUBLISHED_ONE.size
+        whole = len(data) // PUBLISHED_ONE.size * PUBLISHED_ONE.size
+        if whole and data[0] == _PUBLISHED and not self._reader.pending_bytes:
             for row in PUBLISHED_ONE.iter_unpack(memoryview(data)[:whole]):
                 if row[0] != _PUBLISHED or row[1] != PUBLISHED_ONE_BODY_BYTES:
                     break

@@ -434,3 +434,19 @@ def test_garbage_gives_the_client_messages_or_the_one_error(data: bytes, places:
     except PeerError as error:
         assert error.fatal
     assert codec.pending_bytes <= 1_000
+
+
+def test_answers_to_publishes_are_read_in_a_row() -> None:
+    """Those with one result each, as far as they are whole; the rest is for `feed`."""
+    one, two = m.pack_published(7, [(1, 2, 3)]), m.pack_published(8, [(4, 5, 6)])
+    several, size = m.pack_published(9, [(1, 1, 1), (2, 2, 2)]), len(m.pack_published(7, [(1, 2, 3)]))
+    codec = ClientCodec()
+    for behind in (b"", several, two[:-1], m.pack(m.Pong()), m.pack(m.Pong()) + two):
+        rows = codec.feed_published(one + two + behind)
+        assert [row[2:] for row in rows] == [(7, 1, 2, 3), (8, 4, 5, 6)]
+    for first in (b"", one[:-1], several, m.pack(m.Pong()) + one, several + one):
+        assert codec.feed_published(first) == []
+    assert list(codec.feed(one[:-1])) == []
+    assert codec.feed_published(one[-1:] + two) == [], "the first one is not whole"
+    assert [each.request for each in codec.feed(one[-1:] + two) if isinstance(each, m.Published)] == [7, 8]
+    assert size == m.PUBLISHED_ONE.size

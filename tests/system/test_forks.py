@@ -18,7 +18,7 @@ import pytest
 
 import tailrace
 from bench.ports import free_port
-from tailrace import NOW, START
+from tailrace import NOW, START, Ack
 from tests.system.node import PATIENCE_S, Node, running, wait_for
 from tests.system.proxy import Proxy, Way
 
@@ -86,6 +86,8 @@ def test_whatever_a_child_does_with_it_not_a_byte_goes_out(node: Node) -> None:
             before = dict(route.passed)
             uses: list[Callable[[], object]] = [
                 lambda: client.publish("used", b"x"),
+                lambda: client.publish("used", b"x", ack=Ack.NONE),
+                lambda: client.flush(),
                 lambda: client.subscribe("used"),
                 lambda: next(subscription),
                 lambda: subscription.receive(1.0),
@@ -163,8 +165,11 @@ def test_an_asyncio_client_is_its_parents_too(node: Node) -> None:
             subscription = await client.subscribe("async")
             batcher = client.batcher("async")
             assert (await anext(subscription)).seq == 0
+            await client.publish("async", b"held at the fork", ack=Ack.NONE)
             uses = [
                 lambda: client.publish("async", b"child"),
+                lambda: client.publish("async", b"child", ack=Ack.NONE),
+                lambda: client.flush(),
                 lambda: anext(subscription),
                 lambda: batcher.add(b"child"),
                 lambda: client.consumers("async"),
@@ -177,11 +182,11 @@ def test_an_asyncio_client_is_its_parents_too(node: Node) -> None:
             receipts.append(await client.publish("async", b"3"))
             await batcher.add(b"4")
             await batcher.flush()
-            assert [receipt.seq for receipt in receipts] == [0, 1, 2, 4] and client.connections == 1
-            assert [(await anext(subscription)).seq for _ in range(5)] == [1, 2, 3, 4, 5]
+            assert [receipt.seq for receipt in receipts] == [0, 1, 2, 5] and client.connections == 1
+            assert [(await anext(subscription)).seq for _ in range(6)] == [1, 2, 3, 4, 5, 6]
 
     asyncio.run(main())
-    assert logged(node, "async") == [b"0", b"1", b"2", b"own", b"3", b"4"]
+    assert logged(node, "async") == [b"0", b"1", b"2", b"own", b"held at the fork", b"3", b"4"]
 
 
 async def publish_anew(port: int) -> int:
