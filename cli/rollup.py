@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tailrace.spark.rollup.job import Job, Outcome
     from tailrace.spark.rollup.nightly import Night, NightResult
     from tailrace.spark.rollup.periods import Period
+    from tailrace.spark.rollup.store import Store
 
 NEEDED = ("numpy", "pyarrow", "jinja2")
 NOTES_SHOWN = 20
@@ -45,6 +46,7 @@ Examples:
   tailrace rollup ./data ./rollups --config /etc/tailrace/tailrace.toml
   tailrace rollup north=/mnt/north south=/mnt/south ./rollups
   tailrace rollup --nodes fleet.txt ./rollups --catch-up
+  tailrace rollup ./data s3://bucket/rollups
   tailrace rollup ./data ./rollups --engine spark
   tailrace rollup ./data /shared/rollups --master spark://host:7077 --py-files tailrace.zip
 
@@ -103,7 +105,7 @@ arguments, 3 another rollup writes to OUT, 4 no connection to the brokers, 5 DAT
 @click.option("--log-level", type=click.Choice(LEVELS), default="warning", show_default=True)
 def command(
     data: tuple[str, ...],
-    out: Path,
+    out: str,
     nodes: Path | None,
     day: str | None,
     first: str | None,
@@ -137,20 +139,15 @@ def command(
         raise click.UsageError("DATA is missing: a data directory, or --nodes FILE")
     if replace and len(listed) > 1:
         raise click.UsageError("--replace removes rows of other nodes, so it goes with one node")
-    from tailrace.spark.rollup.job import Job
-
     if verify and brokers:
         raise click.UsageError("--verify reads the files of a data directory; brokers verify what they send")
     days = parse_days(day, first, last, catch_up)
-    jobs = [
-        Job(parse_source(text, brokers, token), out.resolve(), days[-1], streams, verify, replace, name)
-        for name, text in parse_nodes(listed)
-    ]
+    sources = [(name, parse_source(text, brokers, token)) for name, text in parse_nodes(listed)]
     zips, settings = [path for path in py_files.split(",") if path], parse_settings(conf)
     if engine == "local" and (master or zips or settings):
         raise click.UsageError("--master, --py-files and --conf are for --engine spark")
     processors = parse_cores(cores)
-    nights = make_nights(jobs, days, catch_up, load_policies(config), not no_report)
+    policies = load_policies(config)
 
     @cache
     def start() -> Any:
@@ -160,13 +157,17 @@ def command(
 
     def choose(messages: int) -> Engine:
         wanted = engine or choose_engine(messages, is_for_spark=bool(master or zips or settings))
-        return make_engine(wanted, processors, start, background, log_level not in ("debug", "info"))
+        shared = out if master and is_url(out) else ""
+        return make_engine(wanted, processors, start, background, log_level not in ("debug", "info"), shared)
 
-    done = run(nights, choose, metrics)
+    with as_command_errors(out), open_out(out) as store:
+        jobs = make_jobs(sources, store.path, days[-1], streams, verify, replace)
+        nights = make_nights(store, jobs, days, catch_up, policies, not no_report)
+        done = run(store, nights, choose, metrics, out)
     return REFUSED if any(each.outcome is None or each.outcome.failures for each in done) else OK
 
 
-def merge_periods(out: Path, period: Period, data: tuple[str, ...], days: list[date]) -> int:
+def merge_periods(out: str, period: Period, data: tuple[str, ...], days: list[date]) -> int:
     """Writes the weeks or months of these days. Raises click.UsageError, CommandError."""
     from tailrace.spark.rollup.periods import find_period, write_period
 
@@ -174,27 +175,61 @@ def merge_periods(out: Path, period: Period, data: tuple[str, ...], days: list[d
         raise click.UsageError(
             f"--merge makes {period}s out of the days in OUT, without DATA: rollup OUT --merge {period}"
         )
+    if is_url(out):
+        raise click.UsageError(f"--merge needs OUT on this machine, not {out!r}")
     with as_command_errors(out):
         for first in sorted({find_period(day, period)[0] for day in days}):
-            path, rows = write_period(out, first, period)
+            path, rows = write_period(Path(out).resolve(), first, period)
             click.echo(f"{period} of {first}: {rows:,} rows: {path}")
     return OK
 
 
+@contextmanager
+def open_out(out: str) -> Iterator[Store]:
+    """The store in a folder, or at a URL. Raises click.UsageError, OSError."""
+    from tailrace.spark.rollup.file_systems import InvalidUrl
+    from tailrace.spark.rollup.remote import open_remote
+    from tailrace.spark.rollup.store import Store
+
+    if not is_url(out):
+        yield Store(Path(out).resolve())
+        return
+    try:
+        with open_remote(out) as store:
+            yield store
+    except InvalidUrl as error:
+        raise click.UsageError(f"OUT is {error}") from None
+
+
+def make_jobs(
+    sources: list[tuple[str, dict[str, str]]],
+    out: Path,
+    day: date,
+    streams: tuple[str, ...],
+    verify: bool,
+    replace: bool,
+) -> list[Job]:
+    """A job for each node."""
+    from tailrace.spark.rollup.job import Job
+
+    return [Job(source, out, day, streams, verify, replace, name) for name, source in sources]
+
+
 def make_nights(
+    store: Store,
     jobs: list[Job],
     days: list[date],
     catch_up: bool,
     policy_of: Callable[[str], RetentionPolicy] | None,
     with_report: bool,
 ) -> list[Night]:
-    """One night per day. Only the last has the forecast of retention. Raises CommandError."""
+    """One night per day. Only the last has the forecast of retention. Raises what `plan_catch_up` does."""
     from tailrace.spark.rollup.days import plan_catch_up
     from tailrace.spark.rollup.nightly import Night
 
     if catch_up:
-        with as_command_errors(jobs[0].out):
-            planned = plan_catch_up(jobs, days[-1])
+        store.prepare_catch_up()
+        planned = plan_catch_up(jobs, days[-1])
     else:
         planned = [tuple(job._replace(day=day) for job in jobs) for day in days]
     nights = [Night(each[0], None, with_report, each[1:], len(jobs) > 1) for each in planned]
@@ -209,7 +244,7 @@ def choose_engine(messages: int, *, is_for_spark: bool) -> str:
 
 
 def make_engine(
-    name: str, processors: int, make_session: Callable[[], Any], background: bool, is_quiet: bool
+    name: str, processors: int, make_session: Callable[[], Any], background: bool, is_quiet: bool, shared: str = ""
 ) -> Engine:
     """Raises CommandError if Spark is not installed."""
     if name == "local":
@@ -220,9 +255,9 @@ def make_engine(
     from tailrace.spark.rollup.spark_engine import SparkEngine
 
     if not is_quiet:
-        return SparkEngine(make_session)
+        return SparkEngine(make_session, shared)
     silence_pyspark()
-    return SparkEngine(lambda: start_quietly(make_session))
+    return SparkEngine(lambda: start_quietly(make_session), shared)
 
 
 def parse_cores(text: str) -> int:
@@ -234,10 +269,8 @@ def parse_cores(text: str) -> int:
     return int(text)
 
 
-def require_path(name: str, text: str) -> None:
-    """Raises click.UsageError for a URL."""
-    if _URL.match(text):
-        raise click.UsageError(f"{name} is {text!r}, a URL; give a folder, on a cluster one that all nodes share")
+def is_url(text: str) -> bool:
+    return _URL.match(text) is not None
 
 
 def read_nodes_file(path: Path) -> tuple[str, ...]:
@@ -276,17 +309,19 @@ def parse_source(text: str, brokers: bool, token: str | None) -> dict[str, str]:
     """The options of the data source. Raises click.UsageError."""
     if brokers:
         return {"brokers": text, **({"token": token} if token else {})}
-    require_path("DATA", text)
+    if is_url(text):
+        raise click.UsageError(
+            f"DATA is {text!r}, a URL; give a folder: a mounted or copied data directory, or --brokers"
+        )
     return {"path": str(Path(text).resolve())}
 
 
-def parse_out(text: str) -> Path:
+def parse_out(text: str) -> str:
     """Raises click.UsageError."""
-    require_path("OUT", text)
     path = Path(text)
-    if path.exists() and not path.is_dir():
+    if not is_url(text) and path.exists() and not path.is_dir():
         raise click.UsageError(f"OUT is {text!r}, which is a file; give a folder")
-    return path
+    return text
 
 
 def parse_days(day: str | None, first: str | None, last: str | None, catch_up: bool) -> list[date]:
@@ -360,24 +395,24 @@ def load_policies(config: Path | None) -> Callable[[str], RetentionPolicy] | Non
     return policy_of
 
 
-def run(nights: list[Night], choose: ChooseEngine, metrics: Path | None) -> list[NightResult]:
-    """Run with a progress bar on a terminal; print each day's result as it is done. Raises CommandError."""
+def run(store: Store, nights: list[Night], choose: ChooseEngine, metrics: Path | None, out: str) -> list[NightResult]:
+    """Run with a progress bar on a terminal; print each day's result as it is done. Raises what `run_nights` does."""
     from tailrace.spark.rollup.nightly import run_nights
 
-    with Phases() as phases, as_command_errors(nights[0].job.out):
+    with Phases() as phases:
 
         def tell_day(done: NightResult) -> None:
             phases.end()
             if done.outcome is not None:
                 tell(done.outcome, done.day, done.report)
             elif done.error is not None:
-                click.echo(f"tailrace: {done.day}: {show_error(done.error, nights[0].job.out)}", err=True)
+                click.echo(f"tailrace: {done.day}: {show_error(done.error, out)}", err=True)
 
-        return run_nights(nights, choose, phases.show, tell_day, metrics)
+        return run_nights(nights, choose, phases.show, tell_day, metrics, store)
 
 
 @contextmanager
-def as_command_errors(out: Path) -> Iterator[None]:
+def as_command_errors(out: str) -> Iterator[None]:
     """Turn the errors of a run into CommandError."""
     from tailrace.spark.options import InvalidOption
     from tailrace.spark.rollup.engine import EngineError
@@ -397,7 +432,7 @@ def as_command_errors(out: Path) -> Iterator[None]:
         raise CommandError(show_error(error, out)) from None
 
 
-def show_error(error: OSError | EngineError, out: Path) -> str:
+def show_error(error: OSError | EngineError, out: str) -> str:
     """In a line."""
     if isinstance(error, OSError):
         return f"{error.filename or out}: {error.strerror or error}"
@@ -432,7 +467,7 @@ class Phases:
         self._bar, self._phase = None, ""
 
 
-def tell(outcome: Outcome, day: date, report: Path | None) -> None:
+def tell(outcome: Outcome, day: date, report: str | None) -> None:
     """Prints the results on standard output, and what needs attention on standard error."""
     for note in outcome.notes[:NOTES_SHOWN]:
         click.echo(f"tailrace: {note.stream}: {note.text}", err=True)

@@ -50,7 +50,7 @@ class NightResult(NamedTuple):
 
     day: date
     outcome: Outcome | None
-    report: Path | None = None
+    report: str | None = None
     error: EngineError | OSError | None = None
 
 
@@ -60,16 +60,18 @@ def run_nights(
     show: Show,
     tell: Callable[[NightResult], None] = lambda _done: None,
     metrics: Path | None = None,
+    store: Store | None = None,
 ) -> list[NightResult]:
     """Roll up one day after the other into one OUT, which is locked until the last is done. `tell` gets each result.
 
     A day that fails does not stop the others, unless they would fail likewise; then, and if there is only one, raises
     the errors of `run_locked`. Raises StoreInUse. `metrics`, the textfile, gets the figures in any case.
+    `store`: by default the one at the OUT of the jobs.
     """
     begun_s = time.monotonic()
     done: list[NightResult] = []
     is_complete = False
-    store = Store(nights[0].job.out)
+    store = store or Store(nights[0].job.out)
     try:
         with store.locked():
             while len(done) < len(nights):
@@ -135,6 +137,7 @@ def run_jobs(store: Store, night: Night, choose: ChooseEngine, show: Show) -> Ou
     Raises the errors of `run_locked`.
     """
     together = Outcome()
+    store.prepare(night.job.day)
     for job in (night.job, *night.more):
         try:
             together.join(run_locked(store, job, choose, show))
@@ -147,20 +150,21 @@ def run_jobs(store: Store, night: Night, choose: ChooseEngine, show: Show) -> Ou
     return together
 
 
-def write_report(store: Store, night: Night, outcome: Outcome, show: Show) -> Path:
+def write_report(store: Store, night: Night, outcome: Outcome, show: Show) -> str:
     """Put the day's report in its place. Raises OSError."""
     job = night.job
     show("writing the report", 0, 1)
     jobs = (job, *night.more)
     removals = None if night.policy_of is None or len(jobs) > 1 else find_removals(job, night.policy_of)
     told = [Told(note.stream, note.text) for note in outcome.notes] + told_of_kept(outcome)
+    store.prepare_report(job.day)
     now = datetime.now(UTC)
     source = ", ".join(each.source.get("path") or each.source.get("brokers", "") for each in jobs)
     page = render(summarize(store, job.day, now), removals, told, f"{now:%Y-%m-%d %H:%M} UTC", source)
     path = store.report(job.day)
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, page.encode())
-    return path
+    return store.publish_report(job.day)
 
 
 def told_of_kept(outcome: Outcome) -> list[Told]:

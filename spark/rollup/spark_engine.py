@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any, Final
 
+from pyarrow import fs
 from pyspark.errors import PySparkException
 
 from tailrace.spark.rollup.day_plan import write_tasks
 from tailrace.spark.rollup.engine import EngineError, Show
+from tailrace.spark.rollup.file_systems import below, open_place
 from tailrace.spark.rollup.source import NAME, to_options
+from tailrace.spark.rollup.store import RUN_PREFIX
 from tailrace.spark.rollup.tasks import TaskResult, Work
 from tailrace.spark.rollup.units import Task
 
@@ -19,18 +23,35 @@ POLL_S: Final = 0.25
 
 
 class SparkEngine:
-    """See `spark.rollup.engine.Engine`. `make_session` is called once there is something to do."""
+    """See `spark.rollup.engine.Engine`. `make_session` is called once there is something to do. `shared`: a URL at
+    which tasks put their files, if they have no folder in common with this machine.
+    """
 
-    def __init__(self, make_session: Callable[[], Any]) -> None:
+    def __init__(self, make_session: Callable[[], Any], shared: str = "") -> None:
         self._make_session = make_session
+        self._shared = shared
 
     def run(self, work: Work, tasks: Sequence[Task], show: Show) -> list[TaskResult]:
+        if not self._shared:
+            return self._run(work, work.folder, tasks, show)
+        url = below(self._shared, f"{RUN_PREFIX}{secrets.token_hex(4)}")
+        place = open_place(url)
+        place.system.create_dir(place.path, recursive=True)
+        try:
+            results = self._run(work, url, tasks, show)
+            for name in (name for result in results for name in result.files.values()):
+                fs.copy_files(f"{place.path}/{name}", f"{work.folder}/{name}", place.system, fs.LocalFileSystem())
+        finally:
+            place.system.delete_dir(place.path)
+        return results
+
+    def _run(self, work: Work, folder: str, tasks: Sequence[Task], show: Show) -> list[TaskResult]:
         plan = Path(work.folder) / "tasks.json"
         write_tasks(plan, tasks)
         show("starting Spark", 0, 1)
         try:
             session = self._make_session()
-            frame = session.read.format(NAME).options(**to_options(work, plan)).load()
+            frame = session.read.format(NAME).options(**to_options(work._replace(folder=folder), plan)).load()
             rows = _watched(session, frame.collect, lambda done: show("rolling up", done, len(tasks)))
         except (PySparkException, RuntimeError) as error:
             raise EngineError("Spark", str(error)) from error

@@ -102,6 +102,19 @@ class Store:
         """The days there are, in order. Raises OSError."""
         return self.snapshot().days()
 
+    def prepare_catch_up(self) -> None:
+        """Called before the table of nodes of all days is read. Raises OSError, as do the next two."""
+
+    def prepare(self, day: date) -> None:
+        """Called before a day is rolled up."""
+
+    def prepare_report(self, day: date) -> None:
+        """Called before the report of a day is made."""
+
+    def publish_report(self, day: date) -> str:
+        """Called when the report of a day is written; returns where readers find it. Raises OSError."""
+        return str(self.report(day))
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the lock, and clean up after runs that were killed. Raises StoreInUse, OSError."""

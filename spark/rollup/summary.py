@@ -125,9 +125,8 @@ def _total(snapshot: Snapshot, day: date) -> DayTotal:
 
 def _messages_of(snapshot: Snapshot, day: date, streams: Sequence[str]) -> dict[str, int]:
     """On another day; of all nodes together."""
-    found = aggregate(
-        snapshot.partition("days", day), "stream", [("messages", "sum")], pc.field("stream").isin(streams)
-    )
+    wanted = pc.field("stream").isin(pa.array(streams, pa.string()))  # with a type, as there may be none
+    found = aggregate(snapshot.partition("days", day), "stream", [("messages", "sum")], wanted)
     return (
         {} if found is None else dict(zip(found["stream"].to_pylist(), found["messages_sum"].to_pylist(), strict=True))
     )

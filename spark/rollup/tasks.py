@@ -12,13 +12,14 @@ import secrets
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tailrace.shard.directory import open_data_dir
 from tailrace.shard.errors import DirectoryError
+from tailrace.spark.rollup.file_systems import Place, is_url, open_place
 from tailrace.spark.rollup.reading import Read, index_reader, run_task
 from tailrace.spark.rollup.table import NOTE, TABLE_SCHEMA, parse_note, to_table_rows
 from tailrace.spark.rollup.units import Task
@@ -31,8 +32,8 @@ _TEXTS: Final = ["node", "stream", "stream_id"]
 
 
 class Work(NamedTuple):
-    """The common data of all tasks of a run. `folder` exists already, on every machine that runs tasks; `node` is the
-    id of the node. Picklable.
+    """The common data of all tasks of a run. `folder` exists already, on every machine that runs tasks, or is a URL;
+    `node` is the id of the node. Picklable.
     """
 
     source: SourceOptions
@@ -69,8 +70,10 @@ class TaskResult(NamedTuple):
 class TableFile:
     """A Parquet file of a table, made with its first rows. Close it."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path | str, system: Any = None) -> None:
+        """`path` is on `system`, a file system of PyArrow; by default on this machine."""
+        self._path = path
+        self._system = system
         self.rows = 0
         self._held: list[pa.RecordBatch] = []
         self._held_rows = 0
@@ -93,7 +96,9 @@ class TableFile:
 
     def _write(self) -> None:
         if self._writer is None:
-            self._writer = pq.ParquetWriter(self.path, TABLE_SCHEMA, compression="zstd", use_dictionary=_TEXTS)
+            self._writer = pq.ParquetWriter(
+                str(self._path), TABLE_SCHEMA, compression="zstd", use_dictionary=_TEXTS, filesystem=self._system
+            )
         table = pa.Table.from_batches(self._held, TABLE_SCHEMA)
         self._writer.write_table(table, row_group_size=table.num_rows)
         self._held, self._held_rows = [], 0
@@ -102,6 +107,7 @@ class TableFile:
 def write_task(work: Work, number: int, task: Task) -> TaskResult:
     """Runs a task and writes its files. Raises CONNECTION_ERRORS, DirectoryError, OSError."""
     attempt = secrets.token_hex(4)
+    place = open_place(work.folder) if is_url(work.folder) else Place(None, work.folder, work.folder)
     node = pa.scalar(work.node, pa.string())
     files: dict[str, TableFile] = {}
     result = TaskResult(number, {}, [])
@@ -113,7 +119,9 @@ def write_task(work: Work, number: int, task: Task) -> TaskResult:
                 continue
             if level not in files:
                 result.files[level] = f"{number:05d}-{attempt}-{level}.parquet"
-                files[level] = stack.enter_context(closing(TableFile(Path(work.folder, result.files[level]))))
+                files[level] = stack.enter_context(
+                    closing(TableFile(f"{place.path}/{result.files[level]}", place.system))
+                )
             files[level].add(to_table_rows(batch, node))
     return result
 

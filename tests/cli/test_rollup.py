@@ -81,8 +81,8 @@ def test_wrong_arguments(tmp_path: Path, capsys: Captured, options: list[str], s
 @pytest.mark.parametrize(
     ("data", "out", "said"),
     [
-        ("data", "s3a://bucket/rollups", "OUT is 's3a://bucket/rollups', a URL"),
-        ("data", "hdfs:/rollups", "OUT is 'hdfs:/rollups', a URL"),
+        ("data", "ftp://bucket/rollups", "OUT is 'ftp://bucket/rollups' is not a URL of a known kind: s3, s3a"),
+        ("data", "s3://key:secret@bucket/rollups", "OUT is a URL with credentials; give them in the environment"),
         ("s3://bucket/data", "out", "DATA is 's3://bucket/data', a URL"),
         ("data", "file", "OUT is 'file', which is a file"),
     ],

@@ -27,7 +27,7 @@ from tests.spark.rollup.directories import DAY, DAY_START_US, HOUR_US
 from tests.spark.rollup.tables import left_over, read_tables
 from tests.spark.rollup.test_job import spread
 
-ROUNDS = int(os.environ.get("TAILRACE_KILL_ROUNDS", "1"))  # another point in each run of the suite
+ROUNDS = int(os.environ.get("TAILRACE_KILL_ROUNDS", "1"))  # another point in each run of the suite (docs/spark.md)
 WAIT_S = 300.0
 MARKS = ("", "raw", "raw/*", "staged-*", "staged-days/*", "state", "state/days/*", "current")
 """What a run's folder gets, in this order."""
@@ -36,9 +36,9 @@ ROOT = Path(__file__).resolve().parents[3]
 pytestmark = [pytest.mark.slow, pytest.mark.system]
 
 
-def start(tmp_path: Path) -> subprocess.Popen[bytes]:
+def start(tmp_path: Path, engine: str) -> subprocess.Popen[bytes]:
     data, out = str(tmp_path / "data"), str(tmp_path / "out")
-    command = [sys.executable, "-m", "tailrace.cli.main", "rollup", data, out, "--day", str(DAY)]
+    command = [sys.executable, "-m", "tailrace.cli.main", "rollup", data, out, "--day", str(DAY), "--engine", engine]
     with (tmp_path / "log").open("wb") as log:
         return subprocess.Popen(
             command,
@@ -92,7 +92,8 @@ def looking(out: Path, expected: dict[reference.Key, reference.Row]) -> Iterator
             stop.set()
 
 
-def test_killed_at_random_points(tmp_path: Path, local_engine: ChooseEngine) -> None:
+@pytest.mark.parametrize("name", ["local", "spark"])
+def test_killed_at_random_points(tmp_path: Path, local_engine: ChooseEngine, name: str) -> None:
     if interpreted_wanted():
         pytest.skip("nothing here depends on which build is loaded; the other run has it")
     seed = int(os.environ.get("TAILRACE_SEED", random.randrange(1 << 32)))
@@ -106,7 +107,7 @@ def test_killed_at_random_points(tmp_path: Path, local_engine: ChooseEngine) -> 
     trim(tmp_path / "data", "s1", 120)  # from here on only the tables know
     killed = 0
     for _ in range(ROUNDS):
-        run = start(tmp_path)
+        run = start(tmp_path, name)
         mark, then_s = choice.choice(MARKS), choice.choice([0.0, choice.uniform(0, 1)])
         with looking(tmp_path / "out", expected) as looks:
             wait_for(tmp_path / "out", run, mark)

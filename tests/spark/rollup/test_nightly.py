@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ def night(tmp_path: Path, **changes: Any) -> Night:
     return Night(job)._replace(**changes)
 
 
-def run_one(tmp_path: Path, **changes: Any) -> tuple[Outcome, Path | None]:
+def run_one(tmp_path: Path, **changes: Any) -> tuple[Outcome, str | None]:
     (done,) = run_nights([night(tmp_path, **changes)], no_engine, show, metrics=tmp_path / "metrics.prom")
     assert done.outcome is not None
     return done.outcome, done.report
@@ -47,10 +48,18 @@ def show(_phase: str, _done: int, _total: int) -> None:
 def test_a_quiet_day_has_a_report_and_figures(tmp_path: Path) -> None:
     make_directory(tmp_path / "data", {"a": spread(3, DAY_START_US - 10, 1)})
     outcome, report = run_one(tmp_path)
-    assert report == tmp_path / "out" / "reports" / f"{DAY}.html"
-    assert "No messages came on this day" in report.read_text()
+    assert report == str(tmp_path / "out" / "reports" / f"{DAY}.html")
+    assert "No messages came on this day" in Path(report).read_text()
     found = figures(tmp_path)
     assert (outcome.streams, found["messages"], found["last_run_success"], found["failures"]) == (1, 0, 1, 0)
+
+
+def test_a_quiet_day_behind_a_busy_one_has_a_report(tmp_path: Path) -> None:
+    make_directory(tmp_path / "data", {})
+    write(tmp_path / "out", "days", [row("a")], DAY - timedelta(days=1))
+    _, report = run_one(tmp_path)
+    assert report is not None
+    assert "No messages came on this day" in Path(report).read_text()
 
 
 def test_without_a_report(tmp_path: Path) -> None:
@@ -73,7 +82,7 @@ def test_notes_and_kept_streams_are_in_the_report(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(nightly, "run_locked", lambda *_: outcome)
     _, report = run_one(tmp_path)
     assert report is not None
-    text = report.read_text()
+    text = Path(report).read_text()
     for wanted in ("bad one", "cannot be read", "trimmed one", "the former rows were kept"):
         assert wanted in text
     assert (figures(tmp_path)["failures"], figures(tmp_path)["kept_streams"]) == (1, 1)

@@ -138,7 +138,7 @@ for kind, where, out in zip(jobs[::3], jobs[1::3], jobs[2::3]):
         outcome = job.run_job(wanted, engine, lambda *_: None)
         print("done", len(outcome.notes))
     except EngineError as error:
-        print(show_error(error, Path(out)))
+        print(show_error(error, out))
 """
 
 

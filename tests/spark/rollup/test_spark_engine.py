@@ -9,12 +9,18 @@ import pytest
 
 from tailrace.core.address import Address
 from tailrace.spark.rollup.engine import ChooseEngine, EngineError
+from tailrace.spark.rollup.job import Job, run_job
 from tailrace.spark.rollup.source import RollupDataSource, to_options
 from tailrace.spark.rollup.spark_engine import SparkEngine
 from tailrace.spark.rollup.tasks import Work
 from tailrace.spark.rollup.units import Unit
 from tailrace.spark.slices import Slice
 from tailrace.spark.source import SourceOptions
+from tests.spark.data import make_directory
+from tests.spark.rollup import reference
+from tests.spark.rollup.directories import DAY, DAY_START_US
+from tests.spark.rollup.tables import read_tables
+from tests.spark.rollup.test_job import spread
 
 TASKS = [(Unit(Slice("a", 0, 0, 1), ("day",)),)]
 
@@ -44,3 +50,13 @@ def test_options_are_the_same_on_the_other_side(tmp_path: Path) -> None:
     assert "secret" not in options["work"]
     reader = RollupDataSource(options).reader(None)
     assert vars(reader) == {"_work": work, "_plan": tmp_path}
+
+
+def test_tasks_put_their_files_at_a_url(tmp_path: Path, rollup_session: Any) -> None:
+    """As on a cluster without a common folder: what they put there comes here, and nothing is left."""
+    make_directory(tmp_path / "data", {"a": spread(50), "b": spread(3)})
+    job = Job({"path": str(tmp_path / "data")}, tmp_path / "out", DAY)
+    shared = tmp_path / "shared"
+    run_job(job, lambda _messages: SparkEngine(lambda: rollup_session, f"file://{shared}"), show)
+    assert read_tables(tmp_path / "out", DAY) == reference.roll_up(tmp_path / "data", DAY_START_US)
+    assert list(shared.iterdir()) == []

@@ -1,0 +1,204 @@
+"""Rollups on a file system by URL, such as an object store, which has neither links nor renames.
+
+    OUT/states/00000007.json                     a state: the files of all tables and days; the greatest is the current
+    OUT/files/minutes/day=YYYY-MM-DD/*.parquet   and the same for hours, days and nodes; a file never changes
+    OUT/reports/YYYY-MM-DD.html
+
+As on a local disk a state never changes. A commit puts its files first, under new names, and then the state: one file,
+which appears whole, so a reader sees the former state or the new one at any kill. The run itself works in a temporary
+folder of this machine (`Store`), which gets the former tables of the days that it needs.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from datetime import date, timedelta
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final, NamedTuple
+
+from pyarrow import fs
+
+from tailrace.spark.rollup.file_systems import Place, open_place
+from tailrace.spark.rollup.store import (
+    ALL_TABLES,
+    NODES,
+    STATE_DIGITS,
+    STATE_KEPT_S,
+    STATES,
+    STATES_KEPT_MAX,
+    Store,
+    StoreInUse,
+)
+from tailrace.spark.rollup.summary import GROWTH_DAYS
+
+VERSION: Final = 1
+TRANSFERS: Final = 8
+"""Files that are sent or fetched at one time."""
+Tables = dict[str, dict[str, list[str]]]
+"""By table and day, the paths of the files below OUT."""
+
+
+class State(NamedTuple):
+    """`number` is 0 for none."""
+
+    number: int
+    tables: Tables
+
+    def files(self, table: str) -> list[str]:
+        """The paths of all files of a table, in the order of the days."""
+        return [file for _, files in sorted(self.tables.get(table, {}).items()) for file in files]
+
+
+def read_state(url: str) -> State:
+    """The current state, for readers. Raises InvalidUrl, OSError."""
+    return _read_last(open_place(url))
+
+
+class RemoteStore(Store):
+    """A store in a temporary folder, `path`, whose commits become visible at a URL. `open_remote` makes one.
+
+    There is no lock: of two runs at the same time, the one that commits later is refused, unless both commit within
+    the same instant.
+    """
+
+    def __init__(self, path: Path, place: Place) -> None:
+        super().__init__(path)
+        self._place = place
+        self._state = _read_last(place)
+        self._fetched: set[tuple[str, date]] = set()
+        self._changed: set[tuple[str, date]] = set()
+        with self.locked():
+            for table in ALL_TABLES:
+                (self.path / "_run-first" / "state" / table).mkdir(parents=True)
+            super()._switch(self.path / "_run-first", self.path / "_run-first" / "state")
+
+    def prepare_catch_up(self) -> None:
+        self._fetch((NODES, date.fromisoformat(day)) for day in self._state.tables.get(NODES, {}))
+
+    def prepare(self, day: date) -> None:
+        self._fetch((table, day) for table in ALL_TABLES)
+
+    def prepare_report(self, day: date) -> None:
+        self._fetch(("days", day - timedelta(days=back)) for back in range(GROWTH_DAYS))
+
+    def publish_report(self, day: date) -> str:
+        name = f"reports/{day}.html"
+        self._place.write(name, self.report(day).read_bytes())
+        return f"{self._place.shown}/{name}"
+
+    def commit(self, run: Path, day: date, replaced: Collection[str] = ALL_TABLES) -> None:
+        """Raises OSError and, if another run has committed meanwhile, StoreInUse."""
+        self._changed |= {(table, day) for table in replaced}
+        super().commit(run, day, replaced)
+
+    def _switch(self, run: Path, state: Path) -> None:
+        super()._switch(run, state)
+        tables = {table: dict(days) for table, days in self._state.tables.items()}
+        with ThreadPoolExecutor(TRANSFERS) as pool:
+            jobs = {(table, day): pool.submit(self._send, table, day) for table, day in sorted(self._changed)}
+        for (table, day), job in jobs.items():
+            tables.setdefault(table, {}).pop(str(day), None)
+            if files := job.result():
+                tables[table][str(day)] = files
+        if _last_number(self._place) != self._state.number:
+            raise StoreInUse(f"another rollup has written to {self._place.shown} meanwhile")
+        self._state = State(self._state.number + 1, tables)
+        content = json.dumps({"version": VERSION, "tables": tables}, sort_keys=True).encode()
+        self._place.write(_name(self._state.number), content)
+        self._fetched |= self._changed
+        self._changed.clear()
+        _remove_former(self._place)
+
+    def _send(self, table: str, day: date) -> list[str]:
+        found = []
+        for file in sorted(self.partition(table, day).glob("*.parquet")):
+            name = f"files/{table}/day={day}/{secrets.token_hex(4)}-{file.name}"
+            self._place.system.create_dir(f"{self._place.path}/files/{table}/day={day}", recursive=True)
+            fs.copy_files(str(file), f"{self._place.path}/{name}", fs.LocalFileSystem(), self._place.system)
+            found.append(name)
+        return found
+
+    def _fetch(self, wanted: Iterable[tuple[str, date]]) -> None:
+        """Bring former tables here, those that are not here yet. Raises OSError."""
+        missing = [each for each in wanted if each not in self._fetched]
+        with ThreadPoolExecutor(TRANSFERS) as pool:
+            for job in [pool.submit(self._fetch_day, *each) for each in missing]:
+                job.result()
+        self._fetched |= set(missing)
+
+    def _fetch_day(self, table: str, day: date) -> None:
+        files = self._state.tables.get(table, {}).get(str(day), [])
+        folder = self.partition(table, day)
+        if files:
+            folder.mkdir(parents=True, exist_ok=True)
+        for name in files:
+            target = folder / name.rpartition("/")[2]
+            fs.copy_files(f"{self._place.path}/{name}", str(target), self._place.system, fs.LocalFileSystem())
+
+
+@contextmanager
+def open_remote(url: str) -> Iterator[RemoteStore]:
+    """The store at a URL, for a run. Raises InvalidUrl, OSError."""
+    place = open_place(url)
+    with TemporaryDirectory(prefix="tailrace-rollup-") as folder:
+        yield RemoteStore(Path(folder), place)
+
+
+def _name(number: int) -> str:
+    return f"{STATES}/{number:0{STATE_DIGITS}}.json"
+
+
+def _list_states(place: Place) -> list[Any]:
+    return [each for each in place.list_files(STATES) if each.base_name.removesuffix(".json").isdecimal()]
+
+
+def _last_number(place: Place) -> int:
+    return max((int(each.base_name.removesuffix(".json")) for each in _list_states(place)), default=0)
+
+
+def _read_last(place: Place) -> State:
+    number = _last_number(place)
+    return State(number, _read_tables(place, number) if number else {})
+
+
+def _read_tables(place: Place, number: int) -> Tables:
+    try:
+        found = json.loads(place.read(_name(number)))
+        if found["version"] != VERSION:
+            raise OSError(f"{place.shown}/{_name(number)}: is of version {found['version']}, not {VERSION}")
+        tables: Tables = found["tables"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise OSError(f"{place.shown}/{_name(number)}: is not a state of rollups: {error}") from None
+    return tables
+
+
+def _remove_former(place: Place) -> None:
+    """Remove states that no reader should need any more, and the files that only these have. Raises OSError."""
+    states = _list_states(place)
+    kept_since_s = time.time() - STATE_KEPT_S
+    unneeded = [
+        state
+        for number, (state, successor) in enumerate(pairwise(states))
+        if successor.mtime.timestamp() < kept_since_s or number < len(states) - 1 - STATES_KEPT_MAX
+    ]
+    if not unneeded:
+        return
+    # A day's files are in a row of states, so what is in no later neighbour is in none.
+    needed = _files_of(place, states[len(unneeded)])
+    for state in unneeded:
+        for file in _files_of(place, state) - needed:
+            if place.system.get_file_info(f"{place.path}/{file}").type != fs.FileType.NotFound:
+                place.system.delete_file(f"{place.path}/{file}")
+        place.system.delete_file(f"{place.path}/{STATES}/{state.base_name}")
+
+
+def _files_of(place: Place, state: Any) -> set[str]:
+    tables = _read_tables(place, int(state.base_name.removesuffix(".json")))
+    return {file for days in tables.values() for files in days.values() for file in files}
